@@ -1,0 +1,68 @@
+# Every target sets up its own .venv first, from requirements.lock, and again only after that file
+# or pyproject.toml changed. Needs Python 3.11 or newer; `make PYTHON=...` says which.
+
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
+PYTHON ?= $(shell for p in $(PYTHONS); do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+LOG := .venv/setup.log
+
+.PHONY: help run demo test test-slow lint
+
+help:
+	@echo "make run        the app"
+	@echo "make demo       ask about a long text, read sparsely and in full, side by side"
+	@echo "make test       the tests that take seconds"
+	@echo "make test-slow  the others"
+	@echo "make lint       style, types, and who may import whom"
+
+run: $(STAMP)
+	@$(BIN)/python -m app
+
+demo: $(STAMP)
+	@$(BIN)/python -m app demo
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: $(STAMP)
+	@$(BIN)/python -m pytest -q -m slow
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+$(STAMP): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "specchat needs Python 3.11 or newer: install it, or name it" \
+		"with make PYTHON=..." >&2; exit 1; }
+	@echo "Setting up .venv (once, about a minute)…"
+	@mkdir -p .venv
+	@{ "$(PYTHON)" -m venv .venv && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+			--require-hashes -r requirements.lock && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e . ; \
+		} >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Setting up .venv failed: see above." >&2; exit 1; }
+	@$(SYSTEM)
+	@touch $@
+
+# What no wheel brings, on Linux: installed when root may, else named. Neither is needed to work.
+define SYSTEM
+test "$$(uname -s)" = Linux || exit 0; \
+missing() { \
+	$(BIN)/python -c 'import ctypes; ctypes.CDLL("libopenblas.so.0")' 2>/dev/null || \
+		printf 'libopenblas0-pthread '; \
+	command -v tmux >/dev/null || printf 'tmux '; \
+}; \
+if test -n "$$(missing)" && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends $$(missing); } >>$(LOG) 2>&1; \
+fi; \
+for package in $$(missing); do case $$package in \
+	tmux) echo "tmux is not installed: with it, the tests also drive the app in a real terminal." ;; \
+	*) echo "$$package is not installed: with it, models on this CPU run many times faster." ;; \
+esac; done
+endef

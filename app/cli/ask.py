@@ -1,0 +1,88 @@
+"""`specchat ask`: one question, one answer, for a shell."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from app.chat.conversation import Conversation
+from app.chat.pairs import pair
+from app.chat.session import Session
+from app.cli.main import INTERRUPTED
+from app.cli.report import Report
+from app.engine.messages import (
+    DEFAULT_KEEP,
+    Ask,
+    Ended,
+    Event,
+    Finished,
+    Mode,
+    Sampling,
+    Statistics,
+)
+from app.ingest.reader import read
+
+
+def ask(options: argparse.Namespace) -> int:
+    """Answer `options.question`. Everything that can be checked is checked before a model loads."""
+    command = _command(options)
+    models = pair(options.target, options.draft)
+    report: Report | JsonLines = JsonLines() if options.json else Report(command, options.map)
+    with Session() as session:
+        report.show(session.load(models))
+        interrupted = False
+        for event in _interruptible(session, command):
+            report.show(event)
+            if isinstance(event, Finished):
+                interrupted = event.ended is Ended.CANCELLED
+    return INTERRUPTED if interrupted else 0
+
+
+def _command(options: argparse.Namespace) -> Ask:
+    mode, keep = Mode.AUTO, DEFAULT_KEEP
+    if options.full:
+        mode = Mode.FULL
+    elif options.keep is not None:
+        mode, keep = Mode.SPARSE, options.keep
+    sampling = Sampling(options.max_tokens, options.temp, seed=options.seed)
+    conversation = Conversation()
+    conversation.ask(options.question, (), mode, keep, sampling)  # refuse bad figures before I/O
+    gathered = read(options.files, sys.stdin.buffer)
+    for skipped in gathered.skipped:
+        sys.stderr.write(f"Skipped {skipped.path}: {skipped.reason}\n")
+    return conversation.ask(options.question, gathered.documents, mode, keep, sampling)
+
+
+def _interruptible(session: Session, command: Ask) -> Iterator[Event]:
+    """The turn's events. The first Ctrl-C cancels it at the next step, a second one ends us."""
+    try:
+        yield from session.run(command)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        session.cancel(command.turn)
+        yield from session.drain()
+
+
+class JsonLines:
+    """Every event as one JSON object: its class's name under `event`, then its fields."""
+
+    def show(self, event: Event) -> None:
+        sys.stdout.write(json.dumps({"event": type(event).__name__} | _plain(event)) + "\n")
+        sys.stdout.flush()
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    fields = dataclasses.asdict(event)
+    statistics: Statistics | None = getattr(event, "statistics", None)
+    if statistics is not None:
+        fields["statistics"] |= {
+            "read_fraction": statistics.read_fraction,
+            "decode_rate": statistics.decode_rate,
+        }
+    return fields

@@ -1,0 +1,55 @@
+"""`specchat demo`: the main job without a screen. A real long file, read sparsely and in full."""
+
+from __future__ import annotations
+
+import sys
+
+from app.chat.conversation import Conversation
+from app.chat.pairs import pair
+from app.chat.session import Session
+from app.cli.report import Report
+from app.engine.messages import Ask, Document, Finished, Mode, Statistics
+from app.paths import assets_path
+
+QUESTION = 'What does it say of "Corresponding Source"?'
+FILE = "gpl-3.0.txt"
+KEEP = 0.2
+
+
+def demo() -> int:
+    """Ask both ways and print the answers, the map, and the figures side by side."""
+    text = (assets_path() / "demo" / FILE).read_text(encoding="utf-8")
+    document = Document(FILE, text)
+    sys.stdout.write(f"{FILE}, {len(text):,} characters. {QUESTION}\n")
+    with Session() as session:
+        session.load(pair())
+        sparse = _answer(session, _ask(document, Mode.SPARSE), "Reading a fifth of it")
+        full = _answer(session, _ask(document, Mode.FULL), "Reading all of it")
+    sys.stdout.write(_side_by_side(sparse, full))
+    return 0
+
+
+def _ask(document: Document, mode: Mode) -> Ask:
+    return Conversation().ask(QUESTION, [document], mode, KEEP)
+
+
+def _answer(session: Session, command: Ask, title: str) -> Statistics:
+    sys.stdout.write(f"\n── {title} ──\n\n")
+    report = Report(command, with_map=command.mode is Mode.SPARSE)
+    for event in session.run(command):
+        report.show(event)
+        if isinstance(event, Finished) and event.statistics is not None:
+            return event.statistics
+    raise AssertionError("a turn that was not cancelled ends with statistics")
+
+
+def _side_by_side(sparse: Statistics, full: Statistics) -> str:
+    rows = [
+        ("", "sparse", "full"),
+        ("tokens read", f"{sparse.kept_tokens:,}", f"{full.kept_tokens:,}"),
+        ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
+        ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
+        ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),
+    ]
+    table = "".join(f"{name:<14}{a:>10}{b:>10}\n" for name, a, b in rows)
+    return f"\n{table}\nThe first word came {full.ttft / sparse.ttft:.1f} times sooner.\n"

@@ -1,0 +1,181 @@
+"""`specchat doctor`: what is installed here, what it runs on, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import TextIO
+
+import psutil
+from packaging.requirements import Requirement
+
+from app import paths
+from app.engine import blas
+from app.models import embedded
+
+Row = tuple[str, str]
+"""A label and a value: one line of the report."""
+
+Finding = tuple[list[Row], list[str]]
+"""Lines of the report, and one sentence for each fault."""
+
+PACKAGES = ("mlx", "mlx-lm", "textual")
+_REINSTALL = "reinstall specchat, or run make in its checkout"
+
+
+def doctor(out: TextIO) -> int:
+    """Write the report to `out`, then one sentence for each fault. The exit status: 1 if any."""
+    rows: list[Row] = []
+    faults: list[str] = []
+    examinations: tuple[Callable[[], Finding], ...] = (_versions, _mlx, _folders, _pair)
+    for examine in examinations:
+        found, wrong = examine()
+        rows += found
+        faults += wrong
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        out.write(f"{label:<{width}}  {value}\n")
+    out.write("\n")
+    for sentence in faults or ["Nothing is wrong."]:
+        out.write(f"{sentence}\n")
+    return 1 if faults else 0
+
+
+# --------------------------------------------------------------------------- versions
+
+
+def _versions() -> Finding:
+    rows = [("specchat", _version("specchat") or "not installed, run from its source")]
+    rows += [("Python", f"{platform.python_version()}, {platform.platform(terse=True)}")]
+    rows += [(name, _version(name) or "missing") for name in PACKAGES]
+    rows += [("SQLite", sqlite3.sqlite_version)]
+    return rows, list(_version_faults(_requirements()))
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements() -> list[Requirement]:
+    """What specchat's own metadata asks for on this machine."""
+    try:
+        lines = metadata.requires("specchat") or []
+    except metadata.PackageNotFoundError:
+        return []
+    requirements = [Requirement(line) for line in lines]
+    return [each for each in requirements if each.marker is None or each.marker.evaluate()]
+
+
+def _version_faults(requirements: Iterable[Requirement]) -> Iterable[str]:
+    for requirement in requirements:
+        version = _version(requirement.name)
+        if version is None:
+            yield f"{requirement.name} is missing: {_REINSTALL}."
+        elif not requirement.specifier.contains(version, prereleases=True):
+            yield (
+                f"{requirement.name} is {version}, but specchat needs"
+                f" {requirement.specifier}: {_REINSTALL}."
+            )
+
+
+# --------------------------------------------------------------------------- MLX
+
+
+def _mlx() -> Finding:
+    """Device, BLAS and memory. OpenBLAS must be loaded before MLX is."""
+    library = blas.load_openblas()
+    try:
+        import mlx.core as mx
+    except (ImportError, OSError) as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return [("device", "none")], [f"MLX cannot be loaded ({what}): {_REINSTALL}."]
+    device = mx.default_device()
+    info = mx.device_info()
+    on_cpu = device == mx.Device(mx.cpu)
+    rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'no name')}")]
+    rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
+    machine = psutil.virtual_memory()
+    ceiling = info.get("max_recommended_working_set_size") or mx.get_memory_limit()
+    rows += [
+        ("memory", f"{_size(machine.total)}, {_size(machine.available)} available"),
+        ("this process", _size(psutil.Process().memory_info().rss)),
+        (
+            "MLX",
+            f"{_size(mx.get_active_memory())} active, {_size(mx.get_cache_memory())} cached,"
+            f" {_size(mx.get_peak_memory())} peak, {_size(int(ceiling))} at most",
+        ),
+    ]
+    return rows, []
+
+
+def _blas(library: str | None) -> str:
+    if library is not None:
+        return f"OpenBLAS ({library})"
+    if sys.platform == "linux":
+        return f"MLX's own BLAS (install {blas.PACKAGE} for a faster CPU)"
+    return "MLX's own"
+
+
+def _gflops(size: int = 1024) -> float:
+    """Billions of operations a second of a `size` x `size` float32 matrix product, best of 3."""
+    import mlx.core as mx
+
+    a, b = mx.random.normal((size, size)), mx.random.normal((size, size))
+    mx.eval(a, b, a @ b)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        mx.eval(a @ b)
+        seconds.append(time.perf_counter() - start)
+    return 2e-9 * size**3 / min(seconds)
+
+
+def _size(count: int) -> str:
+    if count < 1024**3:
+        return f"{count / 1024**2:,.0f} MB"
+    return f"{count / 1024**3:,.1f} GB"
+
+
+# --------------------------------------------------------------------------- folders and the pair
+
+
+def _folders() -> Finding:
+    folders = {
+        "data folder": paths.data_path(),
+        "cache folder": paths.cache_path(),
+        "settings folder": paths.config_path(),
+    }
+    rows: list[Row] = []
+    faults: list[str] = []
+    for label, folder in folders.items():
+        state = _folder_state(folder)
+        rows.append((label, f"{folder} ({state})"))
+        if state == "not writable":
+            faults.append(
+                f"The {label} '{folder}' cannot be written to: make it a folder of your own."
+            )
+    return rows, faults
+
+
+def _folder_state(folder: Path) -> str:
+    """Whether files can be written there. A folder that is not there yet can be made."""
+    if folder.exists():
+        writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        return "writable" if writable else "not writable"
+    parent = next(each for each in folder.parents if each.exists())
+    writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+    return "made when needed" if writable else "not writable"
+
+
+def _pair() -> Finding:
+    faults = embedded.integrity()
+    return [("embedded pair", "damaged" if faults else "whole")], list(faults)

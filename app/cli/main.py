@@ -1,0 +1,108 @@
+"""Which command was asked for. Each one imports what it needs, so that the screen opens fast."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from app.engine.messages import DEFAULT_KEEP
+from app.errors import UserError
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry a command line out; returns the exit status. 2 is bad input, 130 is Ctrl-C."""
+    options = parser().parse_args(arguments)
+    try:
+        return _dispatch(options)
+    except UserError as error:
+        sys.stderr.write(f"specchat: {error}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="specchat",
+        description="Chat with local models about long documents."
+        " Without a command, the app opens.",
+    )
+    top.add_argument("--version", action="version", version=f"specchat {version('specchat')}")
+    _models(top)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
+    commands.add_parser("demo", help="ask the embedded pair about a real long file, both ways")
+    commands.add_parser("doctor", help="say what is here and what is wrong")
+    bench = commands.add_parser("bench", help="measure on this machine")
+    measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
+    overhead = measures.add_parser("overhead", help="what sparse reading costs beyond its two reads")
+    overhead.add_argument("--runs", type=int, default=5, help="take the median of this many")
+    overhead.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return top
+
+
+def _models(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--target",
+        metavar="T",
+        default="embedded",
+        help="the model that answers: a folder or a repository in the local cache",
+    )
+    command.add_argument(
+        "--draft", metavar="D", help="the small model that skims, of the target's family"
+    )
+
+
+def _add_ask(ask: argparse.ArgumentParser) -> None:
+    ask.add_argument("question", metavar="QUESTION")
+    ask.add_argument(
+        "-f",
+        "--file",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder to ask about, or - for standard input; may be given again",
+    )
+    how = ask.add_mutually_exclusive_group()
+    how.add_argument("--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP}")
+    how.add_argument("--full", action="store_true", help="read everything")
+    how.add_argument("--auto", action="store_true", help="let the planner choose (the default)")
+    _models(ask)
+    ask.add_argument("--max-tokens", type=int, default=512, metavar="N")
+    ask.add_argument("--temp", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")
+    ask.add_argument("--seed", type=int, metavar="S")
+    ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
+    ask.add_argument("--map", action="store_true", help="print what was read, as text")
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    match options.command:
+        case "ask":
+            from app.cli.ask import ask
+
+            return ask(options)
+        case "demo":
+            from app.cli.demo import demo
+
+            return demo()
+        case "doctor":
+            from app.cli.doctor import doctor
+
+            return doctor(sys.stdout)
+        case "bench":
+            from app.bench.overhead import overhead
+
+            return overhead(options.runs, options.json, sys.stdout)
+    from app.cli.screen import screen
+
+    return screen(options.target, options.draft)

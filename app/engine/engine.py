@@ -1,0 +1,174 @@
+"""The one engine thread: a queue of commands, the turn loop, cancel.
+
+The thread owns MLX: it loads, scores, prefills, decodes and frees. MLX itself is imported there,
+so that a screen can draw before it.
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from app.engine import blas
+from app.engine.messages import (
+    Ask,
+    Cancel,
+    Close,
+    Closed,
+    Command,
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Listener,
+    Load,
+    Loaded,
+    MemoryReport,
+    Reselect,
+)
+
+if TYPE_CHECKING:
+    from app.engine.loader import Pair
+    from app.engine.turn import Scored
+
+
+class MlxEngine:
+    """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command."""
+
+    def __init__(self, step: int | None = None) -> None:
+        self._step = step
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
+        self._closing = threading.Event()
+        self._listener: Listener = lambda event: None
+        # A daemon, so that a program that must end now need not wait for a step to finish.
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._pair: Pair | None = None
+        self._scored: Scored | None = None
+
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, Cancel):
+            self._cancelled.add(command.turn)  # seen at the next step border, not after the turn
+            return
+        if isinstance(command, Close):
+            self._closing.set()
+        self._commands.put(command)
+        if not self._thread.is_alive() and self._thread.ident is None:
+            self._thread.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    # ---------------------------------------------------------------------- on the thread
+
+    def _work(self) -> None:
+        blas.load_openblas()
+        from app.engine import seams
+
+        seams.install()
+        while True:
+            command = self._commands.get()
+            if isinstance(command, Close):
+                break
+            self._carry_out(command)
+        self._free()
+        import mlx.core as mx
+
+        mx.clear_streams()  # MLX asks this of every thread before it ends
+        self._emit(Closed())
+
+    def _emit(self, event: Event) -> None:
+        self._listener(event)
+
+    def _carry_out(self, command: Command) -> None:
+        turn = command.turn if isinstance(command, Ask | Reselect) else None
+        try:
+            if isinstance(command, Load):
+                self._load(command)
+            elif isinstance(command, Ask):
+                self._ask(command)
+            elif isinstance(command, Reselect):
+                self._reselect(command)
+        except Exception as error:  # the thread must outlive every failed command
+            self._emit(_failure(turn, error))
+
+    def _load(self, command: Load) -> None:
+        from app.engine.loader import load_pair
+
+        begun = time.perf_counter()
+        self._free()
+        pair = self._pair = load_pair(command.target, command.draft)
+        draft = pair.draft.info if pair.draft else None
+        seconds = time.perf_counter() - begun
+        self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds))
+        self._report_memory()
+
+    def _ask(self, command: Ask) -> None:
+        from app.engine.turn import Turn, TurnError
+
+        def cancelled() -> bool:
+            return command.turn in self._cancelled or self._closing.is_set()
+
+        if cancelled():
+            self._emit(Finished(command.turn, Ended.CANCELLED, "", (), None))
+            return
+        if self._pair is None:
+            raise TurnError("No model is loaded", "load a model first")
+        turn = Turn(self._pair, command, self._emit, cancelled, self._step)
+        try:
+            turn.run()
+        finally:
+            self._scored = turn.scored
+            self._cancelled.discard(command.turn)
+            self._report_memory()
+
+    def _reselect(self, command: Reselect) -> None:
+        if self._scored is not None and self._scored.turn == command.turn:
+            self._emit(self._scored.selected(command.keep)[1])
+
+    def _report_memory(self) -> None:
+        import mlx.core as mx
+
+        from app.engine import memory
+
+        mx.clear_cache()
+        self._emit(MemoryReport(memory.figures()))
+
+    def _free(self) -> None:
+        self._pair = self._scored = None
+        gc.collect()
+
+
+def _failure(turn: int | None, error: Exception) -> Failed:
+    """What went wrong and what to do."""
+    from app.engine.loader import LoadError
+    from app.engine.memory import NotEnoughMemory, is_exhausted
+    from app.engine.prompt import PromptError
+    from app.engine.turn import TurnError
+
+    problem = str(error).rstrip(".")
+    match error:
+        case TurnError():
+            return Failed(turn, problem, error.advice)
+        case LoadError():
+            return Failed(turn, problem, "choose another model, or download it again")
+        case PromptError():
+            return Failed(turn, problem, "choose another model")
+        case NotEnoughMemory():
+            return Failed(turn, problem, _SHORT_OF_MEMORY)
+    if is_exhausted(error):
+        return Failed(turn, "The machine ran out of memory", _SHORT_OF_MEMORY)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"
+    return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")
+
+
+_SHORT_OF_MEMORY = "close other programs, lower keep, or choose a smaller model"

@@ -1,0 +1,167 @@
+"""Loads a model folder and finds out whether it can be read sparsely."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load
+
+from app.engine import memory, seams
+from app.engine.caches import UnsupportedCache, WindowedCache, layers
+from app.engine.messages import ModelInfo
+from app.engine.prefill import dense_cache, feed, seek, sparse_cache
+from app.engine.prompt import PromptBuilder
+
+
+class LoadError(RuntimeError):
+    """A model could not be loaded; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    model: Any
+    tokenizer: Any
+    info: ModelInfo
+    bytes_per_token: float
+    """What its cache takes for one more token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target, perhaps a draft, and why they can only read densely, or None."""
+
+    target: LoadedModel
+    draft: LoadedModel | None
+    dense_only: str | None
+    prompts: PromptBuilder
+
+
+def load_pair(target: str, draft: str | None) -> Pair:
+    """Load from folders and probe. Raises LoadError, PromptError or NotEnoughMemory."""
+    loaded = load_one(target)
+    prompts = PromptBuilder(loaded.tokenizer)
+    if draft is None:
+        return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
+    reader = load_one(draft)
+    refusal = probe(loaded.model, loaded.info.context)
+    return Pair(loaded, reader, refusal, prompts)
+
+
+def load_one(folder: str) -> LoadedModel:
+    path = Path(folder)
+    weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
+    memory.check_fits(f"Loading {path.name}", weights)
+    try:
+        model, tokenizer, config = load(str(path), return_config=True)  # type: ignore[misc]
+    except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
+        raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
+    # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
+    mx.eval(model.state)
+    return LoadedModel(model, tokenizer, _info(path, model, config), _bytes_per_token(path, model))
+
+
+def _bytes_per_token(path: Path, model: Any) -> float:
+    cache = dense_cache(model)
+    try:
+        mx.eval(feed(model, cache, np.zeros(1, np.int32)))
+    except (RuntimeError, ValueError) as error:
+        raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
+    return memory.bytes_per_token(cache)
+
+
+def _info(path: Path, model: Any, config: dict[str, Any]) -> ModelInfo:
+    arrays = [a for _, a in tree_flatten(model.parameters())]
+    text = config.get("text_config") or config
+    return ModelInfo(
+        name=path.name,
+        architecture=str(config.get("model_type", "unknown")),
+        parameters=sum(a.size for a in arrays),
+        bytes=sum(a.nbytes for a in arrays),
+        context=int(text.get("max_position_embeddings") or 0),
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+
+
+# ------------------------------------------------------------------------------------- probe
+
+_PROBED = 12
+_ROUNDING = {mx.float32: 1e-3, mx.float16: 3e-2, mx.bfloat16: 1e-1}
+
+
+def probe(model: Any, context: int) -> str | None:
+    """Why `model` can only be read densely, or None.
+
+    Feeds a few tokens with gaps between them, past any sliding window and up to the end of the
+    context, once in one step and once one by one. Architectures that learn positions, or scale
+    attention by them, answer differently, and so would any that our seams do not reach.
+    """
+    try:
+        positions = _gapped(model, context)
+        ids = (np.arange(_PROBED) * 7 + 3).astype(np.int32)
+        together = _relative(model, ids, positions)
+    except UnsupportedCache as error:
+        return f"This model is read in full: {error}."
+    except (seams.SeamError, ValueError, TypeError, AttributeError, IndexError) as error:
+        return f"This model is read in full: reading with gaps failed ({_one_line(error)})."
+    except RuntimeError as error:
+        return f"This model is read in full: reading several tokens failed ({_one_line(error)})."
+    finally:
+        gc.collect()
+        mx.clear_cache()
+    if together is None:
+        return None
+    return f"This model is read in full: with gaps its answers change by {together:.0%}."
+
+
+def _gapped(model: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """_PROBED ascending positions in four runs, the last of which ends the context."""
+    windows = [c.window for c in layers(sparse_cache(model)) if isinstance(c, WindowedCache)]
+    far = 64 + max(windows, default=0)
+    runs = [range(4), range(20, 23), range(far, far + 3)]
+    last = max(context, 4 * far) - 2
+    runs.append(range(last, last + 2))
+    return np.array([p for run in runs for p in run], np.int32)
+
+
+def _relative(
+    model: Any,
+    ids: np.ndarray[Any, np.dtype[np.int32]],
+    positions: np.ndarray[Any, np.dtype[np.int32]],
+) -> float | None:
+    """The relative difference of the logits, or None when it is rounding."""
+    cache = sparse_cache(model)
+    together = feed(model, cache, ids, positions)[0].astype(mx.float32)
+    alone = mx.concatenate(list(_one_by_one(model, ids, positions))).astype(mx.float32)
+    dtype = _compute_dtype(model)
+    error = mx.sqrt(((together - alone) ** 2).sum() / mx.maximum((alone**2).sum(), 1e-12))
+    relative = float(error.item())
+    return None if relative < _ROUNDING.get(dtype, 1e-1) else relative
+
+
+def _one_by_one(
+    model: Any,
+    ids: np.ndarray[Any, np.dtype[np.int32]],
+    positions: np.ndarray[Any, np.dtype[np.int32]],
+) -> Iterator[mx.array]:
+    cache = sparse_cache(model)
+    for token, position in zip(ids, positions, strict=True):
+        seek(cache, int(position))
+        logits = feed(model, cache, np.array([token], np.int32))[:, -1]
+        mx.eval(logits, [c.state for c in cache])
+        yield logits
+
+
+def _compute_dtype(model: Any) -> mx.Dtype:
+    return next(
+        a.dtype for _, a in tree_flatten(model.parameters()) if mx.issubdtype(a.dtype, mx.floating)
+    )

@@ -1,0 +1,408 @@
+"""What the rest of the app and the engine say to each other.
+
+Plain frozen dataclasses of plain Python values: no arrays, no callables. Commands go in, events come
+out. This file is the only face of the engine that `app/ui` may import. Token positions are indices
+into the full prompt; every duration is in seconds, every size in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+# --------------------------------------------------------------------------- the conversation
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An attachment's text, as the model gets it."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `token_ids` of an assistant message are the very ids that were generated."""
+
+    role: Role
+    text: str
+    documents: tuple[Document, ...] = ()
+    token_ids: tuple[int, ...] | None = None
+
+
+class Mode(StrEnum):
+    """How a message asks to be read."""
+
+    AUTO = "auto"
+    SPARSE = "sparse"
+    FULL = "full"
+
+
+class Reading(StrEnum):
+    """How it was read."""
+
+    SPARSE = "sparse"
+    DENSE = "dense"
+
+
+DEFAULT_KEEP = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """`temperature` 0 is greedy. `seed` None draws a fresh one."""
+
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+# --------------------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a pair from two model folders. Without a draft the target reads densely."""
+
+    target: str
+    draft: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO."""
+
+    turn: int
+    messages: tuple[Message, ...]
+    mode: Mode = Mode.AUTO
+    keep: float = DEFAULT_KEEP
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Reselect:
+    """Select again from the scores of the last scored turn; answered by `Selected` at once."""
+
+    turn: int
+    keep: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop the turn (running or queued) at its next step border."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the engine thread after what is running was cancelled."""
+
+
+Command = Load | Ask | Reselect | Cancel | Close
+
+# --------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    name: str
+    architecture: str
+    parameters: int
+    bytes: int
+    context: int
+    """Longest prompt the model was made for, in tokens; 0 when its config does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pair is ready. `dense_only` says why it can only read densely, or is None."""
+
+    target: ModelInfo
+    draft: ModelInfo | None
+    dense_only: str | None
+    seconds: float
+
+
+class Phase(StrEnum):
+    """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
+
+    LOAD = "load"
+    TOKENISE = "tokenise"
+    SCORE = "score"
+    """The draft reads the prompt."""
+    LOOKAHEAD = "lookahead"
+    """The draft writes a few tokens, and they are observed."""
+    SELECT = "select"
+    PREFILL = "prefill"
+    """The target reads what was kept."""
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseProgress:
+    """`done` of `total` tokens of a phase. `eta` is the phase's own, None when not known yet."""
+
+    turn: int
+    phase: Phase
+    done: int
+    total: int
+    elapsed: float
+    eta: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.total
+
+
+class SegmentKind(StrEnum):
+    TEMPLATE = "template"
+    SYSTEM = "system"
+    HISTORY = "history"
+    DOCUMENT = "document"
+    QUESTION = "question"
+    GENERATION = "generation"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Prompt tokens `start:end` and where they come from. `message` and `document` are indices."""
+
+    kind: SegmentKind
+    start: int
+    end: int
+    message: int | None = None
+    document: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The prompt was built and the reading decided. `reason` is one sentence for the user."""
+
+    turn: int
+    reading: Reading
+    reason: str
+    keep: float
+    prompt_tokens: int
+    eligible_tokens: int
+    reused_tokens: int
+    prompt_ids: tuple[int, ...]
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceMap:
+    """Importance so far: the mean of each bucket of prompt tokens, scaled so that the highest is 1.
+
+    Buckets are equal parts of the prompt; a bucket not scored yet is 0. Sent several times while
+    the draft observes, for the strip that fills; `observed` of `to_observe` observations are in.
+    """
+
+    turn: int
+    buckets: tuple[float, ...]
+    observed: int
+    to_observe: int
+
+
+class SpanReason(StrEnum):
+    PINNED = "pinned"
+    IMPORTANT = "important"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Kept tokens `start:end`, a maximal run of one reason. `score` is its mean importance
+    relative to the mean over all eligible tokens, None for a pinned span."""
+
+    start: int
+    end: int
+    reason: SpanReason
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanText:
+    """Where a span lies in a document: characters `start:end` of that document's text."""
+
+    span: int
+    message: int
+    document: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What is kept at this keep: `kept_tokens` of `prompt_tokens`, in `spans`, ascending."""
+
+    turn: int
+    keep: float
+    kept_tokens: int
+    prompt_tokens: int
+    spans: tuple[Span, ...]
+    texts: tuple[SpanText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    """The sparse path failed, so the turn reads densely instead. `reason` is one sentence."""
+
+    turn: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Generated tokens since the last such event, and the text that became readable with them.
+
+    `thinking` is what a thinking model wrote between its own thinking tags; `text` is the answer.
+    """
+
+    turn: int
+    ids: tuple[int, ...]
+    text: str
+    thinking: str = ""
+
+
+class Ended(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    phase: Phase
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The figures of a turn. TTFT counts from the engine's taking up the message to the first
+    token; `phases` are its parts. `peak_bytes` is MLX's own peak during the turn."""
+
+    reading: Reading
+    mode: Mode
+    keep: float
+    reason: str
+    prompt_tokens: int
+    eligible_tokens: int
+    kept_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+    ttft: float
+    phases: tuple[PhaseTime, ...]
+    decode_seconds: float
+    peak_bytes: int
+    fallback: str | None = None
+
+    @property
+    def read_fraction(self) -> float:
+        """Of all prompt tokens, how many the target read, 0..1."""
+        return self.kept_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first one; 0 when there was no second one."""
+        if self.generated_tokens < 2 or self.decode_seconds <= 0:
+            return 0.0
+        return (self.generated_tokens - 1) / self.decode_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The turn is over; `text` is the whole answer, `statistics` None if it was cancelled before
+    the prompt was built."""
+
+    turn: int
+    ended: Ended
+    text: str
+    generated_ids: tuple[int, ...]
+    statistics: Statistics | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something did not work. `turn` is None when it was no turn (loading, say).
+
+    `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
+    case, without a full stop); `sentence` is both.
+    """
+
+    turn: int | None
+    problem: str
+    advice: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.problem}: {self.advice}."
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Bytes: the machine's total and available memory, this process, MLX active, cached, peak,
+    and the most MLX should take here."""
+
+    total: int
+    available: int
+    process: int
+    active: int
+    cached: int
+    peak: int
+    ceiling: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    figures: MemoryFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The engine thread has ended."""
+
+
+Event = (
+    Loaded
+    | PhaseProgress
+    | Planned
+    | ImportanceMap
+    | Selected
+    | FellBack
+    | Token
+    | Finished
+    | Failed
+    | MemoryReport
+    | Closed
+)
+
+Listener = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    """One engine: commands in, events out.
+
+    `send` never blocks and may be called from any thread. The listener is called on the engine's
+    own thread, must return quickly and must not raise. Events of one turn arrive in order and end
+    with exactly one `Finished` or `Failed`.
+    """
+
+    def send(self, command: Command) -> None: ...
+
+    def listen(self, listener: Listener) -> None:
+        """Set the one listener. Call before the first `send`."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the engine thread to end, after `Close`."""
+        ...

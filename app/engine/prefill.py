@@ -1,0 +1,105 @@
+"""Dense and sparse prefill of a cache, in steps that can be cancelled between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+
+from app.engine import seams
+from app.engine.caches import Cache, Positions, layers, positioned
+
+AIM = 0.5
+"""Seconds that a step should take: what a user waits at most for a cancel, and half that long on
+average."""
+SMALLEST_STEP, LARGEST_STEP = 32, 2048
+
+OnStep = Callable[[int], None]
+"""Called after each step with the tokens done so far. Raises to cancel."""
+
+
+class StepSize:
+    """How many tokens to feed at once: a power of two that follows the measured pace.
+
+    A `fixed` size never changes. Both sizes leave the result the same up to rounding.
+    """
+
+    def __init__(self, fixed: int | None = None, first: int = 512) -> None:
+        self._size = fixed or first
+        self._adapts = fixed is None
+
+    @property
+    def tokens(self) -> int:
+        return self._size
+
+    def took(self, tokens: int, seconds: float) -> None:
+        if not self._adapts or tokens < self._size:
+            return
+        if seconds > 1.5 * AIM:
+            self._size = max(SMALLEST_STEP, self._size // 2)
+        elif seconds < AIM / 3:
+            self._size = min(LARGEST_STEP, self._size * 2)
+
+
+def sparse_cache(model: Any) -> Cache:
+    """An empty position-aware cache for `model`. Raises UnsupportedCache."""
+    return positioned(make_prompt_cache(model))
+
+
+def dense_cache(model: Any) -> Cache:
+    """mlx-lm's own empty cache for `model`."""
+    cache: Cache = make_prompt_cache(model)
+    return cache
+
+
+def feed(
+    model: Any, cache: Cache, ids: np.ndarray[Any, Any], positions: Positions | None = None
+) -> mx.array:
+    """Run `ids` (N,) through the model into `cache`; returns lazy logits (1, N, vocabulary).
+
+    With `positions` (N,), ascending, each token sits at its own; the cache must be a sparse one.
+    """
+    tokens = mx.array(ids)[None]
+    if positions is None:
+        return model(tokens, cache=cache)  # type: ignore[no-any-return]
+    for layer in layers(cache):
+        layer.place(positions)
+    if int(positions[-1]) - int(positions[0]) == len(positions) - 1:
+        # A gapless step needs no seam: the caches' offset says it all.
+        return model(tokens, cache=cache)  # type: ignore[no-any-return]
+    with seams.explicit_positions(mx.array(positions)):
+        return model(tokens, cache=cache)  # type: ignore[no-any-return]
+
+
+def prefill(
+    model: Any,
+    cache: Cache,
+    ids: np.ndarray[Any, Any],
+    positions: Positions | None,
+    step: StepSize,
+    on_step: OnStep,
+) -> None:
+    """Read `ids` (N,) at `positions` (N,), or from the cache's own offset on when None.
+
+    Whatever `on_step` raises leaves the cache with what was read until then.
+    """
+    done = 0
+    while done < len(ids):
+        begun = time.perf_counter()
+        end = min(done + step.tokens, len(ids))
+        feed(model, cache, ids[done:end], None if positions is None else positions[done:end])
+        mx.eval([c.state for c in cache])
+        mx.clear_cache()
+        step.took(end - done, time.perf_counter() - begun)
+        done = end
+        on_step(done)
+
+
+def seek(cache: Cache, position: int) -> None:
+    """Let the next token of every layer go to `position`."""
+    for layer in layers(cache):
+        layer.seek(position)

@@ -1,0 +1,205 @@
+"""A conversation -> token ids with segments and character offsets.
+
+The chat template is rendered around sentinels and split; every piece is encoded on its own.
+Template pieces may hold special tokens. Contents may not: a pasted `<|im_end|>` stays text. So the
+segments are exact, and the tokens of a prefix never change when the conversation grows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from app.engine.messages import Document, Message, Role, Segment, SegmentKind
+
+FIRST_PINNED = 4
+"""The first tokens of a prompt take up attention that goes nowhere else; they are always read."""
+
+PINNED_KINDS = frozenset(
+    {SegmentKind.TEMPLATE, SegmentKind.SYSTEM, SegmentKind.QUESTION, SegmentKind.GENERATION}
+)
+
+# Private use characters, so that a template cannot produce them and no case mapping changes them.
+_SENTINEL = "\ue000{}\ue001"
+_SENTINELS = re.compile("\ue000(\\d+)\ue001")
+
+
+class PromptError(ValueError):
+    """The conversation cannot be rendered for this model; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`ids` int32 (M,). `offsets` holds, for every document segment by (message, document), where
+    each of its n tokens starts and where the last one ends, in characters of the document's text,
+    int64 (n + 1,)."""
+
+    ids: NDArray[np.int32]
+    segments: tuple[Segment, ...]
+    offsets: dict[tuple[int, int], NDArray[np.int64]]
+
+    @property
+    def pinned(self) -> NDArray[np.bool_]:
+        """Tokens outside the budget, bool (M,): what is not a document or history."""
+        pinned = np.zeros(len(self.ids), bool)
+        pinned[:FIRST_PINNED] = True
+        pinned[-1:] = True
+        for segment in self.segments:
+            if segment.kind in PINNED_KINDS:
+                pinned[segment.start : segment.end] = True
+        return pinned
+
+    @property
+    def eligible(self) -> int:
+        """How many tokens may be dropped."""
+        return int(len(self.ids) - self.pinned.sum())
+
+    @property
+    def question_start(self) -> int:
+        """Where what the user typed in this turn begins; everything after it is observed."""
+        starts = [s.start for s in self.segments if s.kind is SegmentKind.QUESTION]
+        return starts[-1] if starts else max(len(self.ids) - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    kind: SegmentKind
+    text: str
+    message: int | None = None
+    document: int | None = None
+    ids: tuple[int, ...] | None = None
+    special: bool = False
+    """Whether special tokens in `text` are meant."""
+
+
+class PromptBuilder:
+    """Builds prompts for one tokenizer (an mlx-lm `TokenizerWrapper` over a fast tokenizer)."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise PromptError("This model's tokenizer has no tokenizer.json to work with")
+        self._tokenizer = tokenizer
+        self._template = backend
+        self._content = content_tokenizer(backend)
+
+    def build(self, messages: tuple[Message, ...]) -> Prompt:
+        """The prompt for answering the last message, a user's. Raises PromptError."""
+        if not messages or messages[-1].role is not Role.USER:
+            raise PromptError("The last message must be the user's")
+        ids: list[NDArray[np.int32]] = []
+        segments: list[Segment] = []
+        offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
+        at = 0
+        for piece in self._pieces(messages):
+            tokens, starts = self._encode(piece)
+            if len(tokens) == 0:
+                continue
+            ids.append(tokens)
+            end = at + len(tokens)
+            segments.append(Segment(piece.kind, at, end, piece.message, piece.document))
+            if piece.message is not None and piece.document is not None:
+                offsets[piece.message, piece.document] = starts
+            at = end
+        return Prompt(np.concatenate(ids), tuple(segments), offsets)
+
+    def _encode(self, piece: _Piece) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        if piece.ids is not None:
+            return np.array(piece.ids, np.int32), np.zeros(0, np.int64)
+        encoder = self._template if piece.special else self._content
+        # `encode_batch` lets other threads run meanwhile; plain `encode` holds the GIL.
+        encoding = encoder.encode_batch([piece.text], add_special_tokens=False)[0]
+        starts = np.zeros(0, np.int64)
+        if piece.kind is SegmentKind.DOCUMENT:
+            starts = np.array([*(s for s, _ in encoding.offsets), len(piece.text)], np.int64)
+        return np.array(encoding.ids, np.int32), starts
+
+    def _pieces(self, messages: tuple[Message, ...]) -> Iterator[_Piece]:
+        rendered = self._render(messages)
+        at, expected = 0, 0
+        for match in _SENTINELS.finditer(rendered):
+            if int(match[1]) != expected:
+                break
+            yield _Piece(SegmentKind.TEMPLATE, rendered[at : match.start()], special=True)
+            yield from _content_pieces(messages, expected)
+            at, expected = match.end(), expected + 1
+        if expected != len(messages) or _SENTINELS.search(rendered, at):
+            raise PromptError(
+                "This model's chat template does not keep every message once and in order"
+            )
+        yield _Piece(SegmentKind.GENERATION, rendered[at:], special=True)
+
+    def _render(self, messages: tuple[Message, ...]) -> str:
+        turns = [
+            {"role": str(m.role), "content": _SENTINEL.format(i)} for i, m in enumerate(messages)
+        ]
+        if not self._tokenizer.has_chat_template:
+            return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
+        try:
+            rendered: str = self._tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # templates raise whatever Jinja or their author likes
+            raise PromptError(f"This model's chat template refused the chat ({error})") from error
+        return rendered
+
+
+def _content_pieces(messages: tuple[Message, ...], index: int) -> Iterator[_Piece]:
+    message = messages[index]
+    if message.role is Role.SYSTEM:
+        yield _Piece(SegmentKind.SYSTEM, message.text, index)
+        return
+    if message.role is Role.ASSISTANT:
+        yield _Piece(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
+        return
+    last = index == len(messages) - 1
+    frame = SegmentKind.QUESTION if last else SegmentKind.HISTORY
+    for number, document in enumerate(message.documents):
+        yield _Piece(SegmentKind.TEMPLATE, document_header(document), index)
+        yield _Piece(SegmentKind.DOCUMENT, document.text, index, number)
+        yield _Piece(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
+    yield _Piece(frame, message.text, index)
+
+
+DOCUMENT_FOOTER = "\n</document>\n\n"
+
+
+def document_header(document: Document) -> str:
+    """The line before a document's text."""
+    name = re.sub(r'[\r\n"<>]', " ", document.name)
+    return f'<document name="{name}">\n'
+
+
+def content_tokenizer(backend: Tokenizer) -> Tokenizer:
+    """A twin of `backend` that never yields a special token: what looks like one is text.
+
+    Added tokens that are only white space stay, since they carry meaning in code; and no piece
+    gets the leading space that some tokenizers put before a text's first word.
+    """
+    spec = json.loads(backend.to_str())
+    spec["added_tokens"] = [
+        token for token in spec["added_tokens"] if not token["special"] and token["content"].isspace()
+    ]
+    spec["post_processor"] = None
+    _drop_leading_space(spec)
+    twin = Tokenizer.from_str(json.dumps(spec))
+    twin.encode_special_tokens = True
+    return twin
+
+
+def _drop_leading_space(spec: dict[str, Any]) -> None:
+    normalizer, pre_tokenizer = spec.get("normalizer"), spec.get("pre_tokenizer")
+    if normalizer and normalizer["type"] == "Sequence":
+        normalizer["normalizers"] = [
+            n for n in normalizer["normalizers"] if n["type"] != "Prepend"
+        ]
+    for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
+        if step and step["type"] == "Metaspace":
+            step["prepend_scheme"] = "never"

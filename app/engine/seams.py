@@ -1,0 +1,84 @@
+"""The two places where we reach into MLX: explicit rotary positions, and seeing attention queries.
+
+`install()` replaces `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` by wrappers that do
+exactly what the originals do until one of the two context managers below is active. Every mlx-lm
+architecture calls these two functions, so no per-architecture code is needed, and the model object
+is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+import mlx.core as mx
+
+Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
+"""Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
+
+_positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
+_observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
+
+
+class SeamError(RuntimeError):
+    """A model calls MLX in a way the seams cannot serve; the turn reads densely instead."""
+
+
+@contextmanager
+def explicit_positions(positions: mx.array) -> Iterator[None]:
+    """Inside, rotary embeddings put the N tokens of a step at `positions` (int32, shape (N,))
+    instead of at a run that starts at the cache's offset."""
+    token = _positions.set(positions)
+    try:
+        yield
+    finally:
+        _positions.reset(token)
+
+
+@contextmanager
+def observed_attention(observer: Observer) -> Iterator[None]:
+    """Inside, `observer` sees the inputs of every attention, in layer order, before it runs."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def install() -> None:
+    """Put both wrappers in place. Safe to call again."""
+    if not hasattr(mx.fast.rope, "__wrapped__"):
+        mx.fast.rope = _positioned(mx.fast.rope)
+        mx.fast.scaled_dot_product_attention = _observing(mx.fast.scaled_dot_product_attention)
+
+
+def _positioned(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    @wraps(rope)
+    def positioned(a: mx.array, *args: Any, offset: int | mx.array, **kwargs: Any) -> mx.array:
+        positions = _positions.get()
+        if positions is None:
+            return rope(a, *args, offset=offset, **kwargs)
+        if a.shape[0] != 1 or a.shape[-2] != positions.size:
+            raise SeamError(
+                f"rotary input of shape {a.shape} does not hold the {positions.size} tokens fed"
+            )
+        # MLX takes one offset per batch row, so the tokens become the batch for a moment.
+        return rope(a.swapaxes(0, -2), *args, offset=positions, **kwargs).swapaxes(0, -2)
+
+    return positioned
+
+
+def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    @wraps(attention)
+    def observing(
+        q: mx.array, k: mx.array, v: mx.array, *args: Any, scale: float, **kwargs: Any
+    ) -> mx.array:
+        observer = _observer.get()
+        if observer is not None:
+            observer(q, k, scale, kwargs.get("mask"), kwargs.get("sinks"))
+        return attention(q, k, v, *args, scale=scale, **kwargs)
+
+    return observing

@@ -1,0 +1,84 @@
+"""Importance and a budget -> kept spans, each with its reason. Pure numpy: no model, no MLX."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.messages import Span, SpanReason
+
+CHUNK = 32
+"""Tokens per chunk, the unit of selection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is read: `positions` int32 (N,), ascending, and the same as spans."""
+
+    keep: float
+    positions: NDArray[np.int32]
+    spans: tuple[Span, ...]
+
+
+def select(
+    importance: NDArray[np.float32], pinned: NDArray[np.bool_], keep: float, chunk: int = CHUNK
+) -> Selection:
+    """Keep every pinned token and the most important chunks of the others.
+
+    `importance` and `pinned` are (M,). Each run of eligible tokens is cut into chunks from its
+    start; by chunk means, the top ceil(keep * chunks) are kept, the earlier one first among equals.
+    """
+    if not 0.0 <= keep <= 1.0:
+        raise ValueError(f"keep must be between 0 and 1, not {keep}")
+    starts, ends = _chunks(pinned, chunk)
+    kept = pinned.copy()
+    if len(starts):
+        means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
+        order = np.argsort(-means, kind="stable")
+        for index in order[: math.ceil(keep * len(starts))]:
+            kept[starts[index] : ends[index]] = True
+    spans = _spans(kept, pinned, importance)
+    return Selection(keep, np.flatnonzero(kept).astype(np.int32), spans)
+
+
+def _runs(values: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Borders of maximal runs of equal values: starts and ends."""
+    if not len(values):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    borders = np.flatnonzero(np.diff(values)) + 1
+    return np.concatenate([[0], borders]), np.concatenate([borders, [len(values)]])
+
+
+def _chunks(
+    pinned: NDArray[np.bool_], chunk: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and ends of the chunks of every run of eligible tokens."""
+    starts, ends = _runs(pinned.astype(np.int8))
+    eligible = ~pinned[starts] if len(starts) else np.zeros(0, bool)
+    pieces = [np.arange(s, e, chunk) for s, e in zip(starts[eligible], ends[eligible], strict=True)]
+    if not pieces:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    limits = [
+        np.minimum(piece + chunk, e) for piece, e in zip(pieces, ends[eligible], strict=True)
+    ]
+    return np.concatenate(pieces), np.concatenate(limits)
+
+
+def _spans(
+    kept: NDArray[np.bool_], pinned: NDArray[np.bool_], importance: NDArray[np.float32]
+) -> tuple[Span, ...]:
+    eligible = importance[~pinned]
+    unit = float(eligible.mean()) if len(eligible) else 1.0
+    kind = kept.astype(np.int8) + pinned  # 0 dropped, 1 important, 2 pinned
+    spans = []
+    for start, end in zip(*_runs(kind), strict=True):
+        if kind[start] == 2:
+            spans.append(Span(int(start), int(end), SpanReason.PINNED))
+        elif kind[start] == 1:
+            score = float(importance[start:end].mean()) / unit if unit > 0 else 0.0
+            spans.append(Span(int(start), int(end), SpanReason.IMPORTANT, score))
+    return tuple(spans)

@@ -1,0 +1,145 @@
+"""Is a folder a text model that can be loaded? Answered from its files, without MLX."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from app.models.errors import ModelError
+
+INDEX = "model.safetensors.index.json"
+_MAX_HEADER = 100_000_000
+"""Bytes. The safetensors format allows no longer header."""
+_AGAIN = "download the model again"
+
+
+def check_model(folder: Path) -> None:
+    """ModelError, in one sentence, when `folder` is no text model in mlx-lm's format, when it is
+    incomplete, or when it brings code of its own. Reads no weights, so it takes milliseconds."""
+    if not folder.is_dir():
+        raise ModelError(f"There is no model folder '{folder}'", "check its name")
+    config = folder / "config.json"
+    if not config.is_file():
+        raise ModelError(
+            f"'{folder}' holds no model, it has no config.json",
+            "give the folder of a model in mlx-lm's format",
+        )
+    _check_config(read_json(config))
+    tokenizer_config = folder / "tokenizer_config.json"
+    if tokenizer_config.is_file():
+        _refuse_code(read_json(tokenizer_config), tokenizer_config.name)
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise ModelError(
+            f"'{folder}' has no tokenizer.json",
+            "give a model with a tokenizer, or download this one again",
+        )
+    read_json(tokenizer)
+    for weights in _weight_files(folder):
+        _check_weights(weights)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model's folder. ModelError when there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(
+            f"'{path}' cannot be read ({error.strerror})", "check its permissions"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ModelError(f"'{path}' is not valid JSON", _AGAIN) from None
+    if not isinstance(content, dict):
+        raise ModelError(f"'{path}' does not hold a JSON object", _AGAIN)
+    return content
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    if not isinstance(config.get("model_type"), str) or not config["model_type"]:
+        raise ModelError(
+            "The model's config.json names no model_type",
+            "give the folder of a model in mlx-lm's format",
+        )
+    _refuse_code(config, "config.json")
+
+
+def _refuse_code(config: dict[str, Any], file: str) -> None:
+    """Code that comes with a model would run with the user's rights."""
+    for key in ("model_file", "auto_map"):
+        if config.get(key):
+            raise ModelError(
+                f"The model's {file} asks to run code from its folder ({key}), and specchat runs"
+                " no code that comes with a model",
+                f"use a model that mlx-lm supports itself, or remove {key} from {file} if"
+                " mlx-lm supports this one",
+            )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The model's safetensors files. ModelError when there are none, or one is missing."""
+    index = folder / INDEX
+    if index.is_file():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ModelError(f"'{index}' lists no weights", _AGAIN)
+        for name in sorted({str(file) for file in weight_map.values()}):
+            if not (folder / name).is_file():
+                raise ModelError(f"The model in '{folder}' is incomplete, it lacks {name}", _AGAIN)
+    found = sorted(folder.glob("model*.safetensors"))
+    if not found:
+        raise ModelError(
+            f"'{folder}' holds no weights in safetensors files",
+            "download the model again, or convert it with mlx_lm.convert",
+        )
+    return found
+
+
+def _check_weights(path: Path) -> None:
+    """A safetensors file is 8 bytes (the header's length), the header, and the tensors' data."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length) if length <= min(_MAX_HEADER, size - 8) else None
+    except OSError as error:
+        raise ModelError(
+            f"'{path}' cannot be read ({error.strerror})", "check its permissions"
+        ) from None
+    if header is None:
+        raise ModelError(f"'{path}' is truncated or no safetensors file", _AGAIN)
+    expected = 8 + length + _data_bytes(path, header)
+    if size < expected:
+        raise ModelError(
+            f"'{path}' is truncated, it has {size:,} of {expected:,} bytes",
+            _AGAIN,
+        )
+    if size > expected:
+        raise ModelError(
+            f"'{path}' is damaged, it has {size:,} bytes where its header says {expected:,}",
+            _AGAIN,
+        )
+
+
+def _data_bytes(path: Path, header: bytes) -> int:
+    """Where the last tensor ends, in bytes after the header."""
+    try:
+        tensors = json.loads(header)
+        return max(
+            (
+                _end(tensor["shape"], *tensor["data_offsets"])
+                for name, tensor in tensors.items()
+                if name != "__metadata__"
+            ),
+            default=0,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ModelError(f"The header of '{path}' is damaged", _AGAIN) from None
+
+
+def _end(shape: list[int], begin: int, end: int) -> int:
+    elements = math.prod(shape)
+    if not 0 <= begin <= end or (end - begin) * 8 < elements * 4:
+        raise ValueError("a tensor's extent does not fit its shape")
+    return end

@@ -1,0 +1,103 @@
+"""The embedded pair: a target and a draft that ship with the program.
+
+`python -m app.models.embedded` writes the manifest that `integrity` checks against, in the format
+of `sha256sum`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from app.paths import assets_path
+
+EMBEDDED = "embedded"
+"""The name under which the pair is asked for."""
+
+MANIFEST = "SHA256SUMS"
+FOLDERS = ("target", "draft")
+
+
+def pair_path() -> Path:
+    return assets_path() / "pair"
+
+
+def target_path() -> Path:
+    return pair_path() / "target"
+
+
+def draft_path() -> Path:
+    return pair_path() / "draft"
+
+
+def write_manifest(pair: Path) -> Path:
+    """Write the SHA-256 of every file of the pair's two models into `pair`/SHA256SUMS."""
+    manifest = pair / MANIFEST
+    lines = [f"{_sha256(pair / name)}  {name}\n" for name in _present(pair)]
+    manifest.write_text("".join(lines), encoding="utf-8")
+    return manifest
+
+
+def integrity(pair: Path | None = None) -> tuple[str, ...]:
+    """One sentence for each thing wrong with the embedded pair; empty when it is whole.
+
+    Every file is hashed: about 0.1 s for 40 MB.
+    """
+    pair = pair_path() if pair is None else pair
+    try:
+        expected = _read_manifest(pair / MANIFEST)
+    except FileNotFoundError:
+        return _faults([f"its manifest {MANIFEST} is missing"])
+    except (OSError, ValueError):
+        return _faults([f"its manifest {MANIFEST} cannot be read"])
+    present = _present(pair)
+    missing = [f"{name} is missing" for name in expected if name not in present]
+    added = [f"{name} does not belong to it" for name in present if name not in expected]
+    altered = [
+        f"{name} was altered"
+        for name in expected
+        if name in present and not _matches(pair / name, expected[name])
+    ]
+    return _faults(missing + altered + added)
+
+
+def _faults(problems: list[str]) -> tuple[str, ...]:
+    return tuple(f"The embedded pair is damaged, {what}: reinstall specchat." for what in problems)
+
+
+def _present(pair: Path) -> list[str]:
+    """Names, relative to `pair`, of the files of both models. Hidden files do not count."""
+    files = (path for folder in FOLDERS for path in (pair / folder).rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(pair).as_posix() for path in files if not path.name.startswith(".")
+    )
+
+
+def _read_manifest(path: Path) -> dict[str, str]:
+    """File name to SHA-256 in hexadecimal. ValueError when a line is not of that form."""
+    entries: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        digest, separator, name = line.partition("  ")
+        if not separator or not name or len(digest) != 64:
+            raise ValueError(line)
+        entries[name] = digest
+    if not entries:
+        raise ValueError("no entries")
+    return entries
+
+
+def _matches(path: Path, digest: str) -> bool:
+    try:
+        return _sha256(path) == digest
+    except OSError:
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{write_manifest(pair_path())}\n")

@@ -1,0 +1,64 @@
+"""From the name of a model, as a user gives it, to its folder on this machine. Never downloads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from app.models import embedded
+from app.models.errors import ModelError
+
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+
+
+def locate(name: str, *, draft: bool = False) -> Path:
+    """The folder of a model: `embedded`, the path of a folder, or a Hugging Face repository id
+    (`organisation/name`) whose files are already in the local cache.
+
+    `draft` picks the embedded pair's draft instead of its target. A folder comes before a
+    repository of the same name. ModelError when there is no such model here; whether the folder
+    holds a usable model is `check_model`'s business.
+    """
+    if not name.strip():
+        raise ModelError("The name of the model is empty", _ADVICE)
+    if name == embedded.EMBEDDED:
+        return embedded.draft_path() if draft else embedded.target_path()
+    folder = _folder(name)
+    if folder is not None:
+        return folder
+    if not _REPOSITORY.fullmatch(name):
+        raise ModelError(f"There is no model folder {name!r}", _ADVICE)
+    return _cached(name)
+
+
+_ADVICE = "give a model's folder, the id of a repository in the local cache, or 'embedded'"
+
+
+def _folder(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return path.absolute()
+        exists = path.exists()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    if exists:
+        raise ModelError(
+            f"{name!r} is a file, not a model's folder", "give the folder that holds config.json"
+        )
+    return None
+
+
+def _cached(repository: str) -> Path:
+    """The snapshot of a repository's main revision in the local cache."""
+    # Here and not above: this import takes a while, and a folder does not need it.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repository, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        raise ModelError(
+            f"There is no folder {repository!r}, and the local cache has no model of that name",
+            "download it first, or give the folder of a model",
+        ) from None

@@ -1,0 +1,31 @@
+"""Where specchat keeps things. Asking for a folder does not create it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+
+APP = "specchat"
+
+
+def data_path() -> Path:
+    """Conversations, documents and their backups: what must not be lost."""
+    return platformdirs.user_data_path(APP, appauthor=False)
+
+
+def cache_path() -> Path:
+    """Snapshots and downloads: what can be made or fetched again."""
+    return platformdirs.user_cache_path(APP, appauthor=False)
+
+
+def config_path() -> Path:
+    """The settings."""
+    return platformdirs.user_config_path(APP, appauthor=False)
+
+
+def assets_path() -> Path:
+    """What ships with the program: inside the package once installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "assets"
+    return installed if installed.is_dir() else package.parent / "assets"

@@ -1,0 +1,1 @@
+"""The screens. They see the engine through `app.engine.messages` only, and never import mlx."""

@@ -1,0 +1,132 @@
+"""The Textual app: the theme, the chat screen, and leaving in good order."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.screen import Screen
+from textual.widgets import TextArea
+
+from app.engine.messages import DEFAULT_KEEP, Close, Engine, Sampling
+from app.ui.chat.compose import ComposeBox
+from app.ui.chat.screen import ChatScreen
+from app.ui.clock import Clock
+from app.ui.help.screen import HelpScreen
+from app.ui.keep.setter import KeepSetter
+from app.ui.pair import PairPaths
+from app.ui.prefill.panel import PrefillPanel
+from app.ui.theme import THEME_NAME, specchat_theme
+
+__all__ = ["PairPaths", "SpecchatApp"]
+
+QUIT_WINDOW_SECONDS = 2.0
+JOIN_SECONDS = 2.0
+
+
+class SpecchatApp(App[None]):
+    """`SpecchatApp(engine, PairPaths(target, draft)).run()`: from the first drawing to `Close`."""
+
+    TITLE = "specchat"
+    ENABLE_COMMAND_PALETTE = False
+    CSS_PATH: ClassVar[list[str]] = [  # type: ignore[assignment]
+        "chat/chat.tcss",
+        "prefill/panel.tcss",
+        "keep/setter.tcss",
+        "help/help.tcss",
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
+        Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
+        Binding(
+            "ctrl+c",
+            "copy_or_quit",
+            "Copy or quit",
+            id="app.copy",
+            tooltip="Copy what is selected; pressed twice: quit",
+            priority=True,
+        ),
+    ]
+
+    def __init__(
+        self,
+        engine: Engine,
+        pair: PairPaths,
+        *,
+        default_keep: float = DEFAULT_KEEP,
+        sampling: Sampling | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        super().__init__(driver_class=paste_safe_driver())
+        self._engine = engine
+        self._engine_clock = clock
+        self._quit_asked_at: float | None = None
+        self._closing_engine = False
+        self.chat = ChatScreen(engine, pair, default_keep, sampling or Sampling(), clock)
+
+    def get_default_screen(self) -> Screen[None]:
+        self.register_theme(specchat_theme())
+        self.theme = THEME_NAME
+        return self.chat
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """As `App.run`. The engine is waited for afterwards, when the terminal is restored."""
+        try:
+            super().run(*args, **kwargs)
+        finally:
+            self._close_engine()
+            self._engine.join(JOIN_SECONDS)
+
+    async def action_quit(self) -> None:
+        self._close_engine()
+        self.exit()
+
+    async def action_copy_or_quit(self) -> None:
+        selected = self._selected_text()
+        if selected:
+            self.copy_to_clipboard(selected)
+            self.chat.notice.say("Copied.")
+            return
+        now = self._engine_clock()
+        if self._quit_asked_at is not None and now - self._quit_asked_at <= QUIT_WINDOW_SECONDS:
+            await self.action_quit()
+        self._quit_asked_at = now
+        self.chat.notice.say("Press ^C once more to quit.")
+
+    def action_help(self) -> None:
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+            return
+        sections = (
+            ("Writing", ComposeBox),
+            ("Reading", ChatScreen),
+            ("Keep", KeepSetter),
+            ("Answers", PrefillPanel),
+            ("Everywhere", SpecchatApp),
+        )
+        self.push_screen(HelpScreen(sections))
+
+    def _selected_text(self) -> str | None:
+        focused = self.focused
+        if isinstance(focused, TextArea) and focused.selected_text:
+            return focused.selected_text
+        return self.screen.get_selected_text()
+
+    def _close_engine(self) -> None:
+        if not self._closing_engine:
+            self._closing_engine = True
+            self._engine.send(Close())
+
+
+def paste_safe_driver() -> type[Driver] | None:
+    """Our driver where Textual would take `LinuxDriver`; None leaves the choice to Textual."""
+    if sys.platform == "win32" or os.environ.get("TEXTUAL_DRIVER"):
+        return None
+    from app.ui.terminal.driver import PasteSafeDriver
+
+    return PasteSafeDriver

@@ -1,0 +1,1 @@
+"""The conversation: what was said, and the box to say more."""

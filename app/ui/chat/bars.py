@@ -1,0 +1,192 @@
+"""The lines that frame the conversation: header, opening, notice and footer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widget import Widget
+
+from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo
+from app.ui import figures
+from app.ui.keep.next_mode import NextMode
+from app.ui.prefill.draw import ACCENT, BAD, DIM
+from app.ui.sanitize import sanitize_line
+
+MEMORY_CELLS = 6
+
+
+class Header(Widget):
+    """`specchat`, the pair, and the machine's memory once the engine reported it."""
+
+    def __init__(self, target: str, draft: str | None) -> None:
+        super().__init__()
+        self._names = (target, draft)
+        self._dense_only = False
+        self._memory: MemoryFigures | None = None
+
+    def show_pair(self, loaded: Loaded) -> None:
+        self._names = (loaded.target.name, loaded.draft.name if loaded.draft else None)
+        self._dense_only = loaded.dense_only is not None
+        self.refresh()
+
+    def show_memory(self, memory: MemoryFigures) -> None:
+        self._memory = memory
+        self.refresh()
+
+    def render(self) -> Content:
+        """What is least needed goes first when it is narrow: the memory bar, then the draft."""
+        width = self.content_size.width
+        left = Content.styled("specchat", f"bold {ACCENT}")
+        pair = self._pair()
+        for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
+            free = width - left.cell_length - len(memory) - 6
+            if pair.cell_length <= free or not memory:
+                break
+        pair = pair.truncate(max(0, free), ellipsis=True)
+        gap = max(1, width - left.cell_length - 3 - pair.cell_length - len(memory))
+        return Content.assemble(left, "   ", pair, " " * gap, (memory, DIM))
+
+    def _pair(self) -> Content:
+        target, draft = self._names
+        name = sanitize_line(target)
+        if draft is None or self._dense_only:
+            return Content.assemble(name, (" · reads in full only", DIM))
+        return Content.assemble(name, (" + ", DIM), (sanitize_line(draft), DIM))
+
+    def _memory_text(self, bar: bool) -> str:
+        memory = self._memory
+        if memory is None or not memory.total:
+            return ""
+        used = memory.total - memory.available
+        filled = round(MEMORY_CELLS * used / memory.total)
+        cells = "▓" * filled + "░" * (MEMORY_CELLS - filled) + " " if bar else ""
+        return f"mem {cells}{figures.gigabytes(used)}/{figures.gigabytes(memory.total)} GB"
+
+
+class Opening(Widget):
+    """The first thing in the transcript: whether the pair is ready, and what to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines = self._loading(0.0)
+
+    def show_loading(self, elapsed: float) -> None:
+        self._lines = self._loading(elapsed)
+        self.refresh()
+
+    def show_loaded(self, loaded: Loaded) -> None:
+        lines = [
+            Content.assemble(
+                ("✓ ", ACCENT), ("ready", "bold"), (f" in {figures.seconds(loaded.seconds)}", DIM)
+            ),
+            Content.styled("  " + _model_line("target", loaded.target), DIM),
+        ]
+        if loaded.draft is not None:
+            lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
+        if loaded.dense_only is not None:
+            reason = sanitize_line(loaded.dense_only)
+            lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
+        self._set(lines + _hints())
+
+    def show_failed(self, failed: Failed) -> None:
+        problem, advice = sanitize_line(failed.problem), sanitize_line(failed.advice)
+        self._set(
+            [
+                Content.assemble(("✗ ", BAD), (problem, "bold")),
+                Content.styled("  " + advice, DIM),
+            ]
+        )
+
+    def render(self) -> Content:
+        return Content("\n").join(self._lines)
+
+    @staticmethod
+    def _loading(elapsed: float) -> list[Content]:
+        waited = f" · {figures.seconds(elapsed)}" if elapsed >= 1 else ""
+        first = Content.assemble(("▶ ", ACCENT), ("loading the models", "bold"), (waited, DIM))
+        return [first, *_hints()]
+
+    def _set(self, lines: list[Content]) -> None:
+        self._lines = lines
+        self.refresh(layout=True)
+
+
+def _model_line(part: str, model: ModelInfo) -> str:
+    facts = [sanitize_line(model.name), sanitize_line(model.architecture)]
+    facts.append(f"{figures.short_count(model.parameters)} parameters")
+    if model.context:
+        facts.append(f"context {figures.count(model.context)}")
+    return f"{part:<6} {' · '.join(facts)}"
+
+
+def _hints() -> list[Content]:
+    return [
+        Content(""),
+        Content("  Paste a long document, type a question, press Enter."),
+        Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
+    ]
+
+
+class Notice(Widget):
+    """One sentence above the compose box, or a dimmer suggestion, or nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sentence = ""
+        self._suggestion = ""
+
+    @property
+    def text(self) -> str:
+        return self._sentence or self._suggestion
+
+    def say(self, sentence: str) -> None:
+        self._sentence = sentence
+        self._update()
+
+    def suggest(self, suggestion: str) -> None:
+        self._suggestion = suggestion
+        self._update()
+
+    def render(self) -> Content:
+        if self._sentence:
+            return Content.assemble(("! ", ACCENT), sanitize_line(self._sentence))
+        return Content.styled(self._suggestion, DIM)
+
+    def _update(self) -> None:
+        self.display = bool(self.text)
+        self.refresh(layout=True)
+
+
+class Footer(Widget):
+    """The keys that work now, and how the next message will be read."""
+
+    def __init__(self, next_mode: NextMode) -> None:
+        super().__init__()
+        self._next = next_mode
+        self._hints: tuple[str, ...] = ()
+
+    def show_next(self, next_mode: NextMode) -> None:
+        self._next = next_mode
+        self.refresh()
+
+    def show_hints(self, hints: Sequence[str]) -> None:
+        """`hints` in order of need: the last ones are left out when it is narrow."""
+        self._hints = tuple(hints)
+        self.refresh()
+
+    def render(self) -> Content:
+        width = self.content_size.width
+        right = Content.assemble(
+            ("next: ", DIM),
+            (self._next.words, f"bold {ACCENT}"),
+            (f"  (^T {self._next.other_words})", DIM),
+        )
+        left = ""
+        for hint in self._hints:
+            longer = f"{left}   {hint}" if left else hint
+            if len(longer) + right.cell_length + 2 > width:
+                break
+            left = longer
+        gap = max(1, width - len(left) - right.cell_length)
+        return Content.assemble((left, DIM), " " * gap, right)

@@ -1,0 +1,133 @@
+"""The box a question is written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Key, Paste
+from textual.message import Message
+from textual.widgets import TextArea
+
+from app.ui.chat.chips import is_long
+from app.ui.sanitize import sanitize
+
+
+class ComposeBox(TextArea):
+    """Grows with its text. Enter sends, Ctrl+J breaks the line, Up and Down bring back questions."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send", id="compose.send", tooltip="Send the question"),
+        Binding(
+            "ctrl+j,shift+enter",
+            "newline",
+            "New line",
+            id="compose.newline",
+            tooltip="Begin a new line",
+        ),
+        Binding(
+            "up",
+            "earlier",
+            "Earlier question",
+            id="compose.earlier",
+            tooltip="On the first line: the question before",
+        ),
+        Binding(
+            "down",
+            "later",
+            "Later question",
+            id="compose.later",
+            tooltip="On the last line: the question after",
+        ),
+        Binding("backspace", "erase", show=False),
+        Binding("pageup", "screen.scroll_transcript(-1)", show=False),
+        Binding("pagedown", "screen.scroll_transcript(1)", show=False),
+    ]
+
+    @dataclass
+    class Sent(Message):
+        """Enter was pressed."""
+
+    @dataclass
+    class LongPaste(Message):
+        """A paste that is to become a chip."""
+
+        text: str
+
+    @dataclass
+    class ErasedNothing(Message):
+        """Backspace in an empty box."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            soft_wrap=True,
+            compact=True,
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            placeholder="Ask, or paste a long document",
+        )
+        self._history: list[str] = []
+        self._place = 0
+        self._unsent = ""
+
+    def remember(self, text: str) -> None:
+        """Put a sent question into the history."""
+        if not self._history or self._history[-1] != text:
+            self._history.append(text)
+        self._place = len(self._history)
+        self._unsent = ""
+
+    def replace_all(self, text: str) -> None:
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    def receive(self, event: Paste) -> None:
+        """A short paste is typed text, and shows what will be sent: control characters in it
+        become symbols here. A long one goes on as it is."""
+        event.stop()
+        event.prevent_default()
+        if is_long(event.text):
+            self.post_message(self.LongPaste(event.text))
+        elif event.text:
+            text = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+            self._replace_via_keyboard(text, *self.selection)
+
+    async def _on_paste(self, event: Paste) -> None:
+        self.receive(event)
+
+    async def _on_key(self, event: Key) -> None:
+        # TextArea would write a newline; our binding on Enter comes after the widget's own keys.
+        if event.key == "enter":
+            event.prevent_default()
+
+    def action_send(self) -> None:
+        self.post_message(self.Sent())
+
+    def action_newline(self) -> None:
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_erase(self) -> None:
+        if self.text:
+            self.action_delete_left()
+        else:
+            self.post_message(self.ErasedNothing())
+
+    def action_earlier(self) -> None:
+        if not self.navigator.is_first_wrapped_line(self.cursor_location):
+            self.action_cursor_up()
+        elif self._place > 0:
+            if self._place == len(self._history):
+                self._unsent = self.text
+            self._leaf_to(self._place - 1)
+
+    def action_later(self) -> None:
+        if not self.navigator.is_last_wrapped_line(self.cursor_location):
+            self.action_cursor_down()
+        elif self._place < len(self._history):
+            self._leaf_to(self._place + 1)
+
+    def _leaf_to(self, place: int) -> None:
+        self._place = place
+        at_end = place == len(self._history)
+        self.replace_all(self._unsent if at_end else self._history[place])

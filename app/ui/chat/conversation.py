@@ -1,0 +1,126 @@
+"""The conversation as the screen knows it: turns, what waits, and what an Ask contains.
+
+Plain Python, no widgets: the rules of who may ask when, and what the engine gets, are tested alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from app.engine.messages import (
+    Ask,
+    Document,
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Message,
+    Mode,
+    Role,
+    Sampling,
+    Token,
+)
+from app.ui.prefill.progress import ReadingProgress
+
+
+class TurnState(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the user asks, and how it is to be read."""
+
+    text: str
+    documents: tuple[Document, ...]
+    mode: Mode
+    keep: float
+
+    @property
+    def message(self) -> Message:
+        return Message(Role.USER, self.text, self.documents)
+
+
+@dataclass
+class Turn:
+    """One question and what became of it."""
+
+    number: int
+    question: Question
+    progress: ReadingProgress
+    state: TurnState = TurnState.RUNNING
+    text: str = ""
+    generated_ids: tuple[int, ...] = ()
+    ended: Ended | None = None
+    failure: Failed | None = None
+    asked_again: bool = False
+    """A later turn asks the same question anew and takes this one's place."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether later questions are asked with this turn before them. A failed one is left out:
+        what made it fail (a prompt too long, say) would make every later one fail too."""
+        return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.asked_again
+
+    @property
+    def messages(self) -> tuple[Message, Message]:
+        """Question and answer. An answer that was stopped before its first word is an empty one,
+        so that roles keep alternating, as most chat templates demand."""
+        answer = Message(Role.ASSISTANT, self.text, token_ids=self.generated_ids)
+        return self.question.message, answer
+
+    def apply(self, event: Event, now: float) -> None:
+        """Take in an event of this turn."""
+        self.progress.apply(event, now)
+        match event:
+            case Token():
+                self.text += event.text
+                self.generated_ids += event.ids
+            case Finished():
+                cancelled = event.ended is Ended.CANCELLED
+                self.state = TurnState.STOPPED if cancelled else TurnState.DONE
+                self.text = event.text
+                self.generated_ids = event.generated_ids
+                self.ended = event.ended
+            case Failed():
+                self.state = TurnState.FAILED
+                self.failure = event
+            case _:
+                pass
+
+
+@dataclass
+class Conversation:
+    """All turns so far, and at most one question that waits for its turn."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    turns: list[Turn] = field(default_factory=list)
+    queued: Question | None = None
+
+    @property
+    def last(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def running(self) -> Turn | None:
+        last = self.last
+        return last if last is not None and last.state is TurnState.RUNNING else None
+
+    def begin(self, question: Question, now: float) -> tuple[Turn, Ask]:
+        """A new turn, and the command that asks the engine for it."""
+        earlier = [message for turn in self.turns if turn.counts for message in turn.messages]
+        turn = Turn(len(self.turns) + 1, question, ReadingProgress(question.keep, started=now))
+        self.turns.append(turn)
+        messages = (*earlier, question.message)
+        return turn, Ask(turn.number, messages, question.mode, question.keep, self.sampling)
+
+    def find(self, number: int) -> Turn | None:
+        return next((turn for turn in reversed(self.turns) if turn.number == number), None)
+
+    def take_queued(self) -> Question | None:
+        question, self.queued = self.queued, None
+        return question

@@ -1,0 +1,66 @@
+"""Numbers as people read them. Every function here is pure and returns a few characters."""
+
+from __future__ import annotations
+
+GIB = 1024**3
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def short_count(number: int) -> str:
+    """At most five characters: 950, 8.7K, 118K, 1.2M."""
+    if number < 1_000:
+        return str(number)
+    if number < 9_950:
+        return f"{number / 1_000:.1f}K"
+    if number < 999_500:
+        return f"{number / 1_000:.0f}K"
+    return f"{number / 1_000_000:.1f}M"
+
+
+def progress(done: int, total: int) -> str:
+    """`done` of `total` with the unit written once: 14.2/23.6K."""
+    if total < 1_000:
+        return f"{done}/{total}"
+    return f"{done / 1_000:.1f}/{total / 1_000:.1f}K"
+
+
+def size(number: int) -> str:
+    """Bytes in decimal units, as Finder and files show them."""
+    if number < 1_000:
+        return f"{number} B"
+    if number < 999_500:
+        return f"{number / 1_000:.0f} KB"
+    return f"{number / 1_000_000:.1f} MB"
+
+
+def gigabytes(number: int) -> str:
+    """Bytes of memory in binary gigabytes, the unit memory is sold in, without it written."""
+    value = number / GIB
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+
+
+def seconds(duration: float) -> str:
+    if duration < 0.05:
+        return "0.0 s"
+    if duration < 9.95:
+        return f"{duration:.1f} s"
+    if duration < 59.5:
+        return f"{duration:.0f} s"
+    minutes, rest = divmod(round(duration), 60)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def percent(fraction: float) -> str:
+    """Never says 0 % or 100 % of what is not nothing or all."""
+    if 0 < fraction < 0.005:
+        return "<1%"
+    if 0.995 <= fraction < 1:
+        return "99%"
+    return f"{fraction * 100:.0f}%"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")

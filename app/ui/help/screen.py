@@ -1,0 +1,71 @@
+"""F1: every key that works, read from the bindings themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.dom import DOMNode
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+KEY_WIDTH = 16
+NAMES = {
+    "enter": "Enter",
+    "escape": "Esc",
+    "space": "Space",
+    "backspace": "Backspace",
+    "left": "←",
+    "right": "→",
+    "up": "↑",
+    "down": "↓",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+}
+
+Section = tuple[str, type[DOMNode]]
+
+
+def key_name(keys: str) -> str:
+    """`ctrl+t` as ^T, as the rest of the screen writes it."""
+    names = []
+    for key in keys.split(","):
+        *modifiers, last = key.strip().split("+")
+        name = NAMES.get(last, last.upper() if len(last) > 1 or modifiers else last)
+        prefix = "".join("^" if modifier == "ctrl" else "⇧" for modifier in modifiers)
+        names.append(prefix + name)
+    return " ".join(names)
+
+
+def described(owner: type[DOMNode]) -> list[tuple[str, str]]:
+    """Keys and what they do, of the bindings of `owner` that have a tooltip."""
+    bindings = (entry for entry in owner.BINDINGS if isinstance(entry, Binding))
+    return [(key_name(entry.key), entry.tooltip) for entry in bindings if entry.tooltip]
+
+
+class HelpScreen(ModalScreen[None]):
+    """Leaves on any of its keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,enter,q", "dismiss", "Close", id="help.close")
+    ]
+
+    def __init__(self, sections: Iterable[Section]) -> None:
+        super().__init__()
+        self._sections = tuple(sections)
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            for title, owner in self._sections:
+                yield Static(_section(title, described(owner)), classes="help-section")
+            yield Static(Content.styled("Esc closes this.", "$ink-dim"))
+
+
+def _section(title: str, keys: list[tuple[str, str]]) -> Content:
+    lines = [Content.styled(title, "bold $accent")]
+    lines += [Content.assemble(f"{key:<{KEY_WIDTH}}", (what, "$ink-dim")) for key, what in keys]
+    return Content("\n").join(lines)

@@ -1,0 +1,1 @@
+"""How much of the next message is read."""

@@ -1,0 +1,45 @@
+"""How the next message will be read. A value, so that every change is visible where it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.engine.messages import Mode
+from app.ui import figures
+
+
+@dataclass(frozen=True, slots=True)
+class NextMode:
+    """`settled` holds until it is changed; `full_once` holds for one message."""
+
+    keep: float
+    settled: Mode = Mode.AUTO
+    full_once: bool = False
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.FULL if self.full_once else self.settled
+
+    def toggled(self) -> NextMode:
+        return replace(self, full_once=not self.full_once)
+
+    def asked(self) -> NextMode:
+        """After a message was sent."""
+        return replace(self, full_once=False)
+
+    def at_keep(self, keep: float) -> NextMode:
+        return NextMode(keep, Mode.SPARSE)
+
+    def automatic(self) -> NextMode:
+        return replace(self, settled=Mode.AUTO, full_once=False)
+
+    @property
+    def words(self) -> str:
+        if self.mode is Mode.SPARSE:
+            return f"SPARSE {figures.percent(self.keep)}"
+        return self.mode.value.upper()
+
+    @property
+    def other_words(self) -> str:
+        """What Ctrl+T would turn it to."""
+        return self.settled.value if self.full_once else Mode.FULL.value

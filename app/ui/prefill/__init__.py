@@ -1,0 +1,1 @@
+"""How a turn is being read: phases, importance, kept spans, figures."""

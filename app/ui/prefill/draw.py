@@ -1,0 +1,243 @@
+"""A prefill panel as lines of styled text, from its state and a width. No widgets, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from app.engine.messages import Phase, Reading, Selected
+from app.ui import figures
+from app.ui.keep.bar import keep_bar
+from app.ui.prefill import strip
+from app.ui.prefill.figures_line import figures_line
+from app.ui.prefill.progress import ReadingProgress
+from app.ui.sanitize import sanitize_line
+
+INDENT = "  "
+LABEL_WIDTH = 20
+WIDEST_STRIP = 96
+DIM, FAINT, ACCENT, BAD = "$ink-dim", "$ink-faint", "$accent", "$error"
+BRIEF = 0.05
+"""Phases shorter than this many seconds are shown without their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Where to draw: how wide, and at what monotonic time."""
+
+    width: int
+    now: float
+
+    @property
+    def strip_width(self) -> int:
+        return max(8, min(WIDEST_STRIP, self.width - len(INDENT) - LABEL_WIDTH))
+
+
+def panel_lines(state: ReadingProgress, page: Page, folded: bool) -> list[Content]:
+    """All lines of the panel, each at most `page.width` cells wide."""
+    lines = [_head(state, page, folded)]
+    if state.fallback is not None:
+        lines.extend(_fallback(state.fallback, page))
+    if not folded:
+        lines.extend(_details(state, page))
+    return [line.truncate(page.width, ellipsis=True) for line in lines]
+
+
+def _details(state: ReadingProgress, page: Page) -> list[Content]:
+    lines = [_phases(state, page), _keep(state, page)]
+    if state.reading is not Reading.DENSE or state.importance is not None:
+        lines.append(_heat(state, page))
+        lines.append(_spans(state, page))
+        if state.over and state.selected is not None:
+            lines.append(_legend())
+    if state.over:
+        lines.extend(_afterwards(state, page))
+    return lines
+
+
+# ------------------------------------------------------------------------------ the head line
+
+
+def _head(state: ReadingProgress, page: Page, folded: bool) -> Content:
+    if not state.over:
+        return _spread(_doing(state), _clock(state, page), page.width)
+    mark = ("▸ " if folded else "▾ ", DIM)
+    room = page.width - 2
+    if state.failed:
+        return Content.assemble(mark, ("✗ failed", BAD), (_after(state, page), DIM))
+    if state.statistics is None:
+        return Content.assemble(
+            mark, ("■ stopped before anything was read", DIM), (_after(state, page), DIM)
+        )
+    line = figures_line(state.statistics, state.ended, room)
+    lead, dot, rest = line.partition(" · ")
+    return Content.assemble(mark, (lead, "bold"), (dot + rest, DIM))
+
+
+def _after(state: ReadingProgress, page: Page) -> str:
+    return f" · after {figures.seconds(state.elapsed(page.now))}"
+
+
+def _doing(state: ReadingProgress) -> Content:
+    if state.running is Phase.DECODE or _finished(state, Phase.PREFILL):
+        way = "full" if state.reading is Reading.DENSE else "sparse"
+        return Content.assemble(("▶ ", ACCENT), ("answering", "bold"), (f" · {way}", DIM))
+    words = {
+        None: "getting ready",
+        Reading.SPARSE: "reading sparsely",
+        Reading.DENSE: "reading in full",
+    }[state.reading]
+    return Content.assemble(("▶ ", ACCENT), (words, "bold"))
+
+
+def _clock(state: ReadingProgress, page: Page) -> Content:
+    running = state.phases.get(state.running) if state.running else None
+    eta = f" · ETA {figures.seconds(running.eta)}" if running and running.eta is not None else ""
+    return Content.styled(figures.seconds(state.elapsed(page.now)) + eta, DIM)
+
+
+def _fallback(reason: str, page: Page) -> list[Content]:
+    text = f"! read in full instead: {sanitize_line(reason)}"
+    wrapped = Content(text).wrap(max(10, page.width - len(INDENT)))
+    return [Content.assemble(INDENT, line.stylize(ACCENT)) for line in wrapped]
+
+
+# ------------------------------------------------------------------------------ the phases
+
+
+def _phases(state: ReadingProgress, page: Page) -> Content:
+    """The phases in the most detail that fits: tokens and times, times, names, marks only."""
+    phases = state.expected_phases()
+    for detail in (3, 2, 1, 0):
+        parts = [_phase(state, phase, detail) for phase in phases]
+        line = Content(INDENT) + Content("  " if detail else " ").join(parts)
+        if line.cell_length <= page.width:
+            break
+    return line
+
+
+def _phase(state: ReadingProgress, phase: Phase, detail: int) -> Content:
+    progress = state.phases.get(phase)
+    if progress is None:
+        return Content.styled(f"· {phase.value}" if detail else "·", FAINT)
+    if progress.finished or (state.over and phase is Phase.DECODE):
+        words = [phase.value] if detail else []
+        if detail >= 3 and phase in (Phase.SCORE, Phase.PREFILL):
+            words.append(figures.short_count(progress.total))
+        if detail >= 2 and progress.elapsed >= BRIEF:
+            words.append(figures.seconds(progress.elapsed))
+        return Content.assemble(("✓", ACCENT), (" " + " ".join(words) if words else "", DIM))
+    if phase is state.running:
+        known = f" {_amount(phase, progress.done, progress.total)}" if progress.total else ""
+        return Content.assemble(("▶ ", ACCENT), (phase.value + known, "bold"))
+    return Content.assemble(("✗ ", BAD), (phase.value, DIM)) if detail else Content.styled("✗", BAD)
+
+
+def _amount(phase: Phase, done: int, total: int) -> str:
+    return str(done) if phase is Phase.DECODE else figures.progress(done, total)
+
+
+def _finished(state: ReadingProgress, phase: Phase) -> bool:
+    return phase in state.phases and state.phases[phase].finished
+
+
+# ------------------------------------------------------------------------------ keep and strips
+
+
+def _keep(state: ReadingProgress, page: Page) -> Content:
+    bar_width = min(36, max(10, page.width // 3))
+    line = Content.assemble(
+        INDENT, ("keep ", DIM), keep_bar(state.keep, bar_width), f" {figures.percent(state.keep)}"
+    )
+    if state.preview is not None:
+        return line + Content.styled("   " + would_read(state.preview), ACCENT)
+    if state.planned is not None and state.planned.reused_tokens:
+        reused = figures.count(state.planned.reused_tokens)
+        return line + Content.styled(f"   reused {reused} tokens", DIM)
+    return line
+
+
+def would_read(selected: Selected) -> str:
+    """What a keep would mean for the turn it was tried on."""
+    kept, total = figures.count(selected.kept_tokens), figures.count(selected.prompt_tokens)
+    return f"would read {kept} of {total} tokens"
+
+
+def _heat(state: ReadingProgress, page: Page) -> Content:
+    width = page.strip_width
+    importance = state.importance
+    if importance is not None:
+        complete = importance.observed >= importance.to_observe
+        row = strip.heat_row(importance.buckets, width, complete)
+        label = "importance"
+        if not complete:
+            label += f" {importance.observed}/{importance.to_observe}"
+        return _row(_heated(row), label)
+    score = state.phases.get(Phase.SCORE)
+    fraction = score.done / score.total if score and score.total else 0.0
+    row = strip.seen_row(fraction, width)
+    return _row(Content.styled(row, FAINT), f"skimmed {figures.percent(fraction)}")
+
+
+def _heated(row: str) -> Content:
+    """Higher is brighter, on top of being taller."""
+
+    def style(character: str) -> str:
+        height = strip.BLOCKS.find(character)
+        return FAINT if height < 1 else (f"{ACCENT} 60%" if height < 4 else ACCENT)
+
+    return Content.assemble(*((character, style(character)) for character in row))
+
+
+def _spans(state: ReadingProgress, page: Page) -> Content:
+    shown = state.preview or state.selected
+    if shown is None:
+        return _row(Content(" " * page.strip_width), "")
+    row = strip.span_row(shown.spans, shown.prompt_tokens, page.strip_width)
+    styles = {strip.PINNED: DIM, strip.PARTLY: f"{ACCENT} 60%"}
+    marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
+    return _row(marks, f"kept · {figures.plural(len(shown.spans), 'span')}")
+
+
+def _row(cells: Content, label: str) -> Content:
+    return Content.assemble(INDENT, cells, "  ", (label, DIM))
+
+
+def _legend() -> Content:
+    return Content.assemble(
+        INDENT,
+        (strip.KEPT, ACCENT),
+        (" kept  ", DIM),
+        (strip.PARTLY, f"{ACCENT} 60%"),
+        (" kept in part  ", DIM),
+        (strip.PINNED, DIM),
+        (" always kept: your question, the frame", DIM),
+    )
+
+
+# ------------------------------------------------------------------------------ when it is over
+
+
+def _afterwards(state: ReadingProgress, page: Page) -> list[Content]:
+    """Why it was read so, and what it took."""
+    reason = state.statistics.reason if state.statistics else None
+    if reason is None and state.planned is not None:
+        reason = state.planned.reason
+    lines = []
+    if reason:
+        room = max(10, page.width - len(INDENT))
+        wrapped = Content(f"why: {sanitize_line(reason)}").wrap(room)
+        lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
+    if state.statistics is not None:
+        peak = f"peak memory {figures.gigabytes(state.statistics.peak_bytes)} GB"
+        wrote = f"wrote {figures.plural(state.statistics.generated_tokens, 'token')}"
+        total = figures.seconds(state.elapsed(page.now))
+        lines.append(Content.styled(f"{INDENT}{wrote} · {total} in all · {peak}", DIM))
+    return lines
+
+
+def _spread(left: Content, right: Content, width: int) -> Content:
+    """`left` and `right` at the two ends of a line."""
+    gap = max(1, width - left.cell_length - right.cell_length)
+    return left + Content(" " * gap) + right

@@ -1,0 +1,80 @@
+"""The widget that shows how a turn is read, and afterwards folds to one line of figures."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from app.ui.clock import Clock
+from app.ui.prefill.draw import Page, panel_lines
+from app.ui.prefill.progress import ReadingProgress
+
+
+class PrefillPanel(Widget, can_focus=True):
+    """Draws a `ReadingProgress`; `update_progress` after each change of it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "space,enter",
+            "fold",
+            "Open or fold",
+            id="panel.fold",
+            tooltip="Open or fold how an answer was read (Tab goes there, or click it)",
+        )
+    ]
+
+    folded: reactive[bool] = reactive(False, layout=True)
+
+    def __init__(self, progress: ReadingProgress, clock: Clock) -> None:
+        super().__init__()
+        self._progress = progress
+        self._clock = clock
+        self._line_count = 0
+        self._was_over = progress.over
+        self._folded_before_preview: bool | None = None
+
+    def update_progress(self) -> None:
+        """Draw anew; fold when the turn has just ended, open while a keep is tried out."""
+        if self._progress.over and not self._was_over:
+            self._was_over = True
+            self.folded = True
+        self._open_for_preview()
+        if len(self._lines(self.content_size.width)) == self._line_count:
+            self.refresh()
+        else:
+            self.refresh(layout=True)
+
+    def render(self) -> Content:
+        lines = self._lines(self.content_size.width)
+        self._line_count = len(lines)
+        return Content("\n").join(lines)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines(width))
+
+    def action_fold(self) -> None:
+        if self._progress.over:
+            self._folded_before_preview = None
+            self.folded = not self.folded
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.action_fold()
+
+    def _lines(self, width: int) -> list[Content]:
+        return panel_lines(self._progress, Page(width, self._clock()), self.folded)
+
+    def _open_for_preview(self) -> None:
+        previewing = self._progress.preview is not None
+        if previewing and self._folded_before_preview is None:
+            self._folded_before_preview = self.folded
+            self.folded = False
+        elif not previewing and self._folded_before_preview is not None:
+            self.folded = self._folded_before_preview
+            self._folded_before_preview = None

@@ -1,0 +1,69 @@
+"""The two rows of a prefill panel that show the prompt from left to right. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from app.engine.messages import Span, SpanReason
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+UNSEEN = "·"
+KEPT, PARTLY, PINNED, DROPPED = "█", "▒", "═", " "
+
+
+def resample(buckets: Sequence[float], width: int) -> list[float]:
+    """`width` values from any number of buckets. Each is the highest of the buckets it covers, so
+    that a lone important chunk of a long prompt stays visible."""
+    total = len(buckets)
+    if not total or width <= 0:
+        return [0.0] * max(width, 0)
+    starts = [cell * total // width for cell in range(width)]
+    ends = [-(-(cell + 1) * total // width) for cell in range(width)]
+    return [max(buckets[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def level(value: float) -> int:
+    """The index into BLOCKS for an importance of 0..1."""
+    return min(len(BLOCKS) - 1, max(0, int(value * len(BLOCKS))))
+
+
+def heat_row(buckets: Sequence[float], width: int, complete: bool) -> str:
+    """One block character per cell. Until all is observed, a bucket of 0 is one not scored yet."""
+    return "".join(
+        UNSEEN if not complete and value <= 0 else BLOCKS[level(value)]
+        for value in resample(buckets, width)
+    )
+
+
+def seen_row(fraction: float, width: int) -> str:
+    """What stands in for the heat while the draft still reads: how far it has come."""
+    seen = min(width, int(fraction * width))
+    return BLOCKS[0] * seen + UNSEEN * (width - seen)
+
+
+def span_row(spans: Iterable[Span], prompt_tokens: int, width: int) -> str:
+    """One character per cell: kept (at least half of it), partly kept, mostly pinned, dropped."""
+    if prompt_tokens <= 0 or width <= 0:
+        return DROPPED * max(width, 0)
+    important = [0.0] * width
+    pinned = [0.0] * width
+    for span in spans:
+        _cover(pinned if span.reason is SpanReason.PINNED else important, span, prompt_tokens)
+    return "".join(_mark(kept, held) for kept, held in zip(important, pinned, strict=True))
+
+
+def _cover(cells: list[float], span: Span, prompt_tokens: int) -> None:
+    """Add to each cell the fraction of it that `span` covers."""
+    width = len(cells)
+    left = span.start * width / prompt_tokens
+    right = span.end * width / prompt_tokens
+    for cell in range(int(left), min(width, int(right) + 1)):
+        cells[cell] += max(0.0, min(right, cell + 1) - max(left, cell))
+
+
+def _mark(important: float, pinned: float) -> str:
+    if pinned > important:
+        return PINNED
+    if important >= 0.5:
+        return KEPT
+    return PARTLY if important > 0 else DROPPED

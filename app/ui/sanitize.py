@@ -1,0 +1,51 @@
+"""Make text harmless before it reaches a widget.
+
+Pastes, files, model output, model names and errors are not trusted: an escape sequence among them
+would reach the terminal, a bidirectional override would show other text than there is. The
+original goes to the model and the store; only what is *shown* passes through here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BIDI_NAMES: Final = {
+    0x061C: "ALM",
+    0x200E: "LRM",
+    0x200F: "RLM",
+    0x202A: "LRE",
+    0x202B: "RLE",
+    0x202C: "PDF",
+    0x202D: "LRO",
+    0x202E: "RLO",
+    0x2066: "LRI",
+    0x2067: "RLI",
+    0x2068: "FSI",
+    0x2069: "PDI",
+}
+LINE_BREAK_NAMES: Final = {0x2028: "LS", 0x2029: "PS"}
+
+
+def _replacements() -> dict[int, str]:
+    """The replacements. No replacement holds a character that is itself replaced, so sanitising
+    twice changes nothing, and sanitising piece by piece equals sanitising the whole."""
+    table = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
+    table[0x7F] = "\u2421"
+    table |= {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}
+    table |= {code: f"⟨{name}⟩" for code, name in (BIDI_NAMES | LINE_BREAK_NAMES).items()}
+    table |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+    return table
+
+
+REPLACEMENTS: Final = _replacements()
+
+
+def sanitize(text: str) -> str:
+    """`text` with control characters (but newline and tab), bidirectional controls and lone
+    surrogates made visible. Works character by character, so it may be fed in pieces."""
+    return text.translate(REPLACEMENTS)
+
+
+def sanitize_line(text: str) -> str:
+    """Like `sanitize`, for what must stay on one line: newlines and tabs become visible too."""
+    return sanitize(text).replace("\n", "␊").replace("\t", "␉")

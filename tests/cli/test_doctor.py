@@ -1,0 +1,107 @@
+"""`specchat doctor` reports, and says every fault in one sentence."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from app import paths
+from app.cli import doctor as room
+from app.cli.doctor import doctor
+from app.models import embedded
+
+
+def run() -> tuple[int, list[str]]:
+    out = io.StringIO()
+    return doctor(out), out.getvalue().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of its own and a whole pair, wherever the tests run."""
+    for name in ("data_path", "cache_path", "config_path"):
+        folder = tmp_path / name
+        monkeypatch.setattr(paths, name, lambda folder=folder: folder)
+    monkeypatch.setattr(embedded, "integrity", lambda: ())
+
+
+def test_a_healthy_place() -> None:
+    status, lines = run()
+    assert status == 0
+    assert lines[-1] == "Nothing is wrong."
+    report = {line[:15].strip(): line[15:].strip() for line in lines[:-2]}
+    for label in ("specchat", "Python", "mlx", "mlx-lm", "textual", "SQLite"):
+        assert report[label]
+    assert report["device"].startswith(("CPU", "GPU"))
+    assert "GFLOP/s" in report["matrix products"]
+    assert "available" in report["memory"]
+    assert "at most" in report["MLX"]
+    assert report["embedded pair"] == "whole"
+    assert report["data folder"].endswith("(made when needed)")
+
+
+def test_a_folder_that_exists() -> None:
+    paths.data_path().mkdir()
+    status, lines = run()
+    assert status == 0
+    assert any(line.startswith("data folder") and "(writable)" in line for line in lines)
+
+
+def version(name: str, found: str | None) -> Callable[[str], str | None]:
+    return lambda asked: found if asked == name else "99.0"
+
+
+@pytest.mark.parametrize(
+    ("line", "found", "words"),
+    [
+        ("mlx-lm>=0.32.2", "0.31.0", "mlx-lm is 0.31.0, but specchat needs >=0.32.2"),
+        ("textual==8.2.8", "8.3.0", "textual is 8.3.0, but specchat needs ==8.2.8"),
+        ("textual==8.2.8", None, "textual is missing"),
+    ],
+)
+def test_a_wrong_version(
+    monkeypatch: pytest.MonkeyPatch, line: str, found: str | None, words: str
+) -> None:
+    requirement = Requirement(line)
+    monkeypatch.setattr(room, "_requirements", lambda: [requirement])
+    monkeypatch.setattr(room, "_version", version(requirement.name, found))
+    status, lines = run()
+    assert status == 1
+    assert words in lines[-1]
+    assert lines[-1].endswith(".")
+
+
+def test_our_own_requirements_are_known() -> None:
+    names = {each.name for each in room._requirements()}
+    assert {"mlx", "mlx-lm", "textual"} <= names
+    assert "pytest" not in names
+
+
+def test_an_altered_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "integrity", lambda: ("One file was altered.",))
+    status, lines = run()
+    assert status == 1
+    assert lines[-1] == "One file was altered."
+    assert any(line.startswith("embedded pair") and "damaged" in line for line in lines)
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setattr(paths, "data_path", lambda place=place: place)
+        status, lines = run()
+        assert status == 1
+        assert lines[-1].startswith("The data folder")
+        assert "cannot be written to" in lines[-1]
+
+
+def test_mlx_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    status, lines = run()
+    assert status == 1
+    assert lines[-1].startswith("MLX cannot be loaded")

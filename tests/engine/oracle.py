@@ -1,0 +1,93 @@
+"""What sparse reading must equal.
+
+For pure attention: a dense forward over the whole prompt in which dropped tokens are masked out of
+every key set. For hybrids, whose recurrent layers must not see dropped tokens at all: the kept
+tokens fed one by one, each at its own position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.prefill import StepSize, feed, prefill, seek, sparse_cache
+from tests.tiny import HYBRID, VOCABULARY
+
+PROMPT, DECODED, STEP = 200, 6, 16
+
+
+@contextmanager
+def keys_masked_out(dropped: NDArray[np.bool_]) -> Iterator[None]:
+    """Inside, no attention sees key j where `dropped[j]`."""
+    attention = mx.fast.scaled_dot_product_attention
+    seen = mx.array(~dropped)
+
+    def masked(q: mx.array, k: mx.array, v: mx.array, *, mask: Any = None, **kw: Any) -> mx.array:
+        if mask is None or isinstance(mask, str):
+            mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
+        return attention(q, k, v, mask=mask & seen, **kw)
+
+    mx.fast.scaled_dot_product_attention = masked
+    try:
+        yield
+    finally:
+        mx.fast.scaled_dot_product_attention = attention
+
+
+def prompt(seed: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Token ids (PROMPT + DECODED,) and the kept positions of the prompt, with wide gaps."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, VOCABULARY, PROMPT + DECODED).astype(np.int32)
+    kept = np.zeros(PROMPT, bool)
+    kept[:4] = kept[-9:] = True
+    kept[30:43] = kept[90:110] = kept[118:121] = kept[150] = True
+    return ids, np.flatnonzero(kept).astype(np.int32)
+
+
+def sparse_logits(model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]) -> mx.array:
+    """Logits of the last kept token and of DECODED - 1 tokens decoded after it."""
+    cache = sparse_cache(model)
+    prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(STEP), lambda done: None)
+    seek(cache, int(kept[-1]))
+    tail = [ids[int(kept[-1])], *ids[PROMPT : PROMPT + DECODED - 1]]
+    return mx.concatenate(
+        [feed(model, cache, np.array([token], np.int32))[:, -1] for token in tail]
+    )
+
+
+def expected_logits(
+    name: str, model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]
+) -> mx.array:
+    if name in HYBRID:
+        return _one_by_one(model, ids, kept)
+    dropped = np.ones(PROMPT + DECODED, bool)
+    dropped[kept] = dropped[PROMPT:] = False
+    with keys_masked_out(dropped):
+        logits = model(mx.array(ids)[None])
+        mx.eval(logits)
+    return logits[0, PROMPT - 1 : PROMPT + DECODED - 1]
+
+
+def _one_by_one(model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]) -> mx.array:
+    cache = sparse_cache(model)
+    rows = []
+    for position in [*kept, *range(PROMPT, PROMPT + DECODED - 1)]:
+        seek(cache, int(position))
+        rows.append(feed(model, cache, ids[position : position + 1])[:, -1])
+        mx.eval(rows[-1])
+    return mx.concatenate(rows[-DECODED:])
+
+
+def difference(a: mx.array, b: mx.array) -> float:
+    return float(mx.abs(a - b).max().item())
+
+
+def oracle_error(name: str, model: Any) -> float:
+    """Greatest difference in any logit between sparse reading and what it must equal."""
+    ids, kept = prompt()
+    return difference(sparse_logits(model, ids, kept), expected_logits(name, model, ids, kept))

@@ -1,0 +1,112 @@
+"""The house itself: what lies where, what is pinned, and what must not be written anywhere."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+
+TOP_LEVEL = {
+    *(".ci", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
+    *("requirements.lock", "app", "assets", "packaging", "tests"),
+}
+MAX_LINES = 400
+
+REGISTRY = re.compile(r"\b(?:pypi|pythonhosted|npmjs|debian|ubuntu)\.(?:org|com|io)\b", re.I)
+MACHINE_PATH = re.compile(r"(?<![\w.~}>-])/(?:root|work|Users|home|private|mnt)/[\w.]")
+
+
+@functools.cache
+def project_files() -> tuple[Path, ...]:
+    """Every file that is, or is about to be, under version control. Relative to ROOT."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return tuple(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())
+
+
+def texts() -> list[tuple[Path, str]]:
+    """Our own text files: not the texts of others that lie in assets/."""
+    found = []
+    for path in project_files():
+        if path.parts[0] == "assets" and path.suffix == ".txt":
+            continue
+        data = (ROOT / path).read_bytes()
+        if b"\0" not in data and path.suffix != ".safetensors":
+            found.append((path, data.decode("utf-8")))
+    return found
+
+
+def test_python_3_11_to_3_14_is_allowed() -> None:
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    assert "3.10.9" not in allowed
+    for minor in range(11, 15):
+        assert f"3.{minor}.0" in allowed
+        assert f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]
+
+
+def test_the_top_level_holds_only_what_the_design_names() -> None:
+    assert {path.parts[0] for path in project_files()} <= TOP_LEVEL
+
+
+def test_files_stay_short() -> None:
+    lengths = {
+        str(path): text.count("\n")
+        for path, text in texts()
+        if path.parts[0] == "app" and path.suffix == ".py"
+    }
+    assert lengths
+    assert {name: count for name, count in lengths.items() if count > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize("pattern", [REGISTRY, MACHINE_PATH], ids=["registry", "path"])
+def test_no_host_name_of_a_registry_and_no_path_of_a_machine(pattern: re.Pattern[str]) -> None:
+    found = [f"{path}: {hit[0]}" for path, text in texts() for hit in pattern.finditer(text)]
+    assert found == []
+
+
+def test_the_patterns_find_what_they_forbid() -> None:
+    slash = "/"
+    assert REGISTRY.search("see files.pythonhosted" + ".org")
+    assert MACHINE_PATH.search(f"'{slash}root{slash}x'")
+    assert MACHINE_PATH.search(f"in {slash}Users{slash}me")
+    assert not MACHINE_PATH.search(f"at ~{slash}work{slash}x and models{slash}root{slash}x")
+
+
+def test_the_lock_holds_versions_and_hashes_and_nothing_else() -> None:
+    assert "://" not in LOCK
+    for line in LOCK.splitlines():
+        assert re.fullmatch(
+            r"#.*|[a-z0-9-]+==\S+( ; .+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line
+        ), line
+
+
+def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
+    locked: dict[str, list[str]] = {}
+    for name, version in re.findall(r"^([a-z0-9-]+)==(\S+)", LOCK, re.M):
+        locked.setdefault(name, []).append(version)
+    extras = PROJECT["optional-dependencies"]
+    for line in [*PROJECT["dependencies"], *extras["dev"], *extras["cuda"]]:
+        requirement = Requirement(line)
+        versions = locked.get(canonicalize_name(requirement.name), [])
+        assert versions, f"{requirement.name} is not in requirements.lock"
+        assert all(requirement.specifier.contains(each) for each in versions), line
+
+
+@pytest.mark.parametrize(
+    "module", ["app.ui", "app.engine.messages", "app.models.locate", "app.ingest.reader"]
+)
+def test_rooms_that_know_no_mlx_do_not_load_it(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('mlx' in sys.modules or 'mlx.core' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
