@@ -36,19 +36,18 @@ class Conversation:
         documents: Sequence[Document] = (),
         mode: Mode = Mode.AUTO,
         keep: float = DEFAULT_KEEP,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling | None = None,
     ) -> Ask:
         """The command for the next turn. Raises QuestionError."""
+        sampling = sampling or Sampling()
         if not question.strip():
             raise QuestionError("The question is empty", "type what you want to know")
         if not 0.0 <= keep <= 1.0:
             raise QuestionError(f"keep {keep:g} is out of range", "give a fraction between 0 and 1")
         if sampling.max_tokens < 1:
             raise QuestionError("An answer needs at least one token", "allow 1 token or more")
-        if sampling.temperature < 0:
-            raise QuestionError(
-                f"The temperature {sampling.temperature:g} is negative", "give 0 or more"
-            )
+        if not sampling.temperature >= 0:
+            raise QuestionError(f"{sampling.temperature:g} is no temperature", "give 0 or more")
         self._turn += 1
         self._asked = Message(Role.USER, question, tuple(documents))
         return Ask(self._turn, (*self.messages, self._asked), mode, keep, sampling)

@@ -44,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="say what is here and what is wrong")
     bench = commands.add_parser("bench", help="measure on this machine")
     measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
-    overhead = measures.add_parser("overhead", help="what sparse reading costs beyond its two reads")
+    overhead = measures.add_parser(
+        "overhead", help="what sparse reading costs beyond its two reads"
+    )
     overhead.add_argument("--runs", type=int, default=5, help="take the median of this many")
     overhead.add_argument("--json", action="store_true", help="print the figures as JSON")
     return top
@@ -79,7 +81,9 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     how.add_argument("--auto", action="store_true", help="let the planner choose (the default)")
     _models(ask)
     ask.add_argument("--max-tokens", type=int, default=512, metavar="N")
-    ask.add_argument("--temp", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")
+    ask.add_argument(
+        "--temp", type=float, default=0.0, metavar="T", help="0 (the default) is greedy"
+    )
     ask.add_argument("--seed", type=int, metavar="S")
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print what was read, as text")

@@ -150,7 +150,7 @@ class PositionedCache:
     # ------------------------------------------------------------ the rest of mlx-lm's interface
 
     @property
-    def keys(self) -> mx.array | None:
+    def keys(self) -> Any:
         return self.inner.keys
 
     @keys.setter
@@ -158,7 +158,7 @@ class PositionedCache:
         self.inner.keys = value
 
     @property
-    def values(self) -> mx.array | None:
+    def values(self) -> Any:
         return self.inner.values
 
     @property

@@ -59,7 +59,7 @@ def load_one(folder: str) -> LoadedModel:
     weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
     memory.check_fits(f"Loading {path.name}", weights)
     try:
-        model, tokenizer, config = load(str(path), return_config=True)  # type: ignore[misc]
+        model, tokenizer, config = load(str(path), return_config=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
     # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
@@ -77,7 +77,7 @@ def _bytes_per_token(path: Path, model: Any) -> float:
 
 
 def _info(path: Path, model: Any, config: dict[str, Any]) -> ModelInfo:
-    arrays = [a for _, a in tree_flatten(model.parameters())]
+    arrays = _arrays(model)
     text = config.get("text_config") or config
     return ModelInfo(
         name=path.name,
@@ -144,7 +144,7 @@ def _relative(
     alone = mx.concatenate(list(_one_by_one(model, ids, positions))).astype(mx.float32)
     dtype = _compute_dtype(model)
     error = mx.sqrt(((together - alone) ** 2).sum() / mx.maximum((alone**2).sum(), 1e-12))
-    relative = float(error.item())
+    relative = float(np.array(error))
     return None if relative < _ROUNDING.get(dtype, 1e-1) else relative
 
 
@@ -162,6 +162,9 @@ def _one_by_one(
 
 
 def _compute_dtype(model: Any) -> mx.Dtype:
-    return next(
-        a.dtype for _, a in tree_flatten(model.parameters()) if mx.issubdtype(a.dtype, mx.floating)
-    )
+    return next(a.dtype for a in _arrays(model) if mx.issubdtype(a.dtype, mx.floating))
+
+
+def _arrays(model: Any) -> list[mx.array]:
+    flat: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    return [array for _, array in flat]

@@ -51,7 +51,7 @@ def _row_bytes(cache: Any) -> float:
     parts = getattr(cache, "caches", None)
     if parts is not None:
         return sum(_row_bytes(c) for c in parts)
-    arrays = [a for a in (getattr(cache, "keys", None), getattr(cache, "values", None))]
+    arrays = (getattr(cache, "keys", None), getattr(cache, "values", None))
     return sum(a.nbytes / a.shape[-2] for a in arrays if isinstance(a, mx.array))
 
 

@@ -1,8 +1,8 @@
 """What the rest of the app and the engine say to each other.
 
-Plain frozen dataclasses of plain Python values: no arrays, no callables. Commands go in, events come
-out. This file is the only face of the engine that `app/ui` may import. Token positions are indices
-into the full prompt; every duration is in seconds, every size in bytes.
+Plain frozen dataclasses of plain Python values. Commands go in, events come out. This file is the
+only face of the engine that `app/ui` may import. Token positions are indices into the full prompt;
+every duration is in seconds, every size in bytes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
-
-# --------------------------------------------------------------------------- the conversation
 
 
 class Role(StrEnum):
@@ -67,9 +65,6 @@ class Sampling:
     seed: int | None = None
 
 
-# --------------------------------------------------------------------------- commands
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """Load a pair from two model folders. Without a draft the target reads densely."""
@@ -111,8 +106,6 @@ class Close:
 
 Command = Load | Ask | Reselect | Cancel | Close
 
-# --------------------------------------------------------------------------- events
-
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -137,7 +130,6 @@ class Loaded:
 class Phase(StrEnum):
     """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
 
-    LOAD = "load"
     TOKENISE = "tokenise"
     SCORE = "score"
     """The draft reads the prompt."""

@@ -185,7 +185,9 @@ def content_tokenizer(backend: Tokenizer) -> Tokenizer:
     """
     spec = json.loads(backend.to_str())
     spec["added_tokens"] = [
-        token for token in spec["added_tokens"] if not token["special"] and token["content"].isspace()
+        token
+        for token in spec["added_tokens"]
+        if not token["special"] and token["content"].isspace()
     ]
     spec["post_processor"] = None
     _drop_leading_space(spec)
@@ -197,9 +199,7 @@ def content_tokenizer(backend: Tokenizer) -> Tokenizer:
 def _drop_leading_space(spec: dict[str, Any]) -> None:
     normalizer, pre_tokenizer = spec.get("normalizer"), spec.get("pre_tokenizer")
     if normalizer and normalizer["type"] == "Sequence":
-        normalizer["normalizers"] = [
-            n for n in normalizer["normalizers"] if n["type"] != "Prepend"
-        ]
+        normalizer["normalizers"] = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
     for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
         if step and step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"

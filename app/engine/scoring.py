@@ -65,7 +65,7 @@ class Observations:
     @property
     def importance(self) -> Importance:
         """Mean over the observations so far, float32 (M,)."""
-        return np.array(self._sum, dtype=np.float32) / max(self.observed, 1)
+        return np.array(self._sum / max(self.observed, 1), dtype=np.float32)
 
     def _layer(
         self,
@@ -180,7 +180,7 @@ def _look_ahead(
     """Observe up to `count` greedy tokens after the prompt, stopping at an end-of-text token."""
     logits = last
     for _ in range(count):
-        token = int(mx.argmax(logits, axis=-1).item())
+        token = int(np.array(mx.argmax(logits)))
         if token in stop_ids:
             return
         ids = np.array([token], np.int32)

@@ -53,18 +53,14 @@ def _runs(values: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[
     return np.concatenate([[0], borders]), np.concatenate([borders, [len(values)]])
 
 
-def _chunks(
-    pinned: NDArray[np.bool_], chunk: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _chunks(pinned: NDArray[np.bool_], chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Starts and ends of the chunks of every run of eligible tokens."""
     starts, ends = _runs(pinned.astype(np.int8))
     eligible = ~pinned[starts] if len(starts) else np.zeros(0, bool)
     pieces = [np.arange(s, e, chunk) for s, e in zip(starts[eligible], ends[eligible], strict=True)]
     if not pieces:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    limits = [
-        np.minimum(piece + chunk, e) for piece, e in zip(pieces, ends[eligible], strict=True)
-    ]
+    limits = [np.minimum(piece + chunk, e) for piece, e in zip(pieces, ends[eligible], strict=True)]
     return np.concatenate(pieces), np.concatenate(limits)
 
 

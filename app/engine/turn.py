@@ -123,9 +123,7 @@ class Turn:
         plan = self._planned(prompt)
         cache = self._read(prompt, plan)
         self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
-        return self._decoder.run(
-            self._pair.target.model, cache, prompt.ids, room, self._cancelled
-        )
+        return self._decoder.run(self._pair.target.model, cache, prompt.ids, room, self._cancelled)
 
     def _room_to_answer(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""

@@ -63,6 +63,8 @@ class SpecchatApp(App[None]):
         clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(driver_class=paste_safe_driver())
+        self.register_theme(specchat_theme())
+        self.theme = THEME_NAME
         self._engine = engine
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
@@ -70,8 +72,6 @@ class SpecchatApp(App[None]):
         self.chat = ChatScreen(engine, pair, default_keep, sampling or Sampling(), clock)
 
     def get_default_screen(self) -> Screen[None]:
-        self.register_theme(specchat_theme())
-        self.theme = THEME_NAME
         return self.chat
 
     def run(self, *args: Any, **kwargs: Any) -> None:

@@ -10,14 +10,15 @@ def count(number: int) -> str:
 
 
 def short_count(number: int) -> str:
-    """At most five characters: 950, 8.7K, 118K, 1.2M."""
+    """Two or three digits and a unit: 950, 8.7K, 118K, 596M, 8.2B."""
     if number < 1_000:
         return str(number)
-    if number < 9_950:
-        return f"{number / 1_000:.1f}K"
-    if number < 999_500:
-        return f"{number / 1_000:.0f}K"
-    return f"{number / 1_000_000:.1f}M"
+    for unit, letter in ((1_000, "K"), (1_000_000, "M")):
+        if number < 9.95 * unit:
+            return f"{number / unit:.1f}{letter}"
+        if number < 999.5 * unit:
+            return f"{number / unit:.0f}{letter}"
+    return f"{number / 1_000_000_000:.1f}B"
 
 
 def progress(done: int, total: int) -> str:

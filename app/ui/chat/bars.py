@@ -113,8 +113,7 @@ class Opening(Widget):
 
 
 def _model_line(part: str, model: ModelInfo) -> str:
-    facts = [sanitize_line(model.name), sanitize_line(model.architecture)]
-    facts.append(f"{figures.short_count(model.parameters)} parameters")
+    facts = [sanitize_line(model.name), figures.short_count(model.parameters)]
     if model.context:
         facts.append(f"context {figures.count(model.context)}")
     return f"{part:<6} {' · '.join(facts)}"

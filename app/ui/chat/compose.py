@@ -15,7 +15,7 @@ from app.ui.sanitize import sanitize
 
 
 class ComposeBox(TextArea):
-    """Grows with its text. Enter sends, Ctrl+J breaks the line, Up and Down bring back questions."""
+    """Grows with its text. Enter sends, Ctrl+J breaks a line, Up and Down leaf through history."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="compose.send", tooltip="Send the question"),
@@ -47,7 +47,10 @@ class ComposeBox(TextArea):
 
     @dataclass
     class Sent(Message):
-        """Enter was pressed."""
+        """Enter was pressed, with this in the box. What is typed after it may be there already
+        when this is handled."""
+
+        text: str
 
     @dataclass
     class LongPaste(Message):
@@ -102,7 +105,7 @@ class ComposeBox(TextArea):
             event.prevent_default()
 
     def action_send(self) -> None:
-        self.post_message(self.Sent())
+        self.post_message(self.Sent(self.text))
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -47,14 +48,26 @@ WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in f
 class ChatScreen(Screen[None]):
     """Holds the conversation; each widget draws its own part of it."""
 
+    # Those that change what the next key means go before the focused widget: keys that arrive in
+    # one read (over a slow line, or typed ahead) would otherwise overtake them.
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or take back what waits"),
         Binding(
-            "escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or take back what waits"
+            "ctrl+t",
+            "toggle_full",
+            "Full",
+            id="chat.full",
+            tooltip="Read the next message in full",
+            priority=True,
         ),
         Binding(
-            "ctrl+t", "toggle_full", "Full", id="chat.full", tooltip="Read the next message in full"
+            "ctrl+g",
+            "set_keep",
+            "Keep",
+            id="chat.keep",
+            tooltip="Set how much is read",
+            priority=True,
         ),
-        Binding("ctrl+g", "set_keep", "Keep", id="chat.keep", tooltip="Set how much is read"),
         Binding(
             "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
         ),
@@ -131,8 +144,13 @@ class ChatScreen(Screen[None]):
 
     # -------------------------------------------------------------------------- the engine
 
-    def on_engine_events(self) -> None:
-        self.set_timer(self._bridge.wait(), self._take_events)
+    @on(EngineEvents)
+    async def _take_soon(self) -> None:
+        wait = self._bridge.wait()
+        if wait > 0:
+            self.set_timer(wait, self._take_events)
+        else:
+            await self._take_events()
 
     async def _take_events(self) -> None:
         touched: dict[int, Turn] = {}
@@ -149,16 +167,19 @@ class ChatScreen(Screen[None]):
         """Take in one event; returns the turn to be drawn anew."""
         match event:
             case Loaded():
-                return self._loaded(event)
+                self._loaded(event)
             case Failed(turn=None):
-                return self._failed_outside(event)
+                self._failed_outside(event)
             case MemoryReport():
                 self.header.show_memory(event.figures)
-                return None
             case Closed():
                 self._broken = True
-                return None
-        turn = self.conversation.find(event.turn) if event.turn is not None else None
+            case _:
+                return self._apply_to_turn(event, event.turn)
+        return None
+
+    def _apply_to_turn(self, event: Event, number: int | None) -> Turn | None:
+        turn = self.conversation.find(number) if number is not None else None
         if turn is None:
             return None
         if turn.state is TurnState.RUNNING:
@@ -195,8 +216,8 @@ class ChatScreen(Screen[None]):
 
     # -------------------------------------------------------------------------- asking
 
-    async def on_compose_box_sent(self) -> None:
-        text, pastes = self.box.text.strip(), self.chips.pastes
+    async def on_compose_box_sent(self, event: ComposeBox.Sent) -> None:
+        text, pastes = event.text.strip(), self.chips.pastes
         refusal = self._refusal(text, bool(pastes))
         if refusal is not None:
             self.notice.say(refusal)
@@ -206,7 +227,7 @@ class ChatScreen(Screen[None]):
         question = Question(text, documents, self.next_mode.mode, self.next_mode.keep)
         self.next_mode = self.next_mode.asked()
         self.box.remember(text)
-        self.box.clear()
+        self.box.replace_all(self.box.text.removeprefix(event.text))
         self.chips.clear()
         if self.busy:
             self.conversation.queued = question
@@ -295,7 +316,7 @@ class ChatScreen(Screen[None]):
         self._end_trial()
         self._suggest()
         self._show_hints()
-        self.box.focus()
+        self.set_focus(self.box)
 
     def _try_keep(self, keep: float) -> None:
         if not self.busy and (request := self._trial.move(keep)) is not None:
@@ -312,6 +333,7 @@ class ChatScreen(Screen[None]):
         turn = self._trial.end()
         if turn is not None:
             self.transcript.tick(turn)
+            self.transcript.anchor()
 
     # -------------------------------------------------------------------------- the compose box
 

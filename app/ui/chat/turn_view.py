@@ -40,7 +40,7 @@ class QuestionView(Vertical):
         self._waiting = waiting
 
     def compose(self) -> ComposeResult:
-        waiting = ("  waiting for its turn · Esc takes it back", "$ink-dim")
+        waiting = ("  waiting for its turn · Esc takes it back", "not bold $ink-dim")
         head = Content.assemble(("❯ You", "bold $accent"), waiting if self._waiting else "")
         yield Static(head, classes="speaker")
         for document in self._question.documents:
@@ -86,9 +86,10 @@ class TurnView(Vertical):
         self.panel.update_progress()
         turn = self.turn
         self._answer.display = bool(turn.text)
-        if turn.state is not TurnState.RUNNING and not self._complete:
-            self._complete = True
-            await self._answer.update(sanitize(turn.text))
+        if turn.state is not TurnState.RUNNING:
+            if not self._complete:
+                self._complete = True
+                await self._answer.update(sanitize(turn.text))
         elif len(turn.text) > self._written:
             fresh, self._written = turn.text[self._written :], len(turn.text)
             await self._answer.append(sanitize(fresh))
@@ -111,9 +112,8 @@ def _ending(turn: Turn) -> Content | None:
             (sanitize_line(turn.failure.advice), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
         )
-    if turn.ended is Ended.CANCELLED:
-        kept = "stopped · what was written stays" if turn.text else "stopped before the first word"
-        return Content.styled(f"■ {kept}", "$ink-dim")
+    if turn.ended is Ended.CANCELLED and turn.text:
+        return Content.styled("■ stopped · what was written stays", "$ink-dim")
     if turn.ended is Ended.LENGTH:
         return Content.styled("■ cut: the answer reached its longest length", "$ink-dim")
     if turn.ended is Ended.STOP and not turn.text:

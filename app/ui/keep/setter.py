@@ -57,7 +57,7 @@ class KeepSetter(Widget, can_focus=True):
         self.meaning = ""
         self.value = min(MOST, max(LEAST, round(keep * 100)))
         self.display = True
-        self.focus()
+        self.screen.set_focus(self)
 
     def render(self) -> Content:
         width = self.content_size.width
@@ -73,8 +73,12 @@ class KeepSetter(Widget, can_focus=True):
         lines = (first, second)
         return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys typed ahead may still arrive here just after it was closed."""
+        return self.display
+
     def on_key(self, event: Key) -> None:
-        if event.character is not None and event.character in "0123456789":
+        if self.display and event.character is not None and event.character in "0123456789":
             event.stop()
             self._type(event.character)
 

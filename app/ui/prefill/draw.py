@@ -45,12 +45,12 @@ def panel_lines(state: ReadingProgress, page: Page, folded: bool) -> list[Conten
 
 
 def _details(state: ReadingProgress, page: Page) -> list[Content]:
-    lines = [_phases(state, page), _keep(state, page)]
+    lines = [*_phases(state, page), _keep(state, page)]
     if state.reading is not Reading.DENSE or state.importance is not None:
         lines.append(_heat(state, page))
         lines.append(_spans(state, page))
         if state.over and state.selected is not None:
-            lines.append(_legend())
+            lines.append(_legend(page))
     if state.over:
         lines.extend(_afterwards(state, page))
     return lines
@@ -66,9 +66,9 @@ def _head(state: ReadingProgress, page: Page, folded: bool) -> Content:
     room = page.width - 2
     if state.failed:
         return Content.assemble(mark, ("✗ failed", BAD), (_after(state, page), DIM))
-    if state.statistics is None:
+    if state.statistics is None or not state.statistics.ttft:
         return Content.assemble(
-            mark, ("■ stopped before anything was read", DIM), (_after(state, page), DIM)
+            mark, ("■ stopped before the first word", DIM), (_after(state, page), DIM)
         )
     line = figures_line(state.statistics, state.ended, room)
     lead, dot, rest = line.partition(" · ")
@@ -106,15 +106,29 @@ def _fallback(reason: str, page: Page) -> list[Content]:
 # ------------------------------------------------------------------------------ the phases
 
 
-def _phases(state: ReadingProgress, page: Page) -> Content:
-    """The phases in the most detail that fits: tokens and times, times, names, marks only."""
+def _phases(state: ReadingProgress, page: Page) -> list[Content]:
+    """The phases in the most detail that fits: tokens and times, times, names, marks only. While
+    it runs on one line, so that nothing jumps; afterwards with all times, on as many as it takes.
+    """
     phases = state.expected_phases()
+    if state.over:
+        return _flow([_phase(state, phase, 3) for phase in phases], page.width)
     for detail in (3, 2, 1, 0):
         parts = [_phase(state, phase, detail) for phase in phases]
-        line = Content(INDENT) + Content("  " if detail else " ").join(parts)
+        line = Content(INDENT) + Content("  " if detail >= 2 else " ").join(parts)
         if line.cell_length <= page.width:
             break
-    return line
+    return [line]
+
+
+def _flow(parts: list[Content], width: int) -> list[Content]:
+    """`parts` one after the other, on a new line where one does not fit."""
+    lines = [Content(INDENT)]
+    for part in parts:
+        if lines[-1].cell_length + part.cell_length > width:
+            lines.append(Content(INDENT))
+        lines[-1] += part + Content("  ")
+    return [line.rstrip() for line in lines]
 
 
 def _phase(state: ReadingProgress, phase: Phase, detail: int) -> Content:
@@ -146,16 +160,17 @@ def _finished(state: ReadingProgress, phase: Phase) -> bool:
 
 
 def _keep(state: ReadingProgress, page: Page) -> Content:
-    bar_width = min(36, max(10, page.width // 3))
-    line = Content.assemble(
-        INDENT, ("keep ", DIM), keep_bar(state.keep, bar_width), f" {figures.percent(state.keep)}"
-    )
+    after = Content("")
     if state.preview is not None:
-        return line + Content.styled("   " + would_read(state.preview), ACCENT)
-    if state.planned is not None and state.planned.reused_tokens:
-        reused = figures.count(state.planned.reused_tokens)
-        return line + Content.styled(f"   reused {reused} tokens", DIM)
-    return line
+        after = Content.styled("  " + would_read(state.preview), ACCENT)
+    elif state.planned is not None and state.planned.reused_tokens:
+        after = Content.styled(
+            f"  reused {figures.plural(state.planned.reused_tokens, 'token')}", DIM
+        )
+    before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {figures.percent(state.keep)}"
+    free = page.width - before.cell_length - len(" 100%") - after.cell_length
+    bar = keep_bar(state.keep, max(10, min(36, page.width // 3, free)))
+    return Content.assemble(before, bar, percent, after)
 
 
 def would_read(selected: Selected) -> str:
@@ -204,7 +219,8 @@ def _row(cells: Content, label: str) -> Content:
     return Content.assemble(INDENT, cells, "  ", (label, DIM))
 
 
-def _legend() -> Content:
+def _legend(page: Page) -> Content:
+    always = " always kept: your question, the frame"
     return Content.assemble(
         INDENT,
         (strip.KEPT, ACCENT),
@@ -212,7 +228,7 @@ def _legend() -> Content:
         (strip.PARTLY, f"{ACCENT} 60%"),
         (" kept in part  ", DIM),
         (strip.PINNED, DIM),
-        (" always kept: your question, the frame", DIM),
+        (always if page.width >= 66 else " always kept", DIM),
     )
 
 

@@ -26,6 +26,7 @@ def _wordings(statistics: Statistics, ended: Ended | None) -> list[str]:
     return [
         _join(stopped, read, tokens, way, first + parts, rate),
         _join(stopped, read, tokens, way, first, rate),
+        _join(stopped, read, tokens.removesuffix(" tokens"), way, first, rate),
         _join(stopped, read, way, first, rate),
         _join(stopped, read, way, first),
         _join(stopped, read, way),

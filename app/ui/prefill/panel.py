@@ -62,6 +62,7 @@ class PrefillPanel(Widget, can_focus=True):
         if self._progress.over:
             self._folded_before_preview = None
             self.folded = not self.folded
+            self._stay_in_sight()
 
     def on_click(self, event: Click) -> None:
         event.stop()
@@ -70,11 +71,17 @@ class PrefillPanel(Widget, can_focus=True):
     def _lines(self, width: int) -> list[Content]:
         return panel_lines(self._progress, Page(width, self._clock()), self.folded)
 
+    def _stay_in_sight(self) -> None:
+        """An opened panel grows upwards out of a transcript that shows its end."""
+        if not self.folded:
+            self.call_after_refresh(self.scroll_visible, animate=False)
+
     def _open_for_preview(self) -> None:
         previewing = self._progress.preview is not None
         if previewing and self._folded_before_preview is None:
             self._folded_before_preview = self.folded
             self.folded = False
+            self._stay_in_sight()
         elif not previewing and self._folded_before_preview is not None:
             self.folded = self._folded_before_preview
             self._folded_before_preview = None

@@ -1,0 +1,187 @@
+"""`specchat ask`: its output, its exit status, its refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.generate import generate_step
+
+from app.cli.main import run
+from app.engine import seams
+from app.engine.prefill import StepSize, prefill, seek, sparse_cache
+from tests import tiny
+
+TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("ask")
+    tiny.save(root / "target", "qwen3", 0)
+    tiny.save(root / "draft", "qwen3", 1)
+    (root / "text.txt").write_text(TEXT)
+    (root / "binary").write_bytes(b"\x00\x01\x02")
+    (root / "empty").mkdir()
+    return root
+
+
+def _ask(room: Path, *arguments: str) -> list[str]:
+    return ["ask", "--target", str(room / "target"), "--draft", str(room / "draft"), *arguments]
+
+
+def test_the_answer_goes_to_output_and_the_figures_to_errors(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(room / "text.txt")
+    assert run(_ask(room, "-f", file, "--keep", "0.2", "--max-tokens", "5", "What?")) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith("\n")
+    figures = err.splitlines()[-1]
+    for part in ("read ", " of ", "sparse", "first word", "score ", "prefill ", "mode sparse: "):
+        assert part in figures
+    assert "keep 20%" in figures
+
+
+def test_the_map_shows_the_strip_and_the_spans(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(room / "text.txt")
+    run(_ask(room, "-f", file, "--keep", "0.1", "--max-tokens", "3", "--map", "What?"))
+    out = capsys.readouterr().out
+    assert " importance\n" in out
+    assert " kept\n" in out
+    assert "pinned" in out
+    assert "text.txt: " in out
+
+
+def test_json_lines_let_another_program_recompute_the_turn(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(room / "text.txt")
+    run(_ask(room, "-f", file, "--keep", "0.2", "--max-tokens", "6", "--json", "What?"))
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    by_name: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
+    ids = np.array(by_name["Planned"]["prompt_ids"], np.int32)
+    spans = by_name["Selected"]["spans"]
+    assert {span["reason"] for span in spans} == {"pinned", "important"}
+    kept = np.concatenate([np.arange(s["start"], s["end"], dtype=np.int32) for s in spans])
+    statistics = by_name["Finished"]["statistics"]
+    assert statistics["kept_tokens"] == len(kept)
+    assert statistics["read_fraction"] == pytest.approx(len(kept) / len(ids))
+
+    seams.install()
+    model = tiny.build("qwen3", 0, vocabulary=tiny.BYTES)
+    cache = sparse_cache(model)
+    prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(100), lambda done: None)
+    seek(cache, int(kept[-1]))
+    tokens = generate_step(mx.array(ids[-1:]), model, max_tokens=6, prompt_cache=cache)
+    assert [token for token, _ in tokens] == by_name["Finished"]["generated_ids"]
+
+
+def test_standard_input_is_a_file(
+    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "app", *_ask(room, "-f", "-", "--json", "--max-tokens", "1", "?")],
+        input=TEXT.encode(),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    planned = next(json.loads(x) for x in completed.stdout.splitlines() if b'"Planned"' in x)
+    assert planned["eligible_tokens"] == len(TEXT)
+
+
+REFUSALS = {
+    "missing file": (["-f", "nothing-here"], "nothing-here"),
+    "binary file": (["-f", "{room}/binary"], "binary"),
+    "empty folder": (["-f", "{room}/empty"], "empty"),
+    "keep above 1": (["--keep", "1.5"], "between 0 and 1"),
+    "keep below 0": (["--keep", "-0.1"], "between 0 and 1"),
+    "keep is nan": (["--keep", "nan"], "between 0 and 1"),
+    "no tokens": (["--max-tokens", "0"], "at least one token"),
+    "negative temperature": (["--temp", "-1"], "temperature"),
+    "temperature is nan": (["--temp", "nan"], "temperature"),
+    "no such model": (["--target", "no/model"], "no/model"),
+    "folder without a model": (["--target", "{room}/empty"], "no model"),
+    "another tokenizer": (["--draft", "{other}"], "vocabularies"),
+    "truncated weights": (["--target", "{truncated}"], "truncated"),
+    "longer than the context": (["--target", "{short}"], "at most 300"),
+    "unknown architecture": (["--target", "{unknown}"], "could not be loaded"),
+}
+
+
+@pytest.fixture(scope="module")
+def broken(room: Path) -> dict[str, Path]:
+    folders = {name: tiny.save(room / name) for name in ("other", "truncated", "unknown")}
+    folders["short"] = tiny.save(room / "short", max_position_embeddings=300)
+    tiny.byte_tokenizer((("a", "b"),)).save(str(folders["other"] / "tokenizer.json"))
+    weights = folders["truncated"] / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1000)
+    config = json.loads((folders["unknown"] / "config.json").read_text())
+    (folders["unknown"] / "config.json").write_text(json.dumps(config | {"model_type": "nope"}))
+    return folders
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_input_is_one_sentence_and_status_2(
+    room: Path, broken: dict[str, Path], case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, expected = REFUSALS[case]
+    filled = [a.format(room=room, **broken) for a in arguments]
+    before = sorted(room.rglob("*"))
+    status = run(_ask(room, "-f", str(room / "text.txt"), *filled, "What?"))
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert out == ""
+    sentences = [line for line in err.splitlines() if line.startswith("specchat: ")]
+    assert len(sentences) == 1, err
+    assert expected in sentences[0]
+    assert sentences[0].endswith(".")
+    assert "Traceback" not in err
+    assert sorted(room.rglob("*")) == before, "nothing is left behind"
+
+
+def test_an_empty_question_is_refused(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(_ask(room, "  \n")) == 2
+    assert "question is empty" in capsys.readouterr().err
+
+
+def test_modes_exclude_each_other(room: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(_ask(room, "--full", "--keep", "0.2", "What?"))
+    assert stopped.value.code == 2
+
+
+def test_ctrl_c_stops_within_a_step_and_prints_what_there_is(room: Path) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "app"),
+            *_ask(room, "-f", str(room / "text.txt"), "--max-tokens", "100000", "--json", "Go on."),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"Token"' in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    finished = json.loads(out.splitlines()[-1])
+    assert finished["event"] == "Finished"
+    assert finished["ended"] == "cancelled"
+    assert finished["generated_ids"]
+    assert "Traceback" not in err

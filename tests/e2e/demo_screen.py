@@ -1,0 +1,46 @@
+"""The screen on the scripted engine: to look at it in a terminal, and for the terminal tests.
+
+python tests/e2e/demo_screen.py [--fail-load | --fall-back | --fail]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from app.engine.messages import Event, Failed, ImportanceMap, Phase, PhaseProgress, Token
+from app.ui.app import PairPaths, SpecchatApp
+from tests.fakes import FakeEngine, LoadStory, Story
+
+
+def pace(event: Event) -> float:
+    """Slow enough to be seen, quick enough to be waited for."""
+    match event:
+        case PhaseProgress(phase=Phase.DECODE):
+            return 0.0
+        case Token():
+            return 0.015
+        case PhaseProgress() | ImportanceMap():
+            return 0.07
+        case _:
+            return 0.0
+
+
+def engine(flags: list[str]) -> FakeEngine:
+    story, load = Story(), LoadStory()
+    if "--fail-load" in flags:
+        problem = "The folder models/none holds no model."
+        load = LoadStory(failure=Failed(None, problem, "Name another with --target."))
+    if "--fall-back" in flags:
+        story = Story(falls_back="The draft ran out of memory after 50,000 tokens.")
+    if "--fail" in flags:
+        story = Story(fails_in=Phase.PREFILL)
+    return FakeEngine(story, load)
+
+
+if __name__ == "__main__":
+    fake = engine(sys.argv[1:])
+    fake.start_thread(pace)
+    SpecchatApp(fake, PairPaths("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit")).run()

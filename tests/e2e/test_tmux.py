@@ -1,0 +1,116 @@
+"""The program in a real terminal: what tmux shows after what tmux sends."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+FAKE = [sys.executable, "tests/e2e/demo_screen.py"]
+PROGRAM = [sys.executable, "-m", "app"]
+LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
+PASTE_BYTES = 100 * 1024
+HOSTILE = "one \x1b[31m two \x1b\r three \x11 four \x03\x03 \x1b[A\x1b\r\n\x00\x0c five "
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+]
+
+
+def document() -> str:
+    """100 KB of ordinary text: the licence, over and over, cut to the byte."""
+    text = LICENCE.read_text(encoding="utf-8")
+    return (text * (PASTE_BYTES // len(text) + 1))[:PASTE_BYTES]
+
+
+@pytest.fixture
+def fake() -> Iterator[Terminal]:
+    with Terminal(FAKE, folder=ROOT) as terminal:
+        terminal.wait_for("ready", "next: AUTO")
+        yield terminal
+
+
+def test_a_paste_is_asked_about_and_read_before_our_eyes(fake: Terminal) -> None:
+    fake.paste(document())
+    fake.wait_for("Paste 1 · 102 KB")
+    fake.type("What is the Corresponding Source?")
+    fake.press("Enter")
+    fake.wait_for("reading sparsely", "score")
+    fake.wait_for("kept · 6 spans", "prefill")
+    fake.wait_for("▸ read 2", "first word 1.9 s", "general-purpose tools")
+
+
+def test_a_hostile_paste_is_text_and_presses_no_key(fake: Terminal) -> None:
+    """Enter would ask, Ctrl+Q and Ctrl+C twice would quit."""
+    fake.paste(HOSTILE * 200)
+    screen = fake.wait_for("Paste 1 · ")
+    assert f"{len((HOSTILE * 200).encode()) / 1000:.0f} KB" in screen
+    fake.type("Still here?")
+    fake.press("Enter")
+    fake.wait_for("▸ read")
+
+
+def test_a_short_hostile_paste_is_shown_and_not_obeyed(fake: Terminal) -> None:
+    fake.paste(HOSTILE)
+    fake.wait_for("one ␛[31m two ␛", "three ␑ four ␃␃ ␛[A␛", "␀␌ five")
+
+
+def test_escape_stops_and_what_was_written_stays(fake: Terminal) -> None:
+    fake.type("What?")
+    fake.press("Enter")
+    fake.wait_for("answering")
+    fake.press("Escape")
+    fake.wait_for("stopped · read")
+
+
+def test_keys_that_terminals_send_for_control_letters(fake: Terminal) -> None:
+    fake.press("C-t")
+    fake.wait_for("next: FULL  (^T auto)")
+    fake.press("C-t", "C-g", "PPage", "Enter")
+    fake.wait_for("next: SPARSE 25%  (^T full)")
+    fake.type("one")
+    fake.press("C-j")
+    fake.type("two")
+    fake.wait_until(lambda screen: "❯ one\n    two" in screen)
+
+
+def test_quitting_restores_the_terminal(fake: Terminal) -> None:
+    fake.press("C-q")
+    fake.wait_for("exited with 0")
+
+
+def test_a_narrow_terminal_shows_all_that_matters() -> None:
+    with Terminal(FAKE, size=(60, 20), folder=ROOT) as terminal:
+        terminal.wait_for("ready", "next: AUTO")
+        terminal.paste(document())
+        terminal.wait_for("Paste 1 · 102 KB")
+        terminal.type("What?")
+        terminal.press("Enter")
+        terminal.wait_for("▸ read 2", "sparse", "31 tok/s")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("app.__main__") is None, reason="no app.__main__ yet")
+def test_the_real_program_reads_100_kb_and_answers(tmp_path: Path) -> None:
+    """The embedded pair: a question about a phrase is answered by the sentence that holds it."""
+    folders = {name: str(tmp_path / name) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    with Terminal(PROGRAM, folder=ROOT, environment=folders) as terminal:
+        terminal.wait_for("ready", seconds=60)
+        terminal.paste(document())
+        terminal.wait_for("Paste 1 · 102 KB")
+        terminal.press("C-g", "Enter")
+        terminal.wait_for("next: SPARSE 20%")
+        terminal.type('What does it say of "Corresponding Source"?')
+        terminal.press("Enter")
+        terminal.wait_for("reading sparsely", "skimmed")
+        terminal.wait_for("importance", "kept ·", seconds=300)
+        terminal.wait_for("read ", "· sparse", "first word", seconds=300)
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0")

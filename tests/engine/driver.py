@@ -1,0 +1,92 @@
+"""Drives a real `MlxEngine` from a test."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from app.engine.engine import MlxEngine
+from app.engine.messages import (
+    Ask,
+    Cancel,
+    Close,
+    Closed,
+    Command,
+    Document,
+    Event,
+    Failed,
+    Finished,
+    Load,
+    Loaded,
+    Message,
+    Mode,
+    Role,
+    Sampling,
+)
+
+LIMIT = 120.0
+"""Seconds after which a test gives up on an event."""
+
+E = TypeVar("E", bound=Event)
+
+TEXT = " ".join(f"The code of gate {n} is {n * 37 % 101}." for n in range(60))
+
+
+def question(turn: int = 1, mode: Mode = Mode.SPARSE, keep: float = 0.2, tokens: int = 12) -> Ask:
+    message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", TEXT),))
+    return Ask(turn, (message,), mode, keep, Sampling(max_tokens=tokens))
+
+
+class Driver:
+    """Collects events. `on_event` runs on the engine's thread, so that a test can act at an exact
+    point of a turn."""
+
+    def __init__(self, step: int | None = 64) -> None:
+        self.engine = MlxEngine(step)
+        self.events: list[Event] = []
+        self.on_event: Callable[[Event], None] = lambda event: None
+        self._queue: queue.Queue[Event] = queue.Queue()
+        self.engine.listen(self._take)
+
+    def _take(self, event: Event) -> None:
+        self._queue.put(event)
+        self.on_event(event)
+
+    def until(self, *kinds: type[Event]) -> Event:
+        while True:
+            event = self._queue.get(timeout=LIMIT)
+            self.events.append(event)
+            if isinstance(event, kinds):
+                return event
+
+    def load(self, target: Path, draft: Path | None = None) -> Event:
+        self.engine.send(Load(str(target), str(draft) if draft else None))
+        return self.until(Loaded, Failed)
+
+    def run(self, command: Command) -> Event:
+        """The turn's last event; `events` then holds only this turn's."""
+        self.events.clear()
+        self.engine.send(command)
+        return self.until(Finished, Failed)
+
+    def answer(self, command: Ask) -> Finished:
+        event = self.run(command)
+        assert isinstance(event, Finished), event
+        return event
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def cancel_when(self, wanted: Callable[[Event], bool], turn: int) -> None:
+        def act(event: Event) -> None:
+            if wanted(event):
+                self.engine.send(Cancel(turn))
+
+        self.on_event = act
+
+    def close(self) -> None:
+        self.engine.send(Close())
+        self.until(Closed)
+        self.engine.join(LIMIT)

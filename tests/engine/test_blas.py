@@ -1,0 +1,50 @@
+"""OpenBLAS counts only when it was loaded before MLX. Each case needs a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from app.engine import blas
+
+
+def output(code: str) -> str:
+    command = [sys.executable, "-c", f"from app.engine.blas import load_openblas\n{code}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def installed() -> bool:
+    try:
+        ctypes.CDLL(blas.LIBRARY)
+    except OSError:
+        return False
+    return sys.platform == "linux"
+
+
+needs_openblas = pytest.mark.skipif(not installed(), reason=f"needs {blas.PACKAGE} on Linux")
+
+
+@needs_openblas
+def test_it_is_loaded_once_and_told_ever_after() -> None:
+    first, second, late = output(
+        "print(load_openblas()); print(load_openblas()); import mlx.core; print(load_openblas())"
+    ).splitlines()
+    assert "libopenblas" in first
+    assert first == second == late
+
+
+def test_after_mlx_it_is_too_late() -> None:
+    assert output("import mlx.core, numpy; print(load_openblas())") == "None"
+
+
+def test_where_it_is_not_installed() -> None:
+    code = "import app.engine.blas as b; b.LIBRARY = 'libnone.so'; print(load_openblas())"
+    assert output(code) == "None"
+
+
+def test_never_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert blas.load_openblas() is None

@@ -1,0 +1,412 @@
+"""The engine's thread and its turns, on tiny random models of real architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.generate import generate_step
+
+from app.engine import scoring, turn
+from app.engine.messages import (
+    Cancel,
+    Ended,
+    Event,
+    Failed,
+    FellBack,
+    Finished,
+    ImportanceMap,
+    Loaded,
+    Message,
+    Mode,
+    Phase,
+    PhaseProgress,
+    Planned,
+    Reading,
+    Reselect,
+    Role,
+    Selected,
+    Token,
+)
+from tests import tiny
+from tests.engine.driver import TEXT, Driver, question
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "target": tiny.save(root / "target", "qwen3", 0),
+        "draft": tiny.save(root / "draft", "qwen3", 1),
+        "hybrid": tiny.save(root / "hybrid", "qwen3_next", 2),
+        "sliding": tiny.save(root / "sliding", "gpt_oss", 2),
+        "gpt2": tiny.save(root / "gpt2", "gpt2", 2),
+        "gemma2": tiny.save(root / "gemma2", "gemma2", 2),
+        "bf16": tiny.save(root / "bf16", "qwen3", 0, mx.bfloat16),
+        "short": tiny.save(root / "short", "qwen3", 0, max_position_embeddings=500),
+    }
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.on_event = lambda event: None
+    driver.close()
+
+
+@pytest.fixture
+def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
+    event = driver.load(folders["target"], folders["draft"])
+    assert isinstance(event, Loaded)
+    assert event.dense_only is None
+    return driver
+
+
+def _phases(driver: Driver) -> list[Phase]:
+    phases = [e.phase for e in driver.of(PhaseProgress)]
+    return [p for i, p in enumerate(phases) if i == 0 or phases[i - 1] is not p]
+
+
+# ------------------------------------------------------------------------------------ a turn
+
+
+def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
+    finished = loaded.answer(question())
+    assert _phases(loaded) == [Phase.SCORE, Phase.LOOKAHEAD, Phase.PREFILL, Phase.DECODE]
+    for phase in (Phase.SCORE, Phase.PREFILL):
+        progress = [e for e in loaded.of(PhaseProgress) if e.phase is phase]
+        assert progress[0].done == 0
+        assert progress[-1].finished
+        assert [e.done for e in progress] == sorted(e.done for e in progress)
+        assert all(e.eta is not None for e in progress[1:])
+    (planned,) = loaded.of(Planned)
+    (selected,) = loaded.of(Selected)
+    assert planned.reading is Reading.SPARSE
+    assert planned.prompt_tokens == len(planned.prompt_ids) == selected.prompt_tokens
+    assert selected.kept_tokens == sum(s.end - s.start for s in selected.spans)
+    for place in selected.texts:
+        assert 0 <= place.start < place.end <= len(TEXT)
+    maps = loaded.of(ImportanceMap)
+    assert maps[-1].observed == maps[-1].to_observe
+    assert max(maps[-1].buckets) == pytest.approx(1.0)
+    statistics = finished.statistics
+    assert statistics is not None
+    assert statistics.kept_tokens == selected.kept_tokens
+    assert statistics.read_fraction == selected.kept_tokens / planned.prompt_tokens
+    assert sum(p.seconds for p in statistics.phases) == pytest.approx(statistics.ttft, abs=0.02)
+    assert statistics.peak_bytes > 0
+    tokens = loaded.of(Token)
+    assert "".join(t.text for t in tokens) == finished.text
+    assert tuple(i for t in tokens for i in t.ids) == finished.generated_ids
+    assert finished.ended is Ended.LENGTH
+    assert len(finished.generated_ids) == 12
+
+
+def test_span_texts_are_what_the_tokens_say(loaded: Driver) -> None:
+    loaded.answer(question())
+    (planned,), (selected,) = loaded.of(Planned), loaded.of(Selected)
+    document = next(s for s in planned.segments if s.document == 0)
+    for place in selected.texts:
+        span = selected.spans[place.span]
+        start, end = max(span.start, document.start), min(span.end, document.end)
+        assert len(TEXT[place.start : place.end].encode()) == end - start  # one token a byte
+
+
+def test_full_reading_equals_plain_mlx_lm(loaded: Driver) -> None:
+    finished = loaded.answer(question(mode=Mode.FULL))
+    (planned,) = loaded.of(Planned)
+    assert planned.reading is Reading.DENSE
+    assert _phases(loaded) == [Phase.PREFILL, Phase.DECODE]
+    model = tiny.build("qwen3", 0, vocabulary=tiny.BYTES)
+    prompt = mx.array(planned.prompt_ids)
+    plain = [t for t, _ in generate_step(prompt, model, max_tokens=12, prefill_step_size=64)]
+    assert list(finished.generated_ids) == plain
+
+
+def test_keeping_everything_equals_full_reading(loaded: Driver) -> None:
+    everything = loaded.answer(question(keep=1.0))
+    full = loaded.answer(question(2, Mode.FULL))
+    assert everything.generated_ids == full.generated_ids
+    assert everything.statistics
+    assert everything.statistics.read_fraction == 1.0
+
+
+def test_auto_reads_short_prompts_in_full(loaded: Driver) -> None:
+    finished = loaded.answer(question(mode=Mode.AUTO))
+    assert finished.statistics
+    assert finished.statistics.reading is Reading.DENSE
+    assert "8,192" in finished.statistics.reason
+
+
+def test_a_seed_repeats_a_sampled_answer(loaded: Driver) -> None:
+    answers = []
+    for number, seed in enumerate((7, 7, 8), start=1):
+        ask = question(number, Mode.FULL, tokens=30)
+        sampling = type(ask.sampling)(30, 1.0, seed=seed)
+        answers.append(
+            loaded.answer(type(ask)(number, ask.messages, ask.mode, ask.keep, sampling)).text
+        )
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
+    loaded.answer(question(keep=0.2))
+    (first,) = loaded.of(Selected)
+    for keep in (0.0, 0.5, 0.2):
+        loaded.engine.send(Reselect(1, keep))
+        selected = loaded.until(Selected)
+        assert isinstance(selected, Selected)
+        assert selected.keep == keep
+        if keep == 0.2:
+            assert selected.spans == first.spans
+        else:
+            assert (selected.kept_tokens > first.kept_tokens) == (keep > 0.2)
+
+
+def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
+    ask = question(tokens=4)
+    first = loaded.answer(ask)
+    answer = Message(Role.ASSISTANT, first.text, token_ids=first.generated_ids)
+    later = type(ask)(2, (*ask.messages, answer, Message(Role.USER, "And gate 8?")), Mode.SPARSE)
+    loaded.answer(later)
+    (planned,) = loaded.of(Planned)
+    history = [s for s in planned.segments if s.kind == "history"]
+    assert planned.prompt_ids[history[-1].start : history[-1].end] == first.generated_ids
+
+
+# ------------------------------------------------------------------------------------ cancel
+
+BORDERS = {
+    "before it starts": lambda e: isinstance(e, Loaded),
+    "planned": lambda e: isinstance(e, Planned),
+    "first scoring step": lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.SCORE,
+    "later scoring step": lambda e: (
+        isinstance(e, PhaseProgress) and e.phase is Phase.SCORE and e.done > 1000
+    ),
+    "lookahead": lambda e: isinstance(e, ImportanceMap),
+    "selected": lambda e: isinstance(e, Selected),
+    "first prefill step": lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL,
+    "later prefill step": lambda e: (
+        isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done > 100
+    ),
+    "decoding": lambda e: isinstance(e, Token),
+}
+
+
+@pytest.mark.parametrize("target", ["target", "hybrid", "sliding"])
+def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
+    driver: Driver, folders: dict[str, Path], target: str
+) -> None:
+    driver.load(folders[target], folders["draft"])
+    fresh = driver.answer(question(100))
+    for number, (border, reached) in enumerate(BORDERS.items(), start=1):
+        driver.cancel_when(reached, number)
+        if border == "before it starts":
+            driver.engine.send(Cancel(number))
+        # Long enough an answer that the turn cannot end before its first tokens are reported.
+        stopped = driver.answer(question(number, tokens=4000 if border == "decoding" else 12))
+        driver.on_event = lambda event: None
+        assert stopped.ended is Ended.CANCELLED, border
+        if border != "decoding":
+            assert stopped.generated_ids == ()
+        assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
+
+
+def test_closing_stops_a_running_turn(folders: dict[str, Path]) -> None:
+    driver = Driver()
+    driver.load(folders["target"], folders["draft"])
+    driver.engine.send(question(tokens=100_000))
+    driver.until(Token)
+    driver.close()
+    (finished,) = driver.of(Finished)
+    assert finished.ended is Ended.CANCELLED
+
+
+# ------------------------------------------------------------------- what must not be touched
+
+
+def _state(model: Any) -> list[tuple[str, Any]]:
+    return [(name, np.array(a.astype(mx.float32))) for name, a in tree_flatten(model.parameters())]
+
+
+@pytest.mark.parametrize("name", tiny.ORACLE)
+def test_the_model_is_never_altered(
+    driver: Driver, tmp_path: Path, folders: dict[str, Path], name: str
+) -> None:
+    """Plain mlx-lm on the engine's own model gives the same logits before any turn and after
+    finished, cancelled and failed ones."""
+    driver.load(tiny.save(tmp_path / name, name, 5), folders["draft"])
+    pair = driver.engine._pair
+    assert pair is not None
+    model = pair.target.model
+    ids = mx.array([[3, 1, 4, 1, 5, 9, 2, 6] * 5])
+    logits: list[Any] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Finished | Planned | FellBack):
+            logits.append(np.array(model(ids)))
+
+    driver.on_event = note
+    driver.answer(question(1))
+    driver.cancel_when(lambda e: isinstance(e, Selected) or note(e) is not None, 2)
+    driver.answer(question(2))
+    driver.on_event = note
+    driver.answer(question(3, Mode.FULL))
+    assert len(logits) >= 4
+    for other in logits[1:]:
+        np.testing.assert_array_equal(other, logits[0])
+    np.testing.assert_array_equal(
+        logits[0], np.array(tiny.build(name, 5, vocabulary=tiny.BYTES)(ids))
+    )
+
+
+def test_a_bfloat16_model_keeps_bfloat16_caches(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After sparse prefill, and to the end of decoding."""
+    caches: list[Any] = []
+    original = turn.sparse_cache
+    monkeypatch.setattr(turn, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1])
+    driver.load(folders["bf16"], folders["draft"])
+    dtypes: list[set[mx.Dtype]] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Token | Finished):
+            layers = caches[-1]
+            dtypes.append({a.dtype for c in layers for a in (c.keys, c.values)})
+
+    driver.on_event = note
+    finished = driver.answer(question(tokens=20))
+    assert finished.statistics
+    assert finished.statistics.reading is Reading.SPARSE
+    assert len(caches) == 1
+    assert dtypes
+    assert all(d == {mx.bfloat16} for d in dtypes)
+
+
+# ------------------------------------------------------------------------- when things fail
+
+
+def test_a_failing_draft_falls_back_and_says_so(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = loaded.answer(question(1, Mode.FULL))
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise scoring.ScoringError("its attention cannot be observed")
+
+    monkeypatch.setattr(turn, "score", broken)
+    finished = loaded.answer(question(2))
+    (fell_back,) = loaded.of(FellBack)
+    assert "cannot be observed" in fell_back.reason
+    assert finished.generated_ids == full.generated_ids
+    assert finished.statistics
+    assert finished.statistics.fallback == fell_back.reason
+    assert finished.statistics.reading is Reading.DENSE
+    assert finished.statistics.read_fraction == 1.0
+
+
+def test_a_failure_in_sparse_prefill_falls_back(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = loaded.answer(question(1, Mode.FULL))
+    original = turn.prefill
+
+    def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
+        if positions is not None:
+            raise ValueError("shapes do not match")
+        original(model, cache, ids, positions, *rest)
+
+    monkeypatch.setattr(turn, "prefill", broken)
+    finished = loaded.answer(question(2))
+    assert len(loaded.of(FellBack)) == 1
+    assert finished.generated_ids == full.generated_ids
+
+
+def test_a_draft_with_hidden_attention_falls_back(driver: Driver, folders: dict[str, Path]) -> None:
+    driver.load(folders["target"], folders["gemma2"])
+    finished = driver.answer(question())
+    assert finished.statistics
+    assert "cannot be observed" in (finished.statistics.fallback or "")
+
+
+def test_a_model_with_learned_positions_reads_densely(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    event = driver.load(folders["gpt2"], folders["draft"])
+    assert isinstance(event, Loaded)
+    assert event.dense_only is not None
+    ask = question(tokens=3)
+    short = type(ask)(1, (Message(Role.USER, "hello " * 20),), Mode.SPARSE, 0.2, ask.sampling)
+    finished = driver.answer(short)
+    assert finished.statistics
+    assert finished.statistics.reading is Reading.DENSE
+    assert finished.statistics.reason == event.dense_only
+
+
+def test_a_prompt_longer_than_the_context_is_refused(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    driver.load(folders["short"], folders["draft"])
+    failed = driver.run(question())
+    assert isinstance(failed, Failed)
+    assert "500" in failed.sentence
+    assert failed.sentence.endswith(".")
+
+
+def test_too_little_memory_is_refused_before_reading(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.engine import memory
+
+    monkeypatch.setattr(memory, "ceiling", lambda: 1)
+    failed = loaded.run(question())
+    assert isinstance(failed, Failed)
+    assert "needs about" in failed.problem
+    monkeypatch.undo()
+    loaded.answer(question(2))
+
+
+def test_running_out_of_memory_is_a_sentence(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[malloc] Unable to allocate 99 bytes.")
+
+    monkeypatch.setattr(turn, "prefill", exhausted)
+    failed = loaded.run(question())
+    assert isinstance(failed, Failed)
+    assert failed.problem == "The machine ran out of memory"
+    assert not loaded.of(FellBack), "reading more would not help"
+
+
+def test_asking_without_a_model_and_loading_nonsense_are_sentences(
+    driver: Driver, tmp_path: Path, folders: dict[str, Path]
+) -> None:
+    failed = driver.run(question())
+    assert isinstance(failed, Failed)
+    assert "No model" in failed.problem
+    event = driver.load(tmp_path)
+    assert isinstance(event, Failed)
+    assert event.turn is None
+    assert isinstance(driver.load(folders["target"]), Loaded), "the thread lives on"
+    finished = driver.answer(question(2))
+    assert finished.statistics
+    assert "No draft" in finished.statistics.reason
+
+
+def test_an_unforeseen_error_does_not_end_the_thread(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn.Turn, "_planned", lambda self, prompt: 1 / 0)
+    failed = loaded.run(question())
+    assert isinstance(failed, Failed)
+    assert "ZeroDivisionError" in failed.problem
+    monkeypatch.undo()
+    loaded.answer(question(2))

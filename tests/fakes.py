@@ -1,0 +1,393 @@
+"""A scripted engine: every state of the screen, the same every time, and no model.
+
+`FakeEngine()` runs each turn to its end inside `send`. `FakeEngine(stepping=True)` waits to be told
+(`advance_to`, `advance`, `finish`), so that a test can look at every state between. `start_thread`
+plays on a thread of its own at a pace, as the real engine does: for looking at it in a terminal.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from app.engine.messages import (
+    Ask,
+    Cancel,
+    Close,
+    Closed,
+    Command,
+    Ended,
+    Event,
+    Failed,
+    FellBack,
+    Finished,
+    ImportanceMap,
+    Listener,
+    Load,
+    Loaded,
+    MemoryFigures,
+    MemoryReport,
+    Mode,
+    ModelInfo,
+    Phase,
+    PhaseProgress,
+    PhaseTime,
+    Planned,
+    Reading,
+    Reselect,
+    Segment,
+    SegmentKind,
+    Selected,
+    Span,
+    SpanReason,
+    Statistics,
+    Token,
+)
+
+GIB = 1024**3
+CHARACTERS_PER_TOKEN = 4
+ANSWER = (
+    'The "Corresponding Source" for a work in object code form means **all the source code** '
+    "needed to generate, install, and (for an executable work) run the object code and to modify "
+    "the work, including scripts to control those activities.\n\n"
+    "It leaves out:\n\n"
+    "- the work's System Libraries,\n"
+    "- general-purpose tools,\n"
+    "- generally available free programs which are used unmodified.\n"
+)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What happens to a turn. The defaults are a sparse reading that works."""
+
+    answer: str = ANSWER
+    prompt_tokens: int | None = None
+    """None: from the length of what is asked about."""
+    reused_tokens: int = 0
+    buckets: int = 128
+    falls_back: str | None = None
+    fails_in: Phase | None = None
+    problem: str = "There is not enough memory to read 118,204 tokens."
+    advice: str = "Lower the keep with Ctrl+G, or choose a smaller target."
+    ended: Ended = Ended.STOP
+
+
+@dataclass(frozen=True)
+class LoadStory:
+    """What happens when the pair is loaded."""
+
+    failure: Failed | None = None
+    dense_only: str | None = None
+    target: str = "qwen3-8b-4bit"
+    draft: str = "qwen3-0.6b-4bit"
+
+
+@dataclass
+class FakeEngine:
+    """Meets the `Engine` protocol. `commands` is everything that was sent, in order."""
+
+    story: Story = field(default_factory=Story)
+    load_story: LoadStory = field(default_factory=LoadStory)
+    stepping: bool = False
+    """Turns wait to be played."""
+    step_load: bool = False
+    """Loading waits too."""
+    commands: list[Command] = field(default_factory=list)
+    joined: bool = False
+
+    def __post_init__(self) -> None:
+        self._listener: Listener | None = None
+        self._plays: deque[Iterator[Event]] = deque()
+        self._cancelled: set[int] = set()
+        self._importance: dict[int, tuple[float, ...]] = {}
+        self._prompt_tokens: dict[int, int] = {}
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------------ the Engine protocol
+
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def send(self, command: Command) -> None:
+        self.commands.append(command)
+        match command:
+            case Load():
+                self._plays.append(self._load())
+            case Ask():
+                self._plays.append(self._turn(command, self.story))
+            case Reselect():
+                self._plays.append(self._reselect(command))
+            case Cancel():
+                self._cancelled.add(command.turn)
+            case Close():
+                self._plays.append(self._close())
+        self._wake.set()
+        waits = self.step_load if isinstance(command, Load) else self.stepping
+        if self._thread is None and (not waits or not isinstance(command, Ask | Load)):
+            self._play_commands_between_turns()
+
+    def join(self, timeout: float | None = None) -> None:
+        self.joined = True
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    # ------------------------------------------------------------------ driving it from a test
+
+    def sent(self, kind: type[Command]) -> list[Command]:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+    @property
+    def asks(self) -> list[Ask]:
+        return [command for command in self.commands if isinstance(command, Ask)]
+
+    def advance(self) -> Event | None:
+        """Play one event; None when there is nothing left."""
+        while self._plays:
+            event = next(self._plays[0], None)
+            if event is not None:
+                if self._listener is not None:
+                    self._listener(event)
+                return event
+            self._plays.popleft()
+        return None
+
+    def advance_to(self, wanted: Callable[[Event], bool]) -> Event:
+        """Play up to and with the first event that `wanted` accepts."""
+        while (event := self.advance()) is not None:
+            if wanted(event):
+                return event
+        raise AssertionError("the script ended before the wanted event")
+
+    def finish(self) -> None:
+        while self.advance() is not None:
+            pass
+
+    def start_thread(self, pace: Callable[[Event], float]) -> None:
+        """Play by itself from now on, `pace(event)` seconds after each event."""
+
+        def run() -> None:
+            while not self._closed:
+                self._wake.wait()
+                self._wake.clear()
+                while (event := self.advance()) is not None:
+                    time.sleep(pace(event))
+
+        self._thread = threading.Thread(target=run, name="fake-engine", daemon=True)
+        self._thread.start()
+
+    def _play_commands_between_turns(self) -> None:
+        if not self.stepping or len(self._plays) == 1:
+            self.finish()
+
+    # ------------------------------------------------------------------ the scripts
+
+    def _load(self) -> Iterator[Event]:
+        story = self.load_story
+        if story.failure is not None:
+            yield story.failure
+            return
+        target = ModelInfo(story.target, "qwen3", 8_190_000_000, 4_600_000_000, 40_960)
+        draft = ModelInfo(story.draft, "qwen3", 596_000_000, 340_000_000, 40_960)
+        yield Loaded(target, draft, story.dense_only, 0.8)
+        yield MemoryReport(
+            MemoryFigures(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)
+        )
+
+    def _close(self) -> Iterator[Event]:
+        self._closed = True
+        yield Closed()
+
+    def _reselect(self, command: Reselect) -> Iterator[Event]:
+        if command.turn in self._importance:
+            yield self._select(command.turn, command.keep)
+
+    def _turn(self, ask: Ask, story: Story) -> Iterator[Event]:
+        """Everything of one turn; stops at the first event after a cancel, as at a step border."""
+        total = story.prompt_tokens or prompt_tokens(ask)
+        self._prompt_tokens[ask.turn] = total
+        shown: list[Event] = []
+        for event in self._events(ask, story, total):
+            if ask.turn in self._cancelled:
+                yield self._cancelled_turn(ask, total, shown)
+                return
+            shown.append(event)
+            yield event
+
+    def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
+        turn = ask.turn
+        dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None
+        yield PhaseProgress(turn, Phase.TOKENISE, total, total, 0.02)
+        yield self._plan(ask, story, total, dense)
+        kept = total
+        if not dense:
+            for event in self._sparse_phases(ask, story, total):
+                yield event
+                if isinstance(event, Failed):
+                    return
+                if isinstance(event, Selected):
+                    kept = event.kept_tokens
+            if story.falls_back is not None:
+                yield FellBack(turn, story.falls_back)
+                dense, kept = True, total
+        for event in phase(turn, Phase.PREFILL, kept, 0.9, steps=6):
+            yield event
+            if story.fails_in is Phase.PREFILL and isinstance(event, PhaseProgress) and event.done:
+                yield Failed(turn, story.problem, story.advice)
+                return
+        yield from self._answer(ask, story, total, kept, dense)
+
+    def _sparse_phases(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
+        turn = ask.turn
+        for event in phase(turn, Phase.SCORE, total, 0.8, steps=8):
+            yield event
+            if story.fails_in is Phase.SCORE and event.done:
+                yield Failed(turn, story.problem, story.advice)
+                return
+            if story.falls_back is not None and event.done * 2 >= total:
+                return
+        buckets = importance(story.buckets)
+        self._importance[turn] = buckets
+        observations = 4
+        for seen in range(1, observations + 1):
+            filled = len(buckets) * seen // observations
+            shown = buckets[:filled] + (0.0,) * (len(buckets) - filled)
+            yield PhaseProgress(turn, Phase.LOOKAHEAD, seen * 2, 8, 0.02 * seen)
+            yield ImportanceMap(turn, shown, seen, observations)
+        yield PhaseProgress(turn, Phase.SELECT, 1, 1, 0.01)
+        yield self._select(turn, ask.keep)
+
+    def _answer(
+        self, ask: Ask, story: Story, total: int, kept: int, dense: bool
+    ) -> Iterator[Event]:
+        words = pieces(story.answer)
+        for index, word in enumerate(words):
+            yield PhaseProgress(ask.turn, Phase.DECODE, index, 512, index / 31)
+            yield Token(ask.turn, (1000 + index,), word)
+        statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
+        ids = tuple(1000 + index for index in range(len(words)))
+        yield Finished(ask.turn, story.ended, story.answer, ids, statistics)
+
+    def _cancelled_turn(self, ask: Ask, total: int, shown: list[Event]) -> Finished:
+        tokens = [event for event in shown if isinstance(event, Token)]
+        selected = [event for event in shown if isinstance(event, Selected)]
+        planned = any(isinstance(event, Planned) for event in shown)
+        statistics = None
+        if planned:
+            kept = selected[-1].kept_tokens if selected else 0
+            statistics = self._statistics(ask, total, kept, not selected, len(tokens), None)
+        text = "".join(token.text for token in tokens)
+        ids = tuple(identity for token in tokens for identity in token.ids)
+        return Finished(ask.turn, Ended.CANCELLED, text, ids, statistics)
+
+    def _plan(self, ask: Ask, story: Story, total: int, dense: bool) -> Planned:
+        question = max(1, total - 60)
+        return Planned(
+            turn=ask.turn,
+            reading=Reading.DENSE if dense else Reading.SPARSE,
+            reason=reason(ask, dense),
+            keep=ask.keep,
+            prompt_tokens=total,
+            eligible_tokens=question,
+            reused_tokens=story.reused_tokens,
+            prompt_ids=tuple(range(total)),
+            segments=(
+                Segment(SegmentKind.DOCUMENT, 0, question, 0, 0),
+                Segment(SegmentKind.QUESTION, question, total, 0),
+            ),
+        )
+
+    def _select(self, turn: int, keep: float) -> Selected:
+        total = self._prompt_tokens[turn]
+        spans = select(self._importance[turn], total, keep)
+        kept = sum(span.end - span.start for span in spans)
+        return Selected(turn, keep, kept, total, spans, ())
+
+    def _statistics(
+        self, ask: Ask, total: int, kept: int, dense: bool, generated: int, fallback: str | None
+    ) -> Statistics:
+        sparse_times = (PhaseTime(Phase.SCORE, 0.8), PhaseTime(Phase.LOOKAHEAD, 0.1))
+        return Statistics(
+            reading=Reading.DENSE if dense else Reading.SPARSE,
+            mode=ask.mode,
+            keep=ask.keep,
+            reason=reason(ask, dense),
+            prompt_tokens=total,
+            eligible_tokens=max(1, total - 60),
+            kept_tokens=kept,
+            reused_tokens=0,
+            generated_tokens=generated,
+            ttft=1.9 if generated else 0.0,
+            phases=(() if dense else sparse_times) + (PhaseTime(Phase.PREFILL, 0.9),),
+            decode_seconds=max(0, generated - 1) / 31,
+            peak_bytes=6 * GIB,
+            fallback=fallback,
+        )
+
+
+# ---------------------------------------------------------------------- what the scripts are of
+
+
+def prompt_tokens(ask: Ask) -> int:
+    """A plausible length: what all messages hold, and a frame of 40 tokens."""
+    lengths = (
+        len(message.text) + sum(len(document.text) for document in message.documents)
+        for message in ask.messages
+    )
+    return 40 + sum(lengths) // CHARACTERS_PER_TOKEN
+
+
+def reason(ask: Ask, dense: bool) -> str:
+    if ask.mode is Mode.FULL:
+        return "You asked for all of it."
+    return "This pair reads densely." if dense else "Sparse is predicted to be 4 times faster."
+
+
+def phase(
+    turn: int, kind: Phase, total: int, seconds: float, steps: int
+) -> Iterator[PhaseProgress]:
+    """A phase in equal steps."""
+    for step in range(steps + 1):
+        left = seconds * (steps - step) / steps
+        yield PhaseProgress(
+            turn, kind, total * step // steps, total, seconds - left, left if step else None
+        )
+
+
+def importance(buckets: int) -> tuple[float, ...]:
+    """A few peaks of different heights on a low floor."""
+    peaks = {0.12: 1.0, 0.31: 0.55, 0.33: 0.8, 0.58: 0.65, 0.83: 0.9, 0.86: 0.4}
+
+    def at(place: float) -> float:
+        nearest = max(top / (1 + (60 * (place - peak)) ** 2) for peak, top in peaks.items())
+        ripple = 0.06 * ((int(place * 1009) * 37 % 11) / 11)
+        return min(1.0, nearest + ripple + 0.02)
+
+    return tuple(at(bucket / buckets) for bucket in range(buckets))
+
+
+def select(scores: tuple[float, ...], total: int, keep: float) -> tuple[Span, ...]:
+    """The best buckets up to `keep`, as spans, between a pinned beginning and a pinned end."""
+    wanted = max(1, round(keep * len(scores)))
+    chosen = sorted(sorted(range(len(scores)), key=lambda index: -scores[index])[:wanted])
+    first, last = 4, max(5, total - 60)
+    spans = [Span(0, first, SpanReason.PINNED)]
+    for index in chosen:
+        start = max(first, index * total // len(scores))
+        end = min(last, (index + 1) * total // len(scores))
+        previous = spans[-1]
+        if previous.reason is SpanReason.IMPORTANT and previous.end == start:
+            spans[-1] = Span(previous.start, end, SpanReason.IMPORTANT, 3.0)
+        elif start < end:
+            spans.append(Span(start, end, SpanReason.IMPORTANT, 3.0))
+    return (*spans, Span(last, total, SpanReason.PINNED))
+
+
+def pieces(text: str) -> list[str]:
+    """The text in small parts, as tokens come."""
+    return [text[start : start + 5] for start in range(0, len(text), 5)]

@@ -1,0 +1,62 @@
+"""What the screen's tests share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from textual.events import Paste
+from textual.pilot import Pilot
+
+from app.ui.app import PairPaths, SpecchatApp
+from tests.fakes import FakeEngine
+
+WAIT_SECONDS = 5.0
+SMALL = (80, 24)
+
+
+def app_with(engine: FakeEngine) -> SpecchatApp:
+    return SpecchatApp(engine, PairPaths("models/target-model", "models/draft-model"))
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
+    """Let the app run until `condition` holds."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came: {what}\n{screen_text(pilot)}")
+        await pilot.pause(0.01)
+
+
+async def until_shown(pilot: Pilot[None], *texts: str) -> None:
+    for text in texts:
+        await until(pilot, lambda text=text: text in screen_text(pilot), text)
+
+
+async def until_gone(pilot: Pilot[None], text: str) -> None:
+    await until(pilot, lambda: text not in screen_text(pilot), f"no {text}")
+
+
+def screen_text(pilot: Pilot[None]) -> str:
+    """All that is on the screen, as text."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips)
+
+
+async def paste(pilot: Pilot[None], text: str) -> None:
+    pilot.app.post_message(Paste(text))
+    await pilot.pause()
+
+
+async def type_in(pilot: Pilot[None], text: str) -> None:
+    """Into the compose box, without a key event per character."""
+    box = pilot.app.screen.query_one("ComposeBox")
+    box.insert(text)  # type: ignore[attr-defined]
+    await pilot.pause()
+
+
+async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is it?") -> None:
+    asked = len(engine.asks)
+    await type_in(pilot, question)
+    await pilot.press("enter")
+    await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")

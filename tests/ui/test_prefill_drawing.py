@@ -1,0 +1,157 @@
+"""The panel's lines as functions of state and width: no app, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.messages import (
+    Ask,
+    Ended,
+    Finished,
+    Message,
+    Mode,
+    Phase,
+    PhaseTime,
+    Reading,
+    Role,
+    Span,
+    SpanReason,
+    Statistics,
+    Token,
+)
+from app.ui import figures
+from app.ui.prefill import strip
+from app.ui.prefill.draw import Page, panel_lines
+from app.ui.prefill.figures_line import figures_line
+from app.ui.prefill.progress import ReadingProgress
+from tests.fakes import FakeEngine, Story
+
+STATISTICS = Statistics(
+    reading=Reading.SPARSE,
+    mode=Mode.SPARSE,
+    keep=0.2,
+    reason="You asked for sparse.",
+    prompt_tokens=8_651,
+    eligible_tokens=8_600,
+    kept_tokens=1_730,
+    reused_tokens=0,
+    generated_tokens=63,
+    ttft=1.9,
+    phases=(PhaseTime(Phase.SCORE, 0.8), PhaseTime(Phase.PREFILL, 0.9)),
+    decode_seconds=2.0,
+    peak_bytes=10**9,
+)
+FULLEST = (
+    "read 20% · 1,730 of 8,651 tokens · sparse · first word 1.9 s (score 0.8, prefill 0.9) "
+    "· 31 tok/s"
+)
+
+
+def test_the_line_of_figures_as_it_is_promised() -> None:
+    assert figures_line(STATISTICS, Ended.STOP, 100) == FULLEST
+
+
+def test_a_full_reading_says_so() -> None:
+    full = replace(STATISTICS, reading=Reading.DENSE, kept_tokens=8_651)
+    assert figures_line(full, Ended.STOP, 100).startswith("read 100% · 8,651 tokens · full")
+
+
+@given(st.integers(26, 120))
+def test_the_line_of_figures_fits_and_keeps_what_matters(width: int) -> None:
+    line = figures_line(STATISTICS, Ended.STOP, width)
+    assert len(line) <= width
+    assert line.startswith("read 20%")
+    assert "sparse" in line
+
+
+def test_almost_all_is_not_all() -> None:
+    assert figures.percent(0.9999) == "99%"
+    assert figures.percent(1.0) == "100%"
+    assert figures.percent(0.0001) == "<1%"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(999, "999"), (8_700, "8.7K"), (118_204, "118K"), (596_000_000, "596M"), (8.19e9, "8.2B")],
+)
+def test_short_counts(number: int, text: str) -> None:
+    assert figures.short_count(number) == text
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 200))
+def test_resampling_keeps_the_highest_and_the_width(buckets: list[float], width: int) -> None:
+    cells = strip.resample(buckets, width)
+    assert len(cells) == width
+    assert max(cells) == max(buckets)
+
+
+def test_a_bucket_that_was_not_scored_is_not_a_low_one() -> None:
+    assert strip.heat_row([1.0, 0.0], 2, complete=False) == "█·"
+    assert strip.heat_row([1.0, 0.0], 2, complete=True) == "█▁"
+
+
+def test_the_span_row_tells_kept_partly_pinned_and_dropped() -> None:
+    spans = (
+        Span(0, 10, SpanReason.PINNED),
+        Span(20, 30, SpanReason.IMPORTANT, 2.0),
+        Span(32, 34, SpanReason.IMPORTANT, 2.0),
+    )
+    assert strip.span_row(spans, 50, 5) == "═ █▒ "
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 999), st.integers(1, 200)), max_size=12),
+    st.integers(1, 150),
+)
+def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
+    pieces: list[tuple[int, int]], width: int
+) -> None:
+    spans = [
+        Span(start, min(1000, start + length), SpanReason.IMPORTANT) for start, length in pieces
+    ]
+    row = strip.span_row(spans, 1000, width)
+    assert len(row) == width
+    for cell, mark in enumerate(row):
+        left, right = cell * 1000 / width, (cell + 1) * 1000 / width
+        overlap = max((min(s.end, right) - max(s.start, left) for s in spans), default=0.0)
+        if abs(overlap) > 1e-6:
+            assert (mark != strip.DROPPED) == (overlap > 0)
+
+
+@pytest.mark.parametrize("width", [30, 52, 56, 73, 116, 200])
+@pytest.mark.parametrize(
+    "story",
+    [
+        Story(),
+        Story(falls_back="The draft ran out of memory after 50,000 tokens, and said no more."),
+        Story(fails_in=Phase.SCORE),
+        Story(prompt_tokens=118_204, reused_tokens=2_048),
+    ],
+)
+def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
+    """At every event of a turn, folded and open."""
+    progress = ReadingProgress(0.2)
+    engine = FakeEngine(story, stepping=True)
+    engine.listen(lambda event: progress.apply(event, 1.0))
+    engine.send(Ask(1, (Message(Role.USER, "What? " * 500),)))
+    while engine.advance() is not None:
+        for folded in (False, True):
+            lines = panel_lines(progress, Page(width, 1.0), folded)
+            assert all(line.cell_length <= width for line in lines)
+
+
+def test_the_phases_in_words() -> None:
+    progress = ReadingProgress(0.2)
+    engine = FakeEngine(Story(), stepping=True)
+    engine.listen(lambda event: progress.apply(event, 1.0))
+    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
+    engine.advance_to(lambda event: isinstance(event, Token))
+    text = "\n".join(line.plain for line in panel_lines(progress, Page(120, 1.0), False))
+    for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "kept · "):
+        assert words in text
+    engine.advance_to(lambda event: isinstance(event, Finished))
+    assert len(panel_lines(progress, Page(120, 1.0), True)) == 1
