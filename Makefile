@@ -9,13 +9,14 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
 
-.PHONY: help run demo test test-slow lint
+.PHONY: help run demo test test-slow picture lint
 
 help:
 	@echo "make run        the app"
 	@echo "make demo       ask about a long text, read sparsely and in full, side by side"
 	@echo "make test       the tests that take seconds"
 	@echo "make test-slow  the others"
+	@echo "make picture    the README's picture, from a run of the demo"
 	@echo "make lint       style, types, and who may import whom"
 
 run: $(STAMP)
@@ -29,6 +30,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	@$(BIN)/python -m pytest -q -m slow
+
+picture: $(STAMP)
+	@$(BIN)/python -m app demo --picture assets/map.svg
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -222,7 +222,6 @@ class FakeEngine:
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None
-        yield PhaseProgress(turn, Phase.TOKENISE, total, total, 0.02)
         yield self._plan(ask, story, total, dense)
         kept = total
         if not dense:
@@ -257,17 +256,16 @@ class FakeEngine:
         for seen in range(1, observations + 1):
             filled = len(buckets) * seen // observations
             shown = buckets[:filled] + (0.0,) * (len(buckets) - filled)
-            yield PhaseProgress(turn, Phase.LOOKAHEAD, seen * 2, 8, 0.02 * seen)
             yield ImportanceMap(turn, shown, seen, observations)
-        yield PhaseProgress(turn, Phase.SELECT, 1, 1, 0.01)
+            yield PhaseProgress(turn, Phase.LOOKAHEAD, seen, observations, 0.02 * seen)
         yield self._select(turn, ask.keep)
 
     def _answer(
         self, ask: Ask, story: Story, total: int, kept: int, dense: bool
     ) -> Iterator[Event]:
         words = pieces(story.answer)
+        yield PhaseProgress(ask.turn, Phase.DECODE, 0, 512, 0.0)
         for index, word in enumerate(words):
-            yield PhaseProgress(ask.turn, Phase.DECODE, index, 512, index / 31)
             yield Token(ask.turn, (1000 + index,), word)
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
         ids = tuple(1000 + index for index in range(len(words)))
@@ -279,7 +277,7 @@ class FakeEngine:
         planned = any(isinstance(event, Planned) for event in shown)
         statistics = None
         if planned:
-            kept = selected[-1].kept_tokens if selected else 0
+            kept = selected[-1].kept_tokens if selected else total if tokens else 0
             statistics = self._statistics(ask, total, kept, not selected, len(tokens), None)
         text = "".join(token.text for token in tokens)
         ids = tuple(identity for token in tokens for identity in token.ids)

@@ -16,16 +16,20 @@ FILE = "gpl-3.0.txt"
 KEEP = 0.2
 
 
-def demo() -> int:
+def demo(picture: str | None = None) -> int:
     """Ask both ways and print the answers, the map, and the figures side by side."""
     text = (assets_path() / "demo" / FILE).read_text(encoding="utf-8")
     document = Document(FILE, text)
     sys.stdout.write(f"{FILE}, {len(text):,} characters. {QUESTION}\n")
     with Session() as session:
         session.load(pair())
-        sparse = _answer(session, _ask(document, Mode.SPARSE), "Reading a fifth of it")
-        full = _answer(session, _ask(document, Mode.FULL), "Reading all of it")
+        report, sparse = _answer(session, _ask(document, Mode.SPARSE), "Reading a fifth of it")
+        _, full = _answer(session, _ask(document, Mode.FULL), "Reading all of it")
     sys.stdout.write(_side_by_side(sparse, full))
+    if picture is not None:
+        from app.cli.picture import draw_map
+
+        draw_map(picture, QUESTION, report, sparse, full)
     return 0
 
 
@@ -33,13 +37,13 @@ def _ask(document: Document, mode: Mode) -> Ask:
     return Conversation().ask(QUESTION, [document], mode, KEEP)
 
 
-def _answer(session: Session, command: Ask, title: str) -> Statistics:
+def _answer(session: Session, command: Ask, title: str) -> tuple[Report, Statistics]:
     sys.stdout.write(f"\n── {title} ──\n\n")
     report = Report(command, with_map=command.mode is Mode.SPARSE)
     for event in session.run(command):
         report.show(event)
         if isinstance(event, Finished) and event.statistics is not None:
-            return event.statistics
+            return report, event.statistics
     raise AssertionError("a turn that was not cancelled ends with statistics")
 
 

@@ -40,7 +40,10 @@ def parser() -> argparse.ArgumentParser:
     _models(top)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
-    commands.add_parser("demo", help="ask the embedded pair about a real long file, both ways")
+    demo = commands.add_parser(
+        "demo", help="ask the embedded pair about a real long file, both ways"
+    )
+    demo.add_argument("--picture", metavar="SVG", help="draw the map of the sparse answer")
     commands.add_parser("doctor", help="say what is here and what is wrong")
     bench = commands.add_parser("bench", help="measure on this machine")
     measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
@@ -98,7 +101,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         case "demo":
             from app.cli.demo import demo
 
-            return demo()
+            return demo(options.picture)
         case "doctor":
             from app.cli.doctor import doctor
 

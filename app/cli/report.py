@@ -15,7 +15,6 @@ from app.engine.messages import (
     Loaded,
     Phase,
     PhaseProgress,
-    Planned,
     Reading,
     Selected,
     Statistics,
@@ -36,6 +35,7 @@ class Report:
         self._progress_shown = False
         self._importance: ImportanceMap | None = None
         self._selected: Selected | None = None
+        self.answer = ""
         # Control sequences in an answer must not reach a terminal; into a file they may go.
         self._shown = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -46,8 +46,6 @@ class Report:
                 self._note(event.dense_only)
             case PhaseProgress():
                 self._show_progress(event)
-            case Planned():
-                self._prompt_tokens = event.prompt_tokens
             case ImportanceMap():
                 self._importance = event
             case Selected():
@@ -64,6 +62,7 @@ class Report:
 
     def _finish(self, event: Finished) -> None:
         self._clear()
+        self.answer = event.text
         if event.text:
             sys.stdout.write("\n")
         if self._with_map:
@@ -97,10 +96,15 @@ class Report:
         width = min(shutil.get_terminal_size().columns, 100)
         if self._selected is None:
             return "\nEverything was read.\n"
-        strip = importance_strip(self._importance, width) if self._importance else ""
-        kept = kept_strip(self._selected, width)
-        lines = [f"\n{strip} importance", f"{kept} kept", ""]
-        return "\n".join(lines) + "\n" + "".join(self._span_lines(self._selected))
+        strips = self.strips(width - len(" importance"))
+        return f"\n{strips}\n\n" + "".join(self._span_lines(self._selected))
+
+    def strips(self, width: int) -> str:
+        """Two lines over the whole prompt: importance, and what was kept."""
+        if self._selected is None or self._importance is None:
+            return ""
+        importance = importance_strip(self._importance, width)
+        return f"{importance} importance\n{kept_strip(self._selected, width)} kept"
 
     def _span_lines(self, selected: Selected) -> list[str]:
         """One line per kept span: tokens, reason and, in a document, the text."""

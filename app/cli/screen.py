@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+
 from app.chat.pairs import pair
+from app.errors import UserError
 
 
 def screen(target: str, draft: str | None) -> int:
     """Open the app on a pair; returns the exit status."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
-    from app.ui.app import SpecchatApp
+    from app.ui.app import PairPaths, SpecchatApp
 
-    raise NotImplementedError(models, MlxEngine, SpecchatApp)
+    app = SpecchatApp(MlxEngine(), PairPaths(models.target, models.draft))
+    app.run()
+    return app.return_code or 0

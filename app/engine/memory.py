@@ -13,6 +13,9 @@ from app.engine.messages import MemoryFigures
 SHARE = 0.85
 """Of the machine's memory, what MLX may take where the device names no limit of its own."""
 
+SPARE = 1 / 16
+"""Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""
+
 
 class NotEnoughMemory(RuntimeError):
     """One sentence that says how much a plan needs and how much there is."""
@@ -36,6 +39,15 @@ def ceiling() -> int:
     """The most that MLX should take on this machine."""
     recommended = mx.device_info().get("max_recommended_working_set_size")
     return int(recommended) if recommended else int(psutil.virtual_memory().total * SHARE)
+
+
+def release_spare() -> None:
+    """Give buffers that MLX holds for reuse back to the system, once they are many.
+
+    Doing it after every step would make the next step fetch the same memory again, page by page.
+    """
+    if mx.get_cache_memory() > ceiling() * SPARE:
+        mx.clear_cache()
 
 
 def bytes_per_token(cache: Cache) -> float:

@@ -10,13 +10,15 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from app.engine import seams
+from app.engine import memory, seams
 from app.engine.caches import Cache, Positions, layers, positioned
 
 AIM = 0.5
 """Seconds that a step should take: what a user waits at most for a cancel, and half that long on
 average."""
 SMALLEST_STEP, LARGEST_STEP = 32, 2048
+CPU_BLOCK = 64
+"""Queries per block of attention on a CPU: 0.83 of the time of a whole step of 512 (measured)."""
 
 OnStep = Callable[[int], None]
 """Called after each step with the tokens done so far. Raises to cancel."""
@@ -87,13 +89,15 @@ def prefill(
 
     Whatever `on_step` raises leaves the cache with what was read until then.
     """
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
     done = 0
     while done < len(ids):
         begun = time.perf_counter()
         end = min(done + step.tokens, len(ids))
-        feed(model, cache, ids[done:end], None if positions is None else positions[done:end])
-        mx.eval([c.state for c in cache])
-        mx.clear_cache()
+        with seams.blocked_attention(CPU_BLOCK if on_cpu else None):
+            feed(model, cache, ids[done:end], None if positions is None else positions[done:end])
+            mx.eval([c.state for c in cache])
+        memory.release_spare()
         step.took(end - done, time.perf_counter() - begun)
         done = end
         on_step(done)

@@ -1,7 +1,7 @@
-"""The two places where we reach into MLX: explicit rotary positions, and seeing attention queries.
+"""The two places where we reach into MLX: rotary positions, and attention.
 
 `install()` replaces `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` by wrappers that do
-exactly what the originals do until one of the two context managers below is active. Every mlx-lm
+exactly what the originals do until one of the context managers below is active. Every mlx-lm
 architecture calls these two functions, so no per-architecture code is needed, and the model object
 is never touched.
 """
@@ -21,6 +21,7 @@ Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.arr
 
 _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
+_block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
 
 
 class SeamError(RuntimeError):
@@ -46,6 +47,20 @@ def observed_attention(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observer.reset(token)
+
+
+@contextmanager
+def blocked_attention(rows: int | None) -> Iterator[None]:
+    """Inside, causal attention runs in blocks of `rows` queries, each against the keys it can see.
+
+    The same result, without the half of a step's scores that the mask would throw away. It pays
+    where attention is not fused, as on a CPU. None changes nothing.
+    """
+    token = _block.set(rows)
+    try:
+        yield
+    finally:
+        _block.reset(token)
 
 
 def install() -> None:
@@ -74,11 +89,28 @@ def _positioned(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
 def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(attention)
     def observing(
-        q: mx.array, k: mx.array, v: mx.array, *args: Any, scale: float, **kwargs: Any
+        q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Any = None, **kwargs: Any
     ) -> mx.array:
         observer = _observer.get()
         if observer is not None:
-            observer(q, k, scale, kwargs.get("mask"), kwargs.get("sinks"))
-        return attention(q, k, v, *args, scale=scale, **kwargs)
+            observer(q, k, scale, mask, kwargs.get("sinks"))
+        block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
+        if block is None or queries <= block or not (isinstance(mask, str) and mask == "causal"):
+            return attention(q, k, v, scale=scale, mask=mask, **kwargs)
+        parts = []
+        for start in range(0, queries, block):
+            end = min(start + block, queries)
+            seen = slice(before + end)
+            parts.append(
+                attention(
+                    q[:, :, start:end],
+                    k[:, :, seen],
+                    v[:, :, seen],
+                    scale=scale,
+                    mask="causal",
+                    **kwargs,
+                )
+            )
+        return mx.concatenate(parts, axis=2)
 
     return observing

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -39,7 +40,8 @@ class Bridge:
             if self._announced:
                 return
             self._announced = True
-        self._receiver.post_message(EngineEvents())
+        with suppress(RuntimeError):  # the screen is gone; an engine that is closing still talks
+            self._receiver.post_message(EngineEvents())
 
     def wait(self) -> float:
         """Seconds the screen should let pass before it takes again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,10 @@ from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "tests/e2e/demo_screen.py"]
+TINY = [sys.executable, "tests/e2e/tiny_screen.py"]
 PROGRAM = [sys.executable, "-m", "app"]
 LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
+PAIR = ROOT / "assets" / "pair"
 PASTE_BYTES = 100 * 1024
 HOSTILE = "one \x1b[31m two \x1b\r three \x11 four \x03\x03 \x1b[A\x1b\r\n\x00\x0c five "
 
@@ -97,10 +98,35 @@ def test_a_narrow_terminal_shows_all_that_matters() -> None:
         terminal.wait_for("▸ read 2", "sparse", "31 tok/s")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("app.__main__") is None, reason="no app.__main__ yet")
+def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
+    """Reading, noise for an answer, trying another keep, stopping a full reading, leaving."""
+    with Terminal([*TINY, str(tmp_path)], folder=ROOT) as terminal:
+        terminal.wait_for("ready", "next: AUTO", seconds=60)
+        terminal.paste(document()[:6_000])
+        terminal.wait_for("Paste 1 · 6 KB")
+        terminal.press("C-g", "Enter")
+        terminal.type("What is it?")
+        terminal.press("Enter")
+        terminal.wait_for("next: SPARSE 20%", "tok/s", seconds=60)
+        terminal.press("C-g", "5", "0")
+        terminal.wait_for("would read 3,0", "kept · ", "✓ tokenise")
+        terminal.press("Enter")
+        terminal.wait_for("next: SPARSE 50%")
+        terminal.press("C-r")
+        terminal.wait_for("reading in full", seconds=60)
+        terminal.press("Escape")
+        terminal.wait_for("■ stopped", seconds=60)
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0")
+
+
+@pytest.mark.skipif(not (PAIR / "target").is_dir(), reason="the embedded pair is not here")
 def test_the_real_program_reads_100_kb_and_answers(tmp_path: Path) -> None:
     """The embedded pair: a question about a phrase is answered by the sentence that holds it."""
-    folders = {name: str(tmp_path / name) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    folders = {
+        name: str(tmp_path / name)
+        for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+    }
     with Terminal(PROGRAM, folder=ROOT, environment=folders) as terminal:
         terminal.wait_for("ready", seconds=60)
         terminal.paste(document())

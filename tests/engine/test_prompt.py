@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_segments_cover_the_prompt_and_hold_their_texts(
     borders = [(s.start, s.end) for s in prompt.segments]
     assert borders[0][0] == 0
     assert borders[-1][1] == len(prompt.ids)
-    assert all(a[1] == b[0] for a, b in zip(borders, borders[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(borders))
     assert _part(builder, prompt, SegmentKind.QUESTION) == [question]
     assert _part(builder, prompt, SegmentKind.DOCUMENT) == [t for t in documents if t]
     for segment in prompt.segments:

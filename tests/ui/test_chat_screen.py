@@ -26,6 +26,7 @@ from app.engine.messages import (
 )
 from app.ui.chat.compose import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
+from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (
     SMALL,
@@ -433,6 +434,19 @@ async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
         await until(pilot, lambda: isinstance(pilot.app.focused, ComposeBox))
 
 
+async def test_keys_typed_ahead_go_where_they_belong() -> None:
+    """All in one read, as over a slow line: the setter opens and closes before the text."""
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        driver = pilot.app._driver
+        assert driver is not None
+        for message in PasteSafeParser().feed("\x0735\rah\x1b[D\n\x1b[C?\rb"):
+            driver.process_message(message)
+        await until_shown(pilot, "next: SPARSE 35%", "▸ read", "❯ b")
+        assert [(ask.messages[-1].text, ask.keep) for ask in engine.asks] == [("a\nh?", 0.35)]
+
+
 async def test_moving_keep_reselects_on_the_last_turn() -> None:
     engine = FakeEngine(Story(answer="Short."))
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -550,15 +564,16 @@ async def test_the_transcript_follows_its_end_until_the_user_scrolls_up() -> Non
         assert transcript.scroll_y == place
 
 
-async def test_keys_at_random_break_nothing() -> None:
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_keys_at_random_break_nothing(seed: int) -> None:
     """Any order of all our keys, in all states of a turn."""
-    chooser = random.Random(7)
+    chooser = random.Random(seed)
     keys = ["enter", "escape", "ctrl+t", "ctrl+g", "ctrl+r", "up", "down", "a", "5", "backspace"]
     keys += ["tab", "shift+tab", "space", "pageup", "pagedown", "f1", "ctrl+j", "left", "right"]
     engine = FakeEngine(Story(answer="One. Two."), stepping=True)
     async with app_with(engine).run_test(size=(60, 20)) as pilot:
         await until_shown(pilot, "ready")
-        for _ in range(150):
+        for _ in range(60):
             await pilot.press(chooser.choice(keys))
             for _ in range(chooser.randrange(6)):
                 engine.advance()

@@ -12,6 +12,7 @@ from app.ui import figures
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.draw import ACCENT, BAD, DIM
 from app.ui.sanitize import sanitize_line
+from app.ui.words import ended, sentence
 
 MEMORY_CELLS = 6
 
@@ -85,12 +86,13 @@ class Opening(Widget):
         if loaded.draft is not None:
             lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
         if loaded.dense_only is not None:
-            reason = sanitize_line(loaded.dense_only)
+            reason = sanitize_line(ended(loaded.dense_only))
             lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
         self._set(lines + _hints())
 
     def show_failed(self, failed: Failed) -> None:
-        problem, advice = sanitize_line(failed.problem), sanitize_line(failed.advice)
+        problem = sanitize_line(ended(failed.problem))
+        advice = sanitize_line(sentence(failed.advice))
         self._set(
             [
                 Content.assemble(("✗ ", BAD), (problem, "bold")),

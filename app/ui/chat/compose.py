@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.ui.chat.chips import is_long
+from app.ui.keys import run_own_binding
 from app.ui.sanitize import sanitize
 
 
@@ -40,9 +41,27 @@ class ComposeBox(TextArea):
             id="compose.later",
             tooltip="On the last line: the question after",
         ),
-        Binding("backspace", "erase", show=False),
-        Binding("pageup", "screen.scroll_transcript(-1)", show=False),
-        Binding("pagedown", "screen.scroll_transcript(1)", show=False),
+        Binding(
+            "backspace",
+            "erase",
+            "Erase",
+            id="compose.erase",
+            tooltip="In an empty box: take the last paste away",
+        ),
+        Binding(
+            "pageup",
+            "screen.scroll_transcript(-1)",
+            "Scroll up",
+            id="compose.scroll_up",
+            tooltip="Scroll the conversation up",
+        ),
+        Binding(
+            "pagedown",
+            "screen.scroll_transcript(1)",
+            "Scroll down",
+            id="compose.scroll_down",
+            tooltip="Scroll it down; at its end it follows again",
+        ),
     ]
 
     @dataclass
@@ -100,9 +119,7 @@ class ComposeBox(TextArea):
         self.receive(event)
 
     async def _on_key(self, event: Key) -> None:
-        # TextArea would write a newline; our binding on Enter comes after the widget's own keys.
-        if event.key == "enter":
-            event.prevent_default()
+        await run_own_binding(self, event)
 
     def action_send(self) -> None:
         self.post_message(self.Sent(self.text))

@@ -39,6 +39,7 @@ from app.ui.keep.setter import KeepSetter
 from app.ui.keep.trial import KeepTrial
 from app.ui.pair import PairPaths
 from app.ui.prefill.draw import would_read
+from app.ui.words import ended, sentence
 
 TICK_SECONDS = 0.25
 WHOLE_TEXT_WORDS = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
@@ -187,7 +188,7 @@ class ChatScreen(Screen[None]):
         elif isinstance(event, Selected):
             self._reselected(turn, event)
         elif isinstance(event, Failed):
-            self.notice.say(f"{event.problem} {event.advice}")
+            self.notice.say(_in_words(event))
         return turn
 
     def _loaded(self, loaded: Loaded) -> None:
@@ -200,7 +201,7 @@ class ChatScreen(Screen[None]):
     def _failed_outside(self, failed: Failed) -> None:
         """Something that belongs to no turn: loading, before the pair was ready."""
         if self._ready:
-            self.notice.say(f"{failed.problem} {failed.advice}")
+            self.notice.say(_in_words(failed))
             return
         self._broken = True
         self.transcript.opening.show_failed(failed)
@@ -299,6 +300,8 @@ class ChatScreen(Screen[None]):
         self._show_hints()
 
     def action_set_keep(self) -> None:
+        if self.setter.display:
+            return
         last = self.conversation.last
         scored = last is not None and not self.busy and last.progress.scored
         self._trial.begin(last if scored else None)
@@ -316,7 +319,6 @@ class ChatScreen(Screen[None]):
         self._end_trial()
         self._suggest()
         self._show_hints()
-        self.set_focus(self.box)
 
     def _try_keep(self, keep: float) -> None:
         if not self.busy and (request := self._trial.move(keep)) is not None:
@@ -361,3 +363,7 @@ class ChatScreen(Screen[None]):
     def action_scroll_transcript(self, pages: int) -> None:
         scroll = self.transcript.scroll_page_down if pages > 0 else self.transcript.scroll_page_up
         scroll(animate=False)
+
+
+def _in_words(failed: Failed) -> str:
+    return f"{ended(failed.problem)} {sentence(failed.advice)}"

@@ -15,6 +15,7 @@ from app.ui.chat.conversation import Question, Turn, TurnState
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.sanitize import sanitize, sanitize_line
+from app.ui.words import ended, sentence
 
 
 def answer_parser() -> MarkdownIt:
@@ -107,9 +108,9 @@ def _ending(turn: Turn) -> Content | None:
     if turn.failure is not None:
         return Content.assemble(
             ("✗ ", "$error"),
-            (sanitize_line(turn.failure.problem), "bold"),
+            (sanitize_line(ended(turn.failure.problem)), "bold"),
             "\n  ",
-            (sanitize_line(turn.failure.advice), "$ink-dim"),
+            (sanitize_line(sentence(turn.failure.advice)), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
         )
     if turn.ended is Ended.CANCELLED and turn.text:

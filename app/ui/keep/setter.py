@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from app.ui import figures
 from app.ui.keep.bar import keep_bar
+from app.ui.keys import pass_on, run_own_binding
 
 LEAST, MOST = 1, 100
 
@@ -28,8 +29,8 @@ class KeepSetter(Widget, can_focus=True):
         Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent more"),
         Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
         Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
-        Binding("backspace", "erase", show=False),
         Binding("escape", "leave", "Leave", id="keep.leave", tooltip="Leave keep as it was"),
+        Binding("backspace", "erase", show=False),
     ]
 
     value: reactive[int] = reactive(20, layout=False)
@@ -51,11 +52,15 @@ class KeepSetter(Widget, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self._digits = ""
+        self._opened_from: Widget | None = None
 
     def open(self, keep: float) -> None:
+        if self.display:
+            return
         self._digits = ""
         self.meaning = ""
         self.value = min(MOST, max(LEAST, round(keep * 100)))
+        self._opened_from = self.screen.focused
         self.display = True
         self.screen.set_focus(self)
 
@@ -73,14 +78,15 @@ class KeepSetter(Widget, can_focus=True):
         lines = (first, second)
         return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys typed ahead may still arrive here just after it was closed."""
-        return self.display
-
-    def on_key(self, event: Key) -> None:
-        if self.display and event.character is not None and event.character in "0123456789":
+    async def on_key(self, event: Key) -> None:
+        if not self.display:  # typed ahead of the closing
+            if self._opened_from is not None:
+                pass_on(event, self._opened_from)
+        elif event.character is not None and event.character in "0123456789":
             event.stop()
             self._type(event.character)
+        else:
+            await run_own_binding(self, event)
 
     def on_blur(self) -> None:
         if self.display:
@@ -119,4 +125,6 @@ class KeepSetter(Widget, can_focus=True):
 
     def _close(self, message: Left) -> None:
         self.display = False
+        if self.has_focus:
+            self.screen.set_focus(self._opened_from)
         self.post_message(message)

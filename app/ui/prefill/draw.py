@@ -11,8 +11,9 @@ from app.ui import figures
 from app.ui.keep.bar import keep_bar
 from app.ui.prefill import strip
 from app.ui.prefill.figures_line import figures_line
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.progress import PhaseStatus, ReadingProgress
 from app.ui.sanitize import sanitize_line
+from app.ui.words import ended
 
 INDENT = "  "
 LABEL_WIDTH = 20
@@ -98,7 +99,7 @@ def _clock(state: ReadingProgress, page: Page) -> Content:
 
 
 def _fallback(reason: str, page: Page) -> list[Content]:
-    text = f"! read in full instead: {sanitize_line(reason)}"
+    text = f"! {sanitize_line(ended(reason))}"
     wrapped = Content(text).wrap(max(10, page.width - len(INDENT)))
     return [Content.assemble(INDENT, line.stylize(ACCENT)) for line in wrapped]
 
@@ -132,24 +133,37 @@ def _flow(parts: list[Content], width: int) -> list[Content]:
 
 
 def _phase(state: ReadingProgress, phase: Phase, detail: int) -> Content:
+    """One phase. `detail` 0 is its mark alone, 1 with its name, 2 and its time, 3 and tokens."""
+    name = f" {phase.value}" if detail else ""
+    match state.status(phase):
+        case PhaseStatus.WAITING:
+            return Content.styled(f"·{name}", FAINT)
+        case PhaseStatus.RUNNING:
+            return Content.assemble(("▶ ", ACCENT), (phase.value + _amount(state, phase), "bold"))
+        case PhaseStatus.DONE:
+            return Content.assemble(("✓", ACCENT), (name + _result(state, phase, detail), DIM))
+        case PhaseStatus.CUT:
+            return Content.assemble(("■", DIM), (name, DIM))
+        case PhaseStatus.FAILED:
+            return Content.assemble(("✗", BAD), (name, DIM))
+
+
+def _amount(state: ReadingProgress, phase: Phase) -> str:
+    """How far a running phase has come."""
+    if phase is Phase.DECODE:
+        return f" {state.written}"
+    progress = state.phases[phase]
+    return f" {figures.progress(progress.done, progress.total)}" if progress.total else ""
+
+
+def _result(state: ReadingProgress, phase: Phase, detail: int) -> str:
+    words = ""
     progress = state.phases.get(phase)
-    if progress is None:
-        return Content.styled(f"· {phase.value}" if detail else "·", FAINT)
-    if progress.finished or (state.over and phase is Phase.DECODE):
-        words = [phase.value] if detail else []
-        if detail >= 3 and phase in (Phase.SCORE, Phase.PREFILL):
-            words.append(figures.short_count(progress.total))
-        if detail >= 2 and progress.elapsed >= BRIEF:
-            words.append(figures.seconds(progress.elapsed))
-        return Content.assemble(("✓", ACCENT), (" " + " ".join(words) if words else "", DIM))
-    if phase is state.running:
-        known = f" {_amount(phase, progress.done, progress.total)}" if progress.total else ""
-        return Content.assemble(("▶ ", ACCENT), (phase.value + known, "bold"))
-    return Content.assemble(("✗ ", BAD), (phase.value, DIM)) if detail else Content.styled("✗", BAD)
-
-
-def _amount(phase: Phase, done: int, total: int) -> str:
-    return str(done) if phase is Phase.DECODE else figures.progress(done, total)
+    if detail >= 3 and progress is not None and phase in (Phase.SCORE, Phase.PREFILL):
+        words += f" {figures.short_count(progress.total)}"
+    if detail >= 2 and state.seconds(phase) >= BRIEF:
+        words += f" {figures.seconds(state.seconds(phase))}"
+    return words
 
 
 def _finished(state: ReadingProgress, phase: Phase) -> bool:
@@ -183,7 +197,8 @@ def _heat(state: ReadingProgress, page: Page) -> Content:
     width = page.strip_width
     importance = state.importance
     if importance is not None:
-        complete = importance.observed >= importance.to_observe
+        # It may end early, at the end of text. Then there is a selection all the same.
+        complete = importance.observed >= importance.to_observe or state.selected is not None
         row = strip.heat_row(importance.buckets, width, complete)
         label = "importance"
         if not complete:
@@ -243,7 +258,7 @@ def _afterwards(state: ReadingProgress, page: Page) -> list[Content]:
     lines = []
     if reason:
         room = max(10, page.width - len(INDENT))
-        wrapped = Content(f"why: {sanitize_line(reason)}").wrap(room)
+        wrapped = Content(f"why: {sanitize_line(ended(reason))}").wrap(room)
         lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
     if state.statistics is not None:
         peak = f"peak memory {figures.gigabytes(state.statistics.peak_bytes)} GB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from app.engine.messages import (
     Ended,
@@ -17,6 +18,7 @@ from app.engine.messages import (
     Reading,
     Selected,
     Statistics,
+    Token,
 )
 
 SPARSE_PHASES = (
@@ -28,6 +30,16 @@ SPARSE_PHASES = (
     Phase.DECODE,
 )
 DENSE_PHASES = (Phase.TOKENISE, Phase.PREFILL, Phase.DECODE)
+DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
+
+
+class PhaseStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    CUT = "cut"
+    """Stopped by the user."""
+    FAILED = "failed"
 
 
 @dataclass
@@ -45,6 +57,8 @@ class ReadingProgress:
     preview: Selected | None = None
     fallback: str | None = None
     statistics: Statistics | None = None
+    written: int = 0
+    """Tokens of the answer so far."""
     ended: Ended | None = None
     failed: bool = False
 
@@ -61,6 +75,8 @@ class ReadingProgress:
                 self.preview = event
             case Selected():
                 self.selected = event
+            case Token():
+                self.written += len(event.ids)
             case FellBack():
                 self.fallback = event.reason
             case Finished():
@@ -105,13 +121,47 @@ class ReadingProgress:
         return self.planned.keep if self.planned else self.asked_keep
 
     @property
+    def latest(self) -> Phase | None:
+        """The last phase that has begun."""
+        return next((phase for phase in reversed(Phase) if phase in self.phases), None)
+
+    @property
     def running(self) -> Phase | None:
-        """The phase under way, None before the first one and after the last."""
-        if self.over:
-            return None
-        begun = [phase for phase in Phase if phase in self.phases]
-        unfinished = [phase for phase in begun if not self.phases[phase].finished]
-        return unfinished[-1] if unfinished else None
+        """The phase under way, None before the first one and between two."""
+        latest = self.latest
+        return latest if latest and self.status(latest) is PhaseStatus.RUNNING else None
+
+    def status(self, phase: Phase) -> PhaseStatus:
+        """A phase may be too short to be reported, and may end before its total (a lookahead at
+        the end of text, an answer): then the beginning of a later one tells that it is done."""
+        progress, latest = self.phases.get(phase), self.latest
+        later_began = latest is not None and list(Phase).index(latest) > list(Phase).index(phase)
+        if progress is not None and progress.finished:
+            return PhaseStatus.DONE
+        if progress is not None and self.fallback is not None and phase in DRAFT_PHASES:
+            return PhaseStatus.FAILED
+        if later_began or (phase is Phase.TOKENISE and self.planned is not None):
+            return PhaseStatus.DONE
+        if progress is None:
+            return PhaseStatus.WAITING
+        return self._status_of_latest()
+
+    def _status_of_latest(self) -> PhaseStatus:
+        if self.failed:
+            return PhaseStatus.FAILED
+        if self.ended is None:
+            return PhaseStatus.RUNNING
+        return PhaseStatus.CUT if self.ended is Ended.CANCELLED else PhaseStatus.DONE
+
+    def seconds(self, phase: Phase) -> float:
+        """How long a phase took: by the figures at the end, before that by its last report."""
+        if self.statistics is not None:
+            if phase is Phase.DECODE:
+                return self.statistics.decode_seconds
+            times = {time.phase: time.seconds for time in self.statistics.phases}
+            if phase in times:
+                return times[phase]
+        return self.phases[phase].elapsed if phase in self.phases else 0.0
 
     def elapsed(self, now: float) -> float:
         return (self.stopped_at if self.stopped_at is not None else now) - self.started

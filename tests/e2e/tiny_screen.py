@@ -1,0 +1,24 @@
+"""The screen on the real engine, with two tiny models of random weights: what it answers is noise,
+control characters among it.
+
+python tests/e2e/tiny_screen.py FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from app.engine.engine import MlxEngine
+from app.engine.messages import Sampling
+from app.ui.app import PairPaths, SpecchatApp
+from tests import tiny
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    target = tiny.save(folder / "target", "qwen3", 0, max_position_embeddings=200_000)
+    draft = tiny.save(folder / "draft", "qwen3", 1, max_position_embeddings=200_000)
+    pair = PairPaths(str(target), str(draft))
+    SpecchatApp(MlxEngine(), pair, sampling=Sampling(max_tokens=200, temperature=1.0, seed=1)).run()

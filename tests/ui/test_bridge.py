@@ -1,0 +1,95 @@
+"""From the engine's thread to the screen: nothing is lost, little is drawn, nobody waits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from app.engine.messages import Closed, Token
+from app.ui.bridge import FLUSH_SECONDS, Bridge
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import SMALL, app_with, ask, until, until_shown
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
+    words = [f"word{number} " for number in range(3_000)]
+    engine = FakeEngine(stepping=True)
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        takes: list[float] = []
+        take = app.chat._bridge.take
+
+        def counted() -> list[object]:
+            takes.append(time.monotonic())
+            return list(take())
+
+        app.chat._bridge.take = counted  # type: ignore[method-assign, assignment]
+        listener = app.chat._bridge.listener
+
+        def flood() -> None:
+            for number, word in enumerate(words):
+                listener(Token(1, (number,), word))
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        turn = app.chat.conversation.turns[0]
+        await until(pilot, lambda: len(turn.generated_ids) == len(words))
+        thread.join()
+        assert turn.text == "".join(words)
+        assert turn.generated_ids == tuple(range(len(words)))
+        assert all(b - a >= FLUSH_SECONDS * 0.9 for a, b in pairwise(takes))
+
+
+@pytest.mark.asyncio
+async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
+    engine = FakeEngine(Story(answer="Done."))
+    engine.start_thread(lambda event: 0.0)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read", "Done.")
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_talks_after_the_screen_is_gone_is_not_disturbed() -> None:
+    engine = FakeEngine()
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+    app.chat._bridge.listener(Closed())
+
+
+def test_a_bridge_gives_each_event_once() -> None:
+    class Receiver:
+        posted = 0
+
+        def post_message(self, message: object) -> None:
+            self.posted += 1
+
+    receiver = Receiver()
+    bridge = Bridge(receiver)  # type: ignore[arg-type]
+    for number in range(5):
+        bridge.listener(Token(1, (number,), ""))
+    assert receiver.posted == 1
+    assert len(bridge.take()) == 5
+    assert bridge.take() == []
+    bridge.listener(Closed())
+    assert receiver.posted == 2
+
+
+def test_the_screens_never_import_mlx() -> None:
+    program = "import sys, app.ui.app, app.ui.terminal.driver; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    modules = done.stdout.decode().split()
+    assert "app.engine.messages" in modules
+    assert not [name for name in modules if name.split(".")[0] in ("mlx", "mlx_lm", "numpy")]
+    ours = [name for name in modules if name.startswith("app.engine.")]
+    assert ours == ["app.engine.messages"]
