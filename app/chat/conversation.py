@@ -1,19 +1,27 @@
-"""A conversation in memory: what has been said, and the next question as an `Ask`."""
+"""A conversation in memory: turns, what waits, and what an `Ask` contains.
+
+The one place that decides which earlier turns the engine sees. Both the screen and the command line
+stand on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from app.engine.messages import (
     DEFAULT_KEEP,
     Ask,
     Document,
     Ended,
+    Event,
+    Failed,
     Finished,
     Message,
     Mode,
     Role,
     Sampling,
+    Token,
 )
 from app.errors import UserError
 
@@ -22,41 +30,118 @@ class QuestionError(UserError):
     """What was asked cannot be sent."""
 
 
-class Conversation:
-    """Messages in order. A turn's question and answer join them once the turn is over."""
+class TurnState(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
-    def __init__(self) -> None:
-        self.messages: tuple[Message, ...] = ()
-        self._turn = 0
-        self._asked: Message | None = None
 
-    def ask(
-        self,
-        question: str,
-        documents: Sequence[Document] = (),
-        mode: Mode = Mode.AUTO,
-        keep: float = DEFAULT_KEEP,
-        sampling: Sampling | None = None,
-    ) -> Ask:
-        """The command for the next turn. Raises QuestionError."""
-        sampling = sampling or Sampling()
-        if not question.strip():
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the user asks, and how it is to be read."""
+
+    text: str
+    documents: tuple[Document, ...] = ()
+    mode: Mode = Mode.AUTO
+    keep: float = DEFAULT_KEEP
+
+    @property
+    def message(self) -> Message:
+        return Message(Role.USER, self.text, self.documents)
+
+    def check(self) -> None:
+        """Raise QuestionError when there is nothing to ask, or keep is no fraction."""
+        if not self.text.strip():
             raise QuestionError("The question is empty", "type what you want to know")
-        if not 0.0 <= keep <= 1.0:
-            raise QuestionError(f"keep {keep:g} is out of range", "give a fraction between 0 and 1")
-        if sampling.max_tokens < 1:
-            raise QuestionError("An answer needs at least one token", "allow 1 token or more")
-        if not sampling.temperature >= 0:
-            raise QuestionError(f"{sampling.temperature:g} is no temperature", "give 0 or more")
-        self._turn += 1
-        self._asked = Message(Role.USER, question, tuple(documents))
-        return Ask(self._turn, (*self.messages, self._asked), mode, keep, sampling)
+        if not 0.0 <= self.keep <= 1.0:
+            raise QuestionError(
+                f"keep {self.keep:g} is out of range", "give a fraction between 0 and 1"
+            )
 
-    def finished(self, event: Finished) -> None:
-        """Take the answer up. A turn cancelled before its first token leaves no trace."""
-        if event.turn != self._turn or self._asked is None:
-            return
-        if event.ended is not Ended.CANCELLED or event.generated_ids:
-            answer = Message(Role.ASSISTANT, event.text, token_ids=event.generated_ids)
-            self.messages = (*self.messages, self._asked, answer)
-        self._asked = None
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise QuestionError for figures that no answer can be sampled with."""
+    if sampling.max_tokens < 1:
+        raise QuestionError("An answer needs at least one token", "allow 1 token or more")
+    if not sampling.temperature >= 0:
+        raise QuestionError(f"{sampling.temperature:g} is no temperature", "give 0 or more")
+
+
+@dataclass
+class Turn:
+    """One question and what became of it."""
+
+    number: int
+    question: Question
+    state: TurnState = TurnState.RUNNING
+    text: str = ""
+    generated_ids: tuple[int, ...] = ()
+    ended: Ended | None = None
+    failure: Failed | None = None
+    asked_again: bool = False
+    """A later turn asks the same question anew and takes this one's place."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether later questions are asked with this turn before them. A failed one is left out:
+        what made it fail (a prompt too long, say) would make every later one fail too."""
+        return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.asked_again
+
+    @property
+    def messages(self) -> tuple[Message, Message]:
+        """Question and answer. An answer that was stopped before its first word is an empty one,
+        so that roles keep alternating, as most chat templates demand."""
+        answer = Message(Role.ASSISTANT, self.text, token_ids=self.generated_ids)
+        return self.question.message, answer
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of this turn."""
+        match event:
+            case Token():
+                self.text += event.text
+                self.generated_ids += event.ids
+            case Finished():
+                cancelled = event.ended is Ended.CANCELLED
+                self.state = TurnState.STOPPED if cancelled else TurnState.DONE
+                self.text = event.text
+                self.generated_ids = event.generated_ids
+                self.ended = event.ended
+            case Failed():
+                self.state = TurnState.FAILED
+                self.failure = event
+            case _:
+                pass
+
+
+@dataclass
+class Conversation:
+    """All turns so far, and at most one question that waits for its turn."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    turns: list[Turn] = field(default_factory=list)
+    queued: Question | None = None
+
+    @property
+    def last(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def running(self) -> Turn | None:
+        last = self.last
+        return last if last is not None and last.state is TurnState.RUNNING else None
+
+    def begin(self, question: Question) -> tuple[Turn, Ask]:
+        """A new turn, and the command that asks the engine for it."""
+        earlier = [message for turn in self.turns if turn.counts for message in turn.messages]
+        turn = Turn(len(self.turns) + 1, question)
+        self.turns.append(turn)
+        messages = (*earlier, question.message)
+        return turn, Ask(turn.number, messages, question.mode, question.keep, self.sampling)
+
+    def find(self, number: int) -> Turn | None:
+        return next((turn for turn in reversed(self.turns) if turn.number == number), None)
+
+    def take_queued(self) -> Question | None:
+        question, self.queued = self.queued, None
+        return question

@@ -18,10 +18,16 @@ def pair(target: str = EMBEDDED, draft: str | None = None) -> Load:
     target_folder = locate(target)
     check_model(target_folder)
     if draft is None:
-        return Load(str(target_folder))
+        return Load(str(target_folder), shown_as=(_shown(target), ""))
     draft_folder = locate(draft, draft=True)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)
     if difference is not None:
         raise ModelError(difference.rstrip("."), "choose a draft of the target's own family")
-    return Load(str(target_folder), str(draft_folder))
+    shown = (_shown(target), "its draft" if draft == target else _shown(draft))
+    return Load(str(target_folder), str(draft_folder), shown)
+
+
+def _shown(name: str) -> str:
+    """A repository without its owner, a folder without its path, `embedded` as it is."""
+    return name.rstrip("/").rpartition("/")[2] or name

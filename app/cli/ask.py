@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from app.chat.conversation import Conversation
+from app.chat.conversation import Conversation, Question, check_sampling
 from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.main import INTERRUPTED
@@ -33,7 +33,7 @@ def ask(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything that can be checked is checked before a model loads."""
     command = _command(options)
     models = pair(options.target, options.draft)
-    report: Report | JsonLines = JsonLines() if options.json else Report(command, options.map)
+    report = JsonLines() if options.json else Report(command, options.map)
     with Session() as session:
         report.show(session.load(models))
         interrupted = False
@@ -51,12 +51,14 @@ def _command(options: argparse.Namespace) -> Ask:
     elif options.keep is not None:
         mode, keep = Mode.SPARSE, options.keep
     sampling = Sampling(options.max_tokens, options.temp, seed=options.seed)
-    conversation = Conversation()
-    conversation.ask(options.question, (), mode, keep, sampling)  # refuse bad figures before I/O
+    check_sampling(sampling)
+    question = Question(options.question, (), mode, keep)
+    question.check()
     gathered = read(options.files, sys.stdin.buffer)
     for skipped in gathered.skipped:
         sys.stderr.write(f"Skipped {skipped.path}: {skipped.reason}\n")
-    return conversation.ask(options.question, gathered.documents, mode, keep, sampling)
+    question = dataclasses.replace(question, documents=gathered.documents)
+    return Conversation(sampling).begin(question)[1]
 
 
 def _interruptible(session: Session, command: Ask) -> Iterator[Event]:

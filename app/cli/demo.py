@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from app.chat.conversation import Conversation
+from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.report import Report
@@ -34,7 +34,7 @@ def demo(picture: str | None = None) -> int:
 
 
 def _ask(document: Document, mode: Mode) -> Ask:
-    return Conversation().ask(QUESTION, [document], mode, KEEP)
+    return Conversation().begin(Question(QUESTION, (document,), mode, KEEP))[1]
 
 
 def _answer(session: Session, command: Ask, title: str) -> tuple[Report, Statistics]:

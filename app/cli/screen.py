@@ -14,8 +14,8 @@ def screen(target: str, draft: str | None) -> int:
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
-    from app.ui.app import PairPaths, SpecchatApp
+    from app.ui.app import SpecchatApp
 
-    app = SpecchatApp(MlxEngine(), PairPaths(models.target, models.draft))
+    app = SpecchatApp(MlxEngine(), models)
     app.run()
     return app.return_code or 0

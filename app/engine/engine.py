@@ -105,7 +105,7 @@ class MlxEngine:
 
         begun = time.perf_counter()
         self._free()
-        pair = self._pair = load_pair(command.target, command.draft)
+        pair = self._pair = load_pair(command)
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
         self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds))

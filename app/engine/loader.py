@@ -15,7 +15,7 @@ from mlx_lm.utils import load
 
 from app.engine import memory, seams
 from app.engine.caches import UnsupportedCache, WindowedCache, layers
-from app.engine.messages import ModelInfo
+from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder
 
@@ -43,28 +43,29 @@ class Pair:
     prompts: PromptBuilder
 
 
-def load_pair(target: str, draft: str | None) -> Pair:
+def load_pair(command: Load) -> Pair:
     """Load from folders and probe. Raises LoadError, PromptError or NotEnoughMemory."""
-    loaded = load_one(target)
+    target_name, draft_name = command.names
+    loaded = load_one(command.target, target_name)
     prompts = PromptBuilder(loaded.tokenizer)
-    if draft is None:
+    if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
-    reader = load_one(draft)
+    reader = load_one(command.draft, draft_name)
     refusal = probe(loaded.model, loaded.info.context)
     return Pair(loaded, reader, refusal, prompts)
 
 
-def load_one(folder: str) -> LoadedModel:
+def load_one(folder: str, name: str) -> LoadedModel:
     path = Path(folder)
     weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
-    memory.check_fits(f"Loading {path.name}", weights)
+    memory.check_fits(f"Loading {name}", weights)
     try:
         model, tokenizer, config = load(str(path), return_config=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
     # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
     mx.eval(model.state)
-    return LoadedModel(model, tokenizer, _info(path, model, config), _bytes_per_token(path, model))
+    return LoadedModel(model, tokenizer, _info(name, model, config), _bytes_per_token(path, model))
 
 
 def _bytes_per_token(path: Path, model: Any) -> float:
@@ -76,11 +77,11 @@ def _bytes_per_token(path: Path, model: Any) -> float:
     return memory.bytes_per_token(cache)
 
 
-def _info(path: Path, model: Any, config: dict[str, Any]) -> ModelInfo:
+def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
     arrays = _arrays(model)
     text = config.get("text_config") or config
     return ModelInfo(
-        name=path.name,
+        name=name,
         architecture=str(config.get("model_type", "unknown")),
         parameters=sum(a.size for a in arrays),
         bytes=sum(a.nbytes for a in arrays),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePath
 from typing import Protocol
 
 
@@ -65,12 +66,25 @@ class Sampling:
     seed: int | None = None
 
 
+def _last_part(path: str) -> str:
+    return PurePath(path).name
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a pair from two model folders. Without a draft the target reads densely."""
+    """Load a pair from two model folders. Without a draft the target reads densely.
+
+    `shown_as` names the two on the screen; without it they are named by their folders.
+    """
 
     target: str
     draft: str | None = None
+    shown_as: tuple[str, str] | None = None
+
+    @property
+    def names(self) -> tuple[str, str | None]:
+        target, draft = self.shown_as or (_last_part(self.target), _last_part(self.draft or ""))
+        return target, draft if self.draft else None
 
 
 @dataclass(frozen=True, slots=True)

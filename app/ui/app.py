@@ -13,24 +13,21 @@ from textual.driver import Driver
 from textual.screen import Screen
 from textual.widgets import TextArea
 
-from app.engine.messages import DEFAULT_KEEP, Close, Engine, Sampling
+from app.engine.messages import DEFAULT_KEEP, Close, Engine, Load, Sampling
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
 from app.ui.help.screen import HelpScreen
 from app.ui.keep.setter import KeepSetter
-from app.ui.pair import PairPaths
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.theme import THEME_NAME, specchat_theme
-
-__all__ = ["PairPaths", "SpecchatApp"]
 
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 
 
 class SpecchatApp(App[None]):
-    """`SpecchatApp(engine, PairPaths(target, draft)).run()`: from the first drawing to `Close`."""
+    """`SpecchatApp(engine, Load(target, draft)).run()`: from the first drawing to `Close`."""
 
     TITLE = "specchat"
     ENABLE_COMMAND_PALETTE = False
@@ -56,7 +53,7 @@ class SpecchatApp(App[None]):
     def __init__(
         self,
         engine: Engine,
-        pair: PairPaths,
+        load: Load,
         *,
         default_keep: float = DEFAULT_KEEP,
         sampling: Sampling | None = None,
@@ -69,7 +66,7 @@ class SpecchatApp(App[None]):
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
-        self.chat = ChatScreen(engine, pair, default_keep, sampling or Sampling(), clock)
+        self.chat = ChatScreen(engine, load, default_keep, sampling or Sampling(), clock)
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.engine.messages import Event, Failed, ImportanceMap, Phase, PhaseProgress, Token
-from app.ui.app import PairPaths, SpecchatApp
+from app.engine.messages import Event, Failed, ImportanceMap, Load, Phase, PhaseProgress, Token
+from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, LoadStory, Story
 
 
@@ -43,4 +43,4 @@ def engine(flags: list[str]) -> FakeEngine:
 if __name__ == "__main__":
     fake = engine(sys.argv[1:])
     fake.start_thread(pace)
-    SpecchatApp(fake, PairPaths("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit")).run()
+    SpecchatApp(fake, Load("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit")).run()

@@ -12,13 +12,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.engine.engine import MlxEngine
-from app.engine.messages import Sampling
-from app.ui.app import PairPaths, SpecchatApp
+from app.engine.messages import Load, Sampling
+from app.ui.app import SpecchatApp
 from tests import tiny
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     target = tiny.save(folder / "target", "qwen3", 0, max_position_embeddings=200_000)
     draft = tiny.save(folder / "draft", "qwen3", 1, max_position_embeddings=200_000)
-    pair = PairPaths(str(target), str(draft))
+    pair = Load(str(target), str(draft))
     SpecchatApp(MlxEngine(), pair, sampling=Sampling(max_tokens=200, temperature=1.0, seed=1)).run()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from textual.events import Paste
 from textual.pilot import Pilot
 
-from app.ui.app import PairPaths, SpecchatApp
+from app.engine.messages import Load
+from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 
 WAIT_SECONDS = 5.0
@@ -16,7 +17,7 @@ SMALL = (80, 24)
 
 
 def app_with(engine: FakeEngine) -> SpecchatApp:
-    return SpecchatApp(engine, PairPaths("models/target-model", "models/draft-model"))
+    return SpecchatApp(engine, Load("models/target-model", "models/draft-model"))
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:

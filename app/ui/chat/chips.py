@@ -35,7 +35,10 @@ class Paste:
 
     @property
     def document(self) -> Document:
-        return Document(f"paste-{self.number}.txt", self.text)
+        """For the model. Terminals send a carriage return for every line end of a paste; a text
+        that has no other line ends gets its newlines back."""
+        text = self.text if "\n" in self.text else self.text.replace("\r", "\n")
+        return Document(f"paste-{self.number}.txt", text)
 
     @property
     def label(self) -> str:

@@ -14,6 +14,7 @@ from textual.events import Paste
 from textual.screen import Screen
 from textual.widgets import Static, TextArea
 
+from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.engine.messages import (
     Cancel,
     Closed,
@@ -31,13 +32,11 @@ from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.bars import Footer, Header, Notice
 from app.ui.chat.chips import Chips
 from app.ui.chat.compose import ComposeBox
-from app.ui.chat.conversation import Conversation, Question, Turn, TurnState
 from app.ui.chat.transcript import Transcript
 from app.ui.clock import Clock
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.setter import KeepSetter
 from app.ui.keep.trial import KeepTrial
-from app.ui.pair import PairPaths
 from app.ui.prefill.draw import would_read
 from app.ui.words import ended, sentence
 
@@ -75,11 +74,11 @@ class ChatScreen(Screen[None]):
     ]
 
     def __init__(
-        self, engine: Engine, pair: PairPaths, keep: float, sampling: Sampling, clock: Clock
+        self, engine: Engine, load: Load, keep: float, sampling: Sampling, clock: Clock
     ) -> None:
         super().__init__()
         self._engine = engine
-        self._pair = pair
+        self._load = load
         self._clock = clock
         self._bridge = Bridge(self)
         self.conversation = Conversation(sampling)
@@ -88,7 +87,7 @@ class ChatScreen(Screen[None]):
         self._ready = False
         self._broken = False
         self._load_started = clock()
-        self.header = Header(pair.target_name, pair.draft_name)
+        self.header = Header(*load.names)
         self.transcript = Transcript(clock)
         self.notice = Notice()
         self.chips = Chips()
@@ -119,11 +118,11 @@ class ChatScreen(Screen[None]):
     def _start_engine(self) -> None:
         """Only after the first drawing: loading must not delay it."""
         self._engine.listen(self._bridge.listener)
-        self._engine.send(Load(self._pair.target, self._pair.draft))
+        self._engine.send(self._load)
 
     def _tick(self) -> None:
         if self.conversation.running is not None:
-            self.transcript.tick(self.conversation.running)
+            self.transcript.view(self.conversation.running).tick()
         elif not self._ready and not self._broken:
             self.transcript.opening.show_loading(self._clock() - self._load_started)
 
@@ -160,7 +159,7 @@ class ChatScreen(Screen[None]):
             if turn is not None:
                 touched[turn.number] = turn
         for turn in touched.values():
-            await self.transcript.update_turn(turn)
+            await self.transcript.view(turn).update_turn()
             if turn.state is not TurnState.RUNNING and turn is self.conversation.last:
                 await self._turn_over(turn)
 
@@ -184,7 +183,7 @@ class ChatScreen(Screen[None]):
         if turn is None:
             return None
         if turn.state is TurnState.RUNNING:
-            turn.apply(event, self._clock())
+            self.transcript.view(turn).apply(event)
         elif isinstance(event, Selected):
             self._reselected(turn, event)
         elif isinstance(event, Failed):
@@ -248,7 +247,7 @@ class ChatScreen(Screen[None]):
 
     async def _ask(self, question: Question) -> None:
         self._end_trial()
-        turn, ask = self.conversation.begin(question, self._clock())
+        turn, ask = self.conversation.begin(question)
         await self.transcript.add_turn(turn)
         self._engine.send(ask)
         self._show_hints()
@@ -302,9 +301,12 @@ class ChatScreen(Screen[None]):
     def action_set_keep(self) -> None:
         if self.setter.display:
             return
-        last = self.conversation.last
-        scored = last is not None and not self.busy and last.progress.scored
-        self._trial.begin(last if scored else None)
+        last = None if self.busy else self.conversation.last
+        progress = self.transcript.view(last).progress if last is not None else None
+        if last is not None and progress is not None and progress.scored:
+            self._trial.begin(last.number, progress)
+        else:
+            self._trial.begin(None, None)
         self.setter.open(self.next_mode.keep)
         self._try_keep(self.next_mode.keep)
 
@@ -325,16 +327,16 @@ class ChatScreen(Screen[None]):
             self._engine.send(request)
 
     def _reselected(self, turn: Turn, selected: Selected) -> None:
-        request = self._trial.answered(turn, selected)
-        if turn.progress.preview is not None:
+        request = self._trial.answered(selected)
+        if self.transcript.view(turn).progress.preview is not None:
             self.setter.meaning = would_read(selected)
         if request is not None:
             self._engine.send(request)
 
     def _end_trial(self) -> None:
-        turn = self._trial.end()
-        if turn is not None:
-            self.transcript.tick(turn)
+        last = self.conversation.last
+        if self._trial.end() and last is not None:
+            self.transcript.view(last).tick()
             self.transcript.anchor()
 
     # -------------------------------------------------------------------------- the compose box

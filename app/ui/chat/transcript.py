@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
+from app.chat.conversation import Question, Turn
 from app.ui.chat.bars import Opening
-from app.ui.chat.conversation import Question, Turn
 from app.ui.chat.turn_view import QuestionView, TurnView
 from app.ui.clock import Clock
 
@@ -42,12 +42,6 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.mount(self._waiting)
             self.anchor()
 
-    async def update_turn(self, turn: Turn) -> None:
-        view = self._views.get(turn.number)
-        if view is not None:
-            await view.update_turn()
-
-    def tick(self, turn: Turn) -> None:
-        view = self._views.get(turn.number)
-        if view is not None:
-            view.tick()
+    def view(self, turn: Turn) -> TurnView:
+        """The view of a turn that was added."""
+        return self._views[turn.number]

@@ -9,11 +9,12 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Markdown, Static
 
-from app.engine.messages import Document, Ended
+from app.chat.conversation import Question, Turn, TurnState
+from app.engine.messages import Document, Ended, Event
 from app.ui.chat.chips import describe
-from app.ui.chat.conversation import Question, Turn, TurnState
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
+from app.ui.prefill.progress import ReadingProgress
 from app.ui.sanitize import sanitize, sanitize_line
 from app.ui.words import ended, sentence
 
@@ -60,7 +61,9 @@ class TurnView(Vertical):
     def __init__(self, turn: Turn, clock: Clock) -> None:
         super().__init__(classes="turn")
         self.turn = turn
-        self.panel = PrefillPanel(turn.progress, clock)
+        self.progress = ReadingProgress(turn.question.keep, started=clock())
+        self.panel = PrefillPanel(self.progress, clock)
+        self._clock = clock
         self._answer = Markdown(parser_factory=answer_parser, open_links=False)
         self._note = Static("", markup=False, classes="note")
         self._written = 0
@@ -76,6 +79,11 @@ class TurnView(Vertical):
     def on_mount(self) -> None:
         self._note.display = False
         self._answer.display = False
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of this turn; `update_turn` shows it."""
+        self.turn.apply(event)
+        self.progress.apply(event, self._clock())
 
     def tick(self) -> None:
         """Time has passed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.engine.messages import Reselect, Selected
-from app.ui.chat.conversation import Turn
+from app.ui.prefill.progress import ReadingProgress
 
 
 class KeepTrial:
@@ -11,13 +11,14 @@ class KeepTrial:
     moved over meanwhile only the last is asked for next, so a held key builds no queue."""
 
     def __init__(self) -> None:
-        self._turn: Turn | None = None
+        self._turn: int | None = None
+        self._progress: ReadingProgress | None = None
         self._wanted: float | None = None
         self._waiting = False
 
-    def begin(self, turn: Turn | None) -> None:
-        """`turn` is the last turn when it has scores and nothing runs, else None: no preview."""
-        self._turn = turn
+    def begin(self, turn: int | None, progress: ReadingProgress | None) -> None:
+        """Of the last turn, when it has scores and nothing runs; None and None: no preview."""
+        self._turn, self._progress = turn, progress
         self._wanted = None
         self._waiting = False
 
@@ -26,25 +27,24 @@ class KeepTrial:
         self._wanted = keep
         return self._request()
 
-    def answered(self, turn: Turn, selected: Selected) -> Reselect | None:
+    def answered(self, selected: Selected) -> Reselect | None:
         """A selection came for a turn that is over. One that comes after `end` shows nothing."""
-        if turn is not self._turn:
-            turn.progress.preview = None
+        if selected.turn != self._turn or self._progress is None:
             return None
-        turn.progress.apply(selected, 0.0)
+        self._progress.apply(selected, 0.0)
         self._waiting = False
         return self._request()
 
-    def end(self) -> Turn | None:
-        """Take the preview away; returns the turn whose panel is to be drawn anew."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.progress.preview = None
-        return turn
+    def end(self) -> bool:
+        """Take the preview away; returns whether there was a turn to try on."""
+        progress, self._turn, self._progress = self._progress, None, None
+        if progress is not None:
+            progress.preview = None
+        return progress is not None
 
     def _request(self) -> Reselect | None:
         if self._turn is None or self._waiting or self._wanted is None:
             return None
         keep, self._wanted = self._wanted, None
         self._waiting = True
-        return Reselect(self._turn.number, keep)
+        return Reselect(self._turn, keep)

@@ -1,0 +1,156 @@
+"""Asking, waiting, stopping, asking again: what the engine is sent, and what stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.engine.messages import (
+    Cancel,
+    Event,
+    Finished,
+    Mode,
+    Phase,
+    PhaseProgress,
+    Role,
+    Token,
+)
+from app.ui.chat.compose import ComposeBox
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    paste,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
+
+
+def is_progress(event: Event, phase: Phase) -> bool:
+    return isinstance(event, PhaseProgress) and event.phase is phase
+
+
+# ------------------------------------------------------------------------------ the conversation
+
+
+async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated() -> None:
+    engine = FakeEngine(Story(answer="One two three."))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine, "First?")
+        await until_shown(pilot, "▸ read")
+        await ask(pilot, engine, "Second?")
+        first, answer, second = engine.asks[1].messages
+        assert first == engine.asks[0].messages[0]
+        assert first.documents[0].text == DOCUMENT
+        assert (answer.role, answer.text) == (Role.ASSISTANT, "One two three.")
+        assert answer.token_ids == (1000, 1001, 1002)
+        assert (second.text, second.documents) == ("Second?", ())
+        assert engine.asks[1].turn == 2
+
+
+async def test_one_question_waits_and_a_second_is_refused() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine, "First?")
+        await type_in(pilot, "Second?")
+        await pilot.press("enter")
+        await until_shown(pilot, "waiting for its turn", "Second?")
+        await type_in(pilot, "Third?")
+        await pilot.press("enter")
+        await until_shown(pilot, "One question waits already.", "Third?")
+        assert len(engine.asks) == 1
+        engine.advance_to(lambda event: isinstance(event, Finished))
+        await until(pilot, lambda: len(engine.asks) == 2, "the waiting question to be sent")
+        assert [m.text for m in engine.asks[1].messages][::2] == ["First?", "Second?"]
+        await until_gone(pilot, "waiting for its turn")
+
+
+async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -> None:
+    engine = FakeEngine(step_load=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "loading the models")
+        await type_in(pilot, "Early?")
+        await pilot.press("enter")
+        await until_shown(pilot, "waiting for its turn")
+        assert engine.asks == []
+        engine.finish()
+        await until(pilot, lambda: len(engine.asks) == 1)
+
+
+async def test_escape_takes_back_what_waits_and_then_stops() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine, "First?")
+        await paste(pilot, DOCUMENT)
+        await type_in(pilot, "Second?")
+        await pilot.press("enter")
+        await until_shown(pilot, "waiting for its turn")
+        await type_in(pilot, "Third?")
+        await pilot.press("escape")
+        await until_gone(pilot, "waiting for its turn")
+        await until_shown(pilot, "Paste 1")
+        assert pilot.app.screen.query_one(ComposeBox).text == "Second?\nThird?"
+        assert engine.sent(Cancel) == []
+        await pilot.press("escape")
+        await until(pilot, lambda: engine.sent(Cancel) == [Cancel(1)])
+
+
+async def test_what_was_written_stays_when_it_is_stopped() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        for _ in range(5):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, 'The "Corresponding Source')
+        await pilot.press("escape")
+        await until(pilot, lambda: engine.sent(Cancel) == [Cancel(1)])
+        engine.finish()
+        await until_shown(pilot, "stopped · read", 'The "Corresponding Source', "■ stopped")
+        engine.stepping = False
+        await ask(pilot, engine, "Go on?")
+        stopped = engine.asks[1].messages[1]
+        assert stopped.text == 'The "Corresponding Source'[:25]
+        assert stopped.token_ids == (1000, 1001, 1002, 1003, 1004)
+
+
+async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversation() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        engine.advance_to(lambda event: is_progress(event, Phase.SCORE))
+        await pilot.press("escape")
+        await until(pilot, lambda: engine.sent(Cancel))
+        engine.finish()
+        await until_shown(pilot, "stopped before the first word")
+        await ask(pilot, engine, "Again?")
+        first, nothing, _ = engine.asks[1].messages
+        assert first.documents[0].text == DOCUMENT
+        assert (nothing.text, nothing.token_ids) == ("", ())
+
+
+async def test_again_in_full_replaces_the_turn() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "There is no question to ask again.")
+        await ask(pilot, engine, "What?")
+        await until_shown(pilot, "▸ read")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].mode is Mode.FULL
+        assert engine.asks[1].messages == engine.asks[0].messages
+        await until_shown(pilot, "read 100%")

@@ -1,0 +1,237 @@
+"""Mode, keep and all other keys."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from app.engine.messages import (
+    Close,
+    Mode,
+    Reselect,
+    Selected,
+    Token,
+)
+from app.ui.chat.compose import ComposeBox
+from app.ui.terminal.paste import PasteSafeParser
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
+
+
+# ------------------------------------------------------------------------------ mode and keep
+
+
+async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "next: AUTO")
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "next: FULL  (^T auto)")
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "next: AUTO  (^T full)")
+        await pilot.press("ctrl+t")
+        await ask(pilot, engine)
+        assert engine.asks[0].mode is Mode.FULL
+        await until_shown(pilot, "next: AUTO", "read 100%", "full")
+        await ask(pilot, engine)
+        assert engine.asks[1].mode is Mode.AUTO
+        assert engine.asks[1].keep == 0.2
+
+
+@pytest.mark.parametrize(
+    ("keys", "percent"),
+    [
+        (["right", "right", "left"], 21),
+        (["pageup", "pageup"], 30),
+        (["pagedown"] * 9, 1),
+        (["3", "5"], 35),
+        (["1", "0", "0"], 100),
+        (["3", "5", "7"], 7),
+        (["4", "2", "backspace"], 4),
+    ],
+)
+async def test_ctrl_g_sets_keep(keys: list[str], percent: int) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+g", *keys, "enter")
+        await until_shown(pilot, f"next: SPARSE {percent}%  (^T full)")
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "next: FULL  (^T sparse)")
+        await pilot.press("ctrl+t")
+        await ask(pilot, engine)
+        assert engine.asks[0].mode is Mode.SPARSE
+        assert engine.asks[0].keep == percent / 100
+
+
+async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+g", "pageup", "escape")
+        await until_shown(pilot, "next: AUTO")
+        await pilot.press("ctrl+g", "pageup", "enter")
+        await until_shown(pilot, "next: SPARSE 25%")
+        await pilot.press("ctrl+g", "a")
+        await until_shown(pilot, "next: AUTO")
+        await until(pilot, lambda: isinstance(pilot.app.focused, ComposeBox))
+
+
+async def test_keys_typed_ahead_go_where_they_belong() -> None:
+    """All in one read, as over a slow line: the setter opens and closes before the text."""
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        driver = pilot.app._driver
+        assert driver is not None
+        for message in PasteSafeParser().feed("\x0735\rah\x1b[D\n\x1b[C?\rb"):
+            driver.process_message(message)
+        await until_shown(pilot, "next: SPARSE 35%", "▸ read", "❯ b")
+        assert [(ask.messages[-1].text, ask.keep) for ask in engine.asks] == [("a\nh?", 0.35)]
+
+
+async def test_moving_keep_reselects_on_the_last_turn() -> None:
+    engine = FakeEngine(Story(answer="Short."))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read 2")
+        await pilot.press("ctrl+g")
+        await until_shown(pilot, "▾ read 2", "would read")
+        before = screen_text(pilot)
+        await pilot.press("5", "0")
+        await until_shown(pilot, "would read 12,8")
+        assert engine.commands[-1] == Reselect(1, 0.5)
+        kept = [line for line in screen_text(pilot).splitlines() if "kept ·" in line]
+        assert kept != [line for line in before.splitlines() if "kept ·" in line]
+        await pilot.press("escape")
+        await until_shown(pilot, "▸ read 2")
+        await until_gone(pilot, "would read")
+
+
+async def test_keep_is_not_tried_while_the_engine_works() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        engine.advance_to(lambda event: isinstance(event, Selected))
+        await pilot.press("ctrl+g", "pageup", "enter")
+        await until_shown(pilot, "next: SPARSE 25%")
+        assert engine.sent(Reselect) == []
+
+
+@pytest.mark.parametrize("question", ["How many are there?", "Please LIST ALL names", "every one"])
+async def test_a_question_about_everything_suggests_a_full_reading(question: str) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await type_in(pilot, question)
+        await until_shown(pilot, "^T reads it in full", "next: AUTO")
+        await pilot.press("ctrl+t")
+        await until_gone(pilot, "^T reads it in full")
+
+
+# ------------------------------------------------------------------------------ box and leaving
+
+
+async def test_new_lines_and_history() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        box = pilot.app.screen.query_one(ComposeBox)
+        await pilot.press("a", "ctrl+j", "b")
+        assert box.text == "a\nb"
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        await pilot.press("c", "up")
+        await until(pilot, lambda: box.text == "a\nb")
+        await pilot.press("down")
+        await until(pilot, lambda: box.text == "c")
+
+
+async def test_the_box_grows_to_eight_lines() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        box = pilot.app.screen.query_one(ComposeBox)
+        await until(pilot, lambda: box.size.height == 1)
+        await pilot.press(*["ctrl+j"] * 3)
+        await until(pilot, lambda: box.size.height == 4)
+        await pilot.press(*["ctrl+j"] * 20)
+        await until(pilot, lambda: box.size.height == 8)
+
+
+async def test_help_lists_the_keys_that_work() -> None:
+    async with app_with(FakeEngine()).run_test(size=(100, 50)) as pilot:
+        await pilot.press("f1")
+        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc closes")
+        await pilot.press("escape")
+        await until_gone(pilot, "Read the next message in full")
+
+
+@pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"]])
+async def test_leaving_closes_the_engine(keys: list[str]) -> None:
+    engine = FakeEngine()
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press(*keys)
+        await until(pilot, lambda: engine.sent(Close) == [Close()])
+
+
+async def test_one_ctrl_c_only_asks() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+c")
+        await until_shown(pilot, "Press ^C once more to quit.")
+        assert engine.sent(Close) == []
+
+
+async def test_the_transcript_follows_its_end_until_the_user_scrolls_up() -> None:
+    engine = FakeEngine(Story(answer="line\n\n" * 60), stepping=True)
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        transcript = app.chat.transcript
+        for _ in range(50):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until(pilot, lambda: transcript.max_scroll_y > 10)
+        await until(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)
+        await pilot.press("pageup")
+        await until(pilot, lambda: transcript.scroll_y < transcript.max_scroll_y)
+        place = transcript.scroll_y
+        height = transcript.max_scroll_y
+        for _ in range(20):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until(pilot, lambda: transcript.max_scroll_y > height)
+        assert transcript.scroll_y == place
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_keys_at_random_break_nothing(seed: int) -> None:
+    """Any order of all our keys, in all states of a turn."""
+    chooser = random.Random(seed)
+    keys = ["enter", "escape", "ctrl+t", "ctrl+g", "ctrl+r", "up", "down", "a", "5", "backspace"]
+    keys += ["tab", "shift+tab", "space", "pageup", "pagedown", "f1", "ctrl+j", "left", "right"]
+    engine = FakeEngine(Story(answer="One. Two."), stepping=True)
+    async with app_with(engine).run_test(size=(60, 20)) as pilot:
+        await until_shown(pilot, "ready")
+        for _ in range(60):
+            await pilot.press(chooser.choice(keys))
+            for _ in range(chooser.randrange(6)):
+                engine.advance()
+        assert pilot.app.is_running
