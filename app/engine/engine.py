@@ -42,6 +42,9 @@ class MlxEngine:
     def __init__(self, step: int | None = None) -> None:
         self._step = step
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._pending: set[int] = set()
+        """Turns that were asked for and are not over."""
         self._cancelled: set[int] = set()
         self._closing = threading.Event()
         self._listener: Listener = lambda event: None
@@ -54,14 +57,20 @@ class MlxEngine:
         self._listener = listener
 
     def send(self, command: Command) -> None:
-        if isinstance(command, Cancel):
-            self._cancelled.add(command.turn)  # seen at the next step border, not after the turn
-            return
-        if isinstance(command, Close):
-            self._closing.set()
-        self._commands.put(command)
-        if not self._thread.is_alive() and self._thread.ident is None:
-            self._thread.start()
+        with self._lock:
+            match command:
+                case Cancel(turn):
+                    # Not queued: it is seen at the next step border. One that comes too late must
+                    # not stop a later turn of the same number.
+                    self._cancelled |= {turn} & self._pending
+                    return
+                case Ask():
+                    self._pending.add(command.turn)
+                case Close():
+                    self._closing.set()
+            self._commands.put(command)
+            if self._thread.ident is None:
+                self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
         if self._thread.ident is not None:
@@ -99,13 +108,18 @@ class MlxEngine:
                 self._reselect(command)
         except Exception as error:  # the thread must outlive every failed command
             self._emit(_failure(turn, error))
+        finally:
+            if isinstance(command, Ask):
+                with self._lock:
+                    self._pending.discard(command.turn)
+                    self._cancelled.discard(command.turn)
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import load_pair
 
         begun = time.perf_counter()
         self._free()
-        pair = self._pair = load_pair(command)
+        pair = self._pair = load_pair(command, self._step)
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
         self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds))
@@ -122,12 +136,11 @@ class MlxEngine:
             return
         if self._pair is None:
             raise TurnError("No model is loaded", "load a model first")
-        turn = Turn(self._pair, command, self._emit, cancelled, self._step)
+        turn = Turn(self._pair, command, self._emit, cancelled)
         try:
             turn.run()
         finally:
             self._scored = turn.scored
-            self._cancelled.discard(command.turn)
             self._report_memory()
 
     def _reselect(self, command: Reselect) -> None:

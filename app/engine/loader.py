@@ -16,7 +16,7 @@ from mlx_lm.utils import load
 from app.engine import memory, seams
 from app.engine.caches import UnsupportedCache, WindowedCache, layers
 from app.engine.messages import Load, ModelInfo
-from app.engine.prefill import dense_cache, feed, seek, sparse_cache
+from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder
 
 
@@ -31,6 +31,8 @@ class LoadedModel:
     info: ModelInfo
     bytes_per_token: float
     """What its cache takes for one more token."""
+    step: StepSize
+    """How much to feed it at once, learnt from turn to turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,20 @@ class Pair:
     prompts: PromptBuilder
 
 
-def load_pair(command: Load) -> Pair:
-    """Load from folders and probe. Raises LoadError, PromptError or NotEnoughMemory."""
+def load_pair(command: Load, step: int | None = None) -> Pair:
+    """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
+    machine's pace. Raises LoadError, PromptError or NotEnoughMemory."""
     target_name, draft_name = command.names
-    loaded = load_one(command.target, target_name)
+    loaded = load_one(command.target, target_name, step)
     prompts = PromptBuilder(loaded.tokenizer)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
-    reader = load_one(command.draft, draft_name)
+    reader = load_one(command.draft, draft_name, step)
     refusal = probe(loaded.model, loaded.info.context)
     return Pair(loaded, reader, refusal, prompts)
 
 
-def load_one(folder: str, name: str) -> LoadedModel:
+def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
     path = Path(folder)
     weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
     memory.check_fits(f"Loading {name}", weights)
@@ -65,7 +68,13 @@ def load_one(folder: str, name: str) -> LoadedModel:
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
     # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
     mx.eval(model.state)
-    return LoadedModel(model, tokenizer, _info(name, model, config), _bytes_per_token(path, model))
+    return LoadedModel(
+        model,
+        tokenizer,
+        _info(name, model, config),
+        _bytes_per_token(path, model),
+        StepSize(step),
+    )
 
 
 def _bytes_per_token(path: Path, model: Any) -> float:

@@ -30,7 +30,7 @@ class StepSize:
     A `fixed` size never changes. Both sizes leave the result the same up to rounding.
     """
 
-    def __init__(self, fixed: int | None = None, first: int = 512) -> None:
+    def __init__(self, fixed: int | None = None, first: int = 256) -> None:
         self._size = fixed or first
         self._adapts = fixed is None
 

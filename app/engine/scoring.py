@@ -81,11 +81,11 @@ class Observations:
         keys = k[0, :, : self.prompt_tokens].swapaxes(-1, -2)
         size = max(1, -(-self._rows // 8))
         first_layer = not self._running
-        for block, start in enumerate(range(0, self._rows, size)):
-            rows = slice(q.shape[2] - self._rows + start, q.shape[2] - self._rows + start + size)
-            rows = slice(rows.start, min(rows.stop, q.shape[2]))
+        queries = q.shape[2]
+        for block, start in enumerate(range(queries - self._rows, queries, size)):
+            rows = slice(start, min(start + size, queries))
             scores = _scores(q[0, :, rows], keys, scale)
-            scores = _masked(scores, mask, rows, q.shape[2], total)
+            scores = _masked(scores, mask, rows, queries, total)
             importance = _pooled(_probabilities(scores, sinks)).max(axis=0)
             if not first_layer:
                 importance = mx.maximum(self._running[block], importance)

@@ -35,7 +35,7 @@ from app.engine.messages import (
     Statistics,
 )
 from app.engine.planner import Plan
-from app.engine.prefill import StepSize, dense_cache, prefill, seek, sparse_cache
+from app.engine.prefill import dense_cache, prefill, seek, sparse_cache
 from app.engine.prompt import Prompt
 from app.engine.scoring import Importance, Observations, ScoringError, score
 from app.engine.selection import Selection, select
@@ -80,8 +80,7 @@ class Scored:
 class Turn:
     """Runs one `Ask`.
 
-    `emit` gets the events, `cancelled` is asked at every step border, `step` fixes the step size in
-    tokens (None follows the machine's pace).
+    `emit` gets the events, `cancelled` is asked at every step border.
     """
 
     def __init__(
@@ -90,11 +89,9 @@ class Turn:
         ask: Ask,
         emit: Callable[[Event], None],
         cancelled: Callable[[], bool],
-        step: int | None = None,
     ) -> None:
         self.scored: Scored | None = None
         self._pair, self._ask, self._emit, self._cancelled = pair, ask, emit, cancelled
-        self._step = step
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, emit)
         self._begun = time.perf_counter()
         self._phases: dict[Phase, float] = {}
@@ -212,7 +209,7 @@ class Turn:
             prompt.ids,
             prompt.question_start,
             self._pair.target.tokenizer.eos_token_ids,
-            StepSize(self._step),
+            draft.step,
             reading,
             observed,
         )
@@ -232,7 +229,7 @@ class Turn:
                 cache,
                 ids[:-1],
                 None if positions is None else positions[:-1],
-                StepSize(self._step),
+                target.step,
                 self._progress(Phase.PREFILL, len(ids) - 1),
             )
 

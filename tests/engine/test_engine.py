@@ -183,7 +183,6 @@ def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
 # ------------------------------------------------------------------------------------ cancel
 
 BORDERS = {
-    "before it starts": lambda e: isinstance(e, Loaded),
     "planned": lambda e: isinstance(e, Planned),
     "first scoring step": lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.SCORE,
     "later scoring step": lambda e: (
@@ -207,8 +206,6 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
     fresh = driver.answer(question(100))
     for number, (border, reached) in enumerate(BORDERS.items(), start=1):
         driver.cancel_when(reached, number)
-        if border == "before it starts":
-            driver.engine.send(Cancel(number))
         # Long enough an answer that the turn cannot end before its first tokens are reported.
         stopped = driver.answer(question(number, tokens=4000 if border == "decoding" else 12))
         driver.on_event = lambda event: None
@@ -216,6 +213,24 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         if border != "decoding":
             assert stopped.generated_ids == ()
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
+
+
+def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
+    loaded.cancel_when(lambda e: isinstance(e, Planned) and e.turn == 1, 2)
+    loaded.engine.send(question(1))
+    loaded.engine.send(question(2))
+    first, second = loaded.until(Finished), loaded.until(Finished)
+    assert isinstance(first, Finished)
+    assert (first.turn, first.ended) == (1, Ended.LENGTH)
+    assert second == Finished(2, Ended.CANCELLED, "", (), None)
+
+
+def test_a_cancel_that_comes_too_late_stops_nothing(loaded: Driver) -> None:
+    fresh = loaded.answer(question(1))
+    loaded.engine.send(Cancel(1))
+    loaded.engine.send(Cancel(2))
+    for number in (1, 2):
+        assert loaded.answer(question(number)).generated_ids == fresh.generated_ids
 
 
 def test_closing_stops_a_running_turn(folders: dict[str, Path]) -> None:

@@ -1,0 +1,96 @@
+"""Steps: their size, their borders, and that neither changes what was read."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from app.engine import memory, prefill, seams
+from app.engine.prefill import AIM, LARGEST_STEP, SMALLEST_STEP, StepSize
+from tests.engine import oracle
+from tests.tiny import ORACLE, VOCABULARY, build
+
+seams.install()
+
+
+def test_a_step_follows_the_pace() -> None:
+    step = StepSize()
+    for _ in range(20):
+        step.took(step.tokens, AIM / 10)
+    assert step.tokens == LARGEST_STEP
+    for _ in range(20):
+        step.took(step.tokens, 10 * AIM)
+    assert step.tokens == SMALLEST_STEP
+    step.took(step.tokens, AIM)
+    assert step.tokens == SMALLEST_STEP, "near the aim nothing changes"
+    step.took(step.tokens - 1, 0.001)
+    assert step.tokens == SMALLEST_STEP, "a part of a step says nothing"
+
+
+def test_a_fixed_step_stays() -> None:
+    step = StepSize(100)
+    step.took(100, 100.0)
+    assert step.tokens == 100
+
+
+def test_every_border_is_reported_and_a_raise_keeps_what_was_read() -> None:
+    model = build("qwen3")
+    ids = np.arange(50, dtype=np.int32)
+    done: list[int] = []
+    cache = prefill.sparse_cache(model)
+    prefill.prefill(model, cache, ids, ids * 3, StepSize(16), done.append)
+    assert done == [16, 32, 48, 50]
+
+    def stop(tokens: int) -> None:
+        if tokens == 32:
+            raise KeyboardInterrupt
+
+    cache = prefill.sparse_cache(model)
+    with pytest.raises(KeyboardInterrupt):
+        prefill.prefill(model, cache, ids, ids * 3, StepSize(16), stop)
+    assert cache[0].positions.array().tolist() == (ids[:32] * 3).tolist()
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_attention_in_blocks_is_exact(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "CPU_BLOCK", 5)
+    assert oracle.oracle_error(name, build(name)) < 1e-4
+
+
+def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = build("llama"), mx.array([[i % VOCABULARY for i in range(40)]])
+    shapes: list[int] = []
+
+    def watch(q: mx.array, *_: object) -> None:
+        shapes.append(q.shape[2])
+
+    calls: list[int] = []
+    wrapped = mx.fast.scaled_dot_product_attention.__wrapped__
+
+    def counted(q: mx.array, *args: object, **kwargs: object) -> mx.array:
+        calls.append(q.shape[2])
+        result: mx.array = wrapped(q, *args, **kwargs)
+        return result
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", seams._observing(counted))
+    with seams.observed_attention(watch):
+        plain = model(ids)
+    assert calls == shapes == [40] * 3
+    calls.clear()
+    with seams.blocked_attention(16):
+        blocked = model(ids)
+    assert calls == [16, 16, 8] * 3
+    assert oracle.difference(plain, blocked) < 1e-4
+
+
+def test_spare_buffers_are_released_once_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    mx.clear_cache()
+    mx.eval(mx.zeros((1000, 1000)))
+    held = mx.get_cache_memory()
+    assert held > 0
+    memory.release_spare()
+    assert mx.get_cache_memory() == held
+    monkeypatch.setattr(memory, "ceiling", lambda: 1000)
+    memory.release_spare()
+    assert mx.get_cache_memory() == 0
