@@ -14,6 +14,11 @@ from app.engine.messages import Span, SpanReason
 CHUNK = 32
 """Tokens per chunk, the unit of selection."""
 
+CARRY = 0.5
+"""How much of a chunk's importance the next one gets at least. What is asked about is found where
+it is named, and answered in what follows, often beyond the chunk's end. What it brings is printed by
+`pytest -m slow -k carrying -s`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -30,7 +35,8 @@ def select(
     """Keep every pinned token and the most important chunks of the others.
 
     `importance` and `pinned` are (M,). Each run of eligible tokens is cut into chunks from its
-    start; by chunk means, the top ceil(keep * chunks) are kept, the earlier one first among equals.
+    start; by chunk means, carried forward, the top ceil(keep * chunks) are kept, the earlier one
+    first among equals.
     """
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
@@ -38,7 +44,7 @@ def select(
     kept = pinned.copy()
     if len(starts):
         means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
-        order = np.argsort(-means, kind="stable")
+        order = np.argsort(-_carried(means, starts, ends), kind="stable")
         for index in order[: math.ceil(keep * len(starts))]:
             kept[starts[index] : ends[index]] = True
     spans = _spans(kept, pinned, importance)
@@ -62,6 +68,17 @@ def _chunks(pinned: NDArray[np.bool_], chunk: int) -> tuple[NDArray[np.int64], N
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     limits = [np.minimum(piece + chunk, e) for piece, e in zip(pieces, ends[eligible], strict=True)]
     return np.concatenate(pieces), np.concatenate(limits)
+
+
+def _carried(
+    means: NDArray[np.float32], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Each chunk's mean, or CARRY times its neighbour's before it when that is more."""
+    carried = means.astype(np.float64)
+    follows = starts[1:] == ends[:-1]
+    for index in np.flatnonzero(follows) + 1:
+        carried[index] = max(carried[index], CARRY * carried[index - 1])
+    return carried
 
 
 def _spans(

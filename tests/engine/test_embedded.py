@@ -13,7 +13,7 @@ from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.demo import FILE, KEEP, QUESTION
-from app.engine import turn
+from app.engine import selection, turn
 from app.engine.messages import (
     Document,
     Ended,
@@ -101,6 +101,35 @@ def test_it_finds_other_passages_too(session: Session, licence: Document) -> Non
         finished, _, _ = _answer(session, question)
         right += _flat(finished.text)[: len(continued) - 20] == continued[:-20]
     assert right >= 0.8 * len(asked)
+
+
+SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
+
+
+def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
+    """Whether everything from a phrase to its sentence's end is in the last selection."""
+    start = text.index(phrase)
+    match = SENTENCE_END.search(text, start + len(phrase))
+    assert match is not None
+    selected = [e for e in events if isinstance(e, Selected)][-1]
+    return any(place.start <= start and match.end() <= place.end for place in selected.texts)
+
+
+@pytest.mark.slow
+def test_carrying_importance_forward_keeps_sentences_whole(
+    session: Session, licence: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[float, list[bool]] = {0.0: [], selection.CARRY: []}
+    for phrase, _ in _others(licence):
+        for carry, whole in kept.items():
+            monkeypatch.setattr(selection, "CARRY", carry)
+            question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
+            _, _, events = _answer(session, question)
+            whole.append(_whole_sentence_kept(events, licence.text, phrase))
+    shares = {carry: sum(whole) / len(whole) for carry, whole in kept.items()}
+    print(f"\nsentences kept whole at keep {KEEP}, by carry: {shares}, n = {len(kept[0.0])}")
+    assert shares[selection.CARRY] >= 0.9
+    assert shares[selection.CARRY] > shares[0.0]
 
 
 def test_a_broken_scorer_finds_nothing(

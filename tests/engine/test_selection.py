@@ -79,6 +79,28 @@ def test_the_most_important_chunk_goes_first() -> None:
     assert selection.spans[0].score == pytest.approx(10.0)
 
 
+def test_what_follows_an_important_chunk_comes_next() -> None:
+    importance = np.full(10 * CHUNK, 1e-3, np.float32)
+    importance[2 * CHUNK : 3 * CHUNK] = 1.0
+    importance[7 * CHUNK : 8 * CHUNK] = 0.4
+    kept = [
+        sorted(
+            {int(p) // CHUNK for p in select(importance, np.zeros(10 * CHUNK, bool), k).positions}
+        )
+        for k in (0.1, 0.2, 0.3, 0.4, 0.5)
+    ]
+    assert kept == [[2], [2, 3], [2, 3, 7], [2, 3, 4, 7], [2, 3, 4, 7, 8]]
+
+
+def test_importance_is_not_carried_over_what_is_pinned() -> None:
+    pinned = np.zeros(3 * CHUNK, bool)
+    pinned[CHUNK : 2 * CHUNK] = True
+    importance = np.repeat(np.array([1.0, 0.0, 0.0], np.float32), CHUNK)
+    importance[2 * CHUNK :] = 1e-6
+    positions = select(importance, pinned, 0.5).positions
+    assert positions.tolist() == list(range(2 * CHUNK))
+
+
 def test_keep_outside_its_range_is_refused() -> None:
     for keep in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="between 0 and 1"):
