@@ -54,6 +54,30 @@ _GEMMA3: dict[str, Any] = {
     "sliding_window_pattern": 2,
 }
 
+_DEEPSEEK: dict[str, Any] = {
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "routed_scaling_factor": 1.0,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "attention_bias": False,
+}
+_INDEXER: dict[str, Any] = {"index_head_dim": 32, "index_n_heads": 4, "index_topk": 16}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": dict(_SIZES),
     "qwen2": dict(_SIZES),
@@ -148,6 +172,51 @@ EXTRA: dict[str, dict[str, Any]] = {
         "ssm_in_multiplier": 1.0,
         "ssm_multipliers": [1.0] * 5,
         "ssm_out_multiplier": 1.0,
+    },
+    "ministral3": {
+        **_SIZES,
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 64,
+        },
+        "layer_types": ["full_attention"] * 3,
+    },
+    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": {**_DEEPSEEK, **_INDEXER},
+    "gemma3n": {
+        "text_config": {
+            **_SIZES,
+            "model_type": "gemma3n_text",
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 2,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "sliding_window": WINDOW,
+            "rope_local_base_freq": 10000.0,
+            "final_logit_softcapping": 30.0,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "activation_sparsity_pattern": [0.0] * 6,
+            "hidden_size_per_layer_input": 16,
+            "altup_num_inputs": 2,
+            "altup_coef_clip": 120.0,
+            "altup_correct_scale": True,
+            "altup_active_idx": 0,
+            "laurel_rank": 8,
+            "query_pre_attn_scalar": 16,
+            "rope_scaling": None,
+            "sliding_window_pattern": 2,
+        }
+    },
+    "gemma4_text": {
+        **_SIZES,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "global_head_dim": 32,
+        "sliding_window_pattern": 2,
     },
 }
 """More architectures that single tests need."""

@@ -128,13 +128,17 @@ def _plain(model: Any, ids: NDArray[np.int32]) -> float:
 def _turn(target: Any, draft: Any, ids: NDArray[np.int32]) -> Statistics:
     """The figures of one sparse turn of ours on given ids."""
     from app.engine.loader import LoadedModel, Pair
+    from app.engine.memory import CacheSize
     from app.engine.prefill import StepSize
     from app.engine.turn import Turn
     from app.models.embedded import target_path
 
     tokenizer = _tokenizer(str(target_path()))
     info = ModelInfo("random", "llama", 0, 0, 0)
-    loaded = [LoadedModel(model, tokenizer, info, 0.0, StepSize(STEP)) for model in (target, draft)]
+    loaded = [
+        LoadedModel(model, tokenizer, info, CacheSize(0, 0), StepSize(STEP))
+        for model in (target, draft)
+    ]
     events: list[Event] = []
     models = Pair(loaded[0], loaded[1], None, _Ids(ids))  # type: ignore[arg-type]
     ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, KEEP, Sampling(max_tokens=1))

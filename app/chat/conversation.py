@@ -54,6 +54,8 @@ class Question:
         """Raise QuestionError when there is nothing to ask, or keep is no fraction."""
         if not self.text.strip():
             raise QuestionError("The question is empty", "type what you want to know")
+        if any("\ud800" <= character <= "\udfff" for character in self.text):
+            raise QuestionError("The question is not valid UTF-8", "type it again")
         if not 0.0 <= self.keep <= 1.0:
             raise QuestionError(
                 f"keep {self.keep:g} is out of range", "give a fraction between 0 and 1"
@@ -66,6 +68,8 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError("An answer needs at least one token", "allow 1 token or more")
     if not sampling.temperature >= 0:
         raise QuestionError(f"{sampling.temperature:g} is no temperature", "give 0 or more")
+    if sampling.seed is not None and not 0 <= sampling.seed < 2**64:
+        raise QuestionError(f"{sampling.seed} is no seed", "give a number from 0 to 2^64 - 1")
 
 
 @dataclass
@@ -79,14 +83,15 @@ class Turn:
     generated_ids: tuple[int, ...] = ()
     ended: Ended | None = None
     failure: Failed | None = None
-    asked_again: bool = False
-    """A later turn asks the same question anew and takes this one's place."""
+    replaces: Turn | None = None
+    """An earlier turn whose place this one takes once it is answered."""
+    replaced: bool = False
 
     @property
     def counts(self) -> bool:
         """Whether later questions are asked with this turn before them. A failed one is left out:
         what made it fail (a prompt too long, say) would make every later one fail too."""
-        return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.asked_again
+        return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.replaced
 
     @property
     def messages(self) -> tuple[Message, Message]:
@@ -107,6 +112,10 @@ class Turn:
                 self.text = event.text
                 self.generated_ids = event.generated_ids
                 self.ended = event.ended
+                if self.replaces is not None and self.state is TurnState.DONE:
+                    self.replaces.replaced = True
+                elif self.replaces is not None:
+                    self.replaced = True
             case Failed():
                 self.state = TurnState.FAILED
                 self.failure = event
@@ -131,10 +140,17 @@ class Conversation:
         last = self.last
         return last if last is not None and last.state is TurnState.RUNNING else None
 
-    def begin(self, question: Question) -> tuple[Turn, Ask]:
-        """A new turn, and the command that asks the engine for it."""
-        earlier = [message for turn in self.turns if turn.counts for message in turn.messages]
-        turn = Turn(len(self.turns) + 1, question)
+    def begin(self, question: Question, replaces: Turn | None = None) -> tuple[Turn, Ask]:
+        """A new turn, perhaps instead of an earlier one, and the command that asks the engine."""
+        if replaces is not None and not replaces.counts and replaces.replaces is not None:
+            replaces = replaces.replaces  # the second try of one that did not get there
+        earlier = [
+            message
+            for turn in self.turns
+            if turn.counts and turn is not replaces
+            for message in turn.messages
+        ]
+        turn = Turn(len(self.turns) + 1, question, replaces=replaces)
         self.turns.append(turn)
         messages = (*earlier, question.message)
         return turn, Ask(turn.number, messages, question.mode, question.keep, self.sampling)

@@ -10,7 +10,6 @@ from app.engine.messages import (
     Ask,
     Cancel,
     Close,
-    Command,
     Engine,
     Event,
     Failed,
@@ -26,10 +25,7 @@ class EngineError(UserError):
 
 
 class Session:
-    """Use as a context manager: leaving it ends the engine thread.
-
-    Waiting for events lets signals through, so that Ctrl-C reaches the caller at once.
-    """
+    """Use as a context manager: leaving it ends the engine thread."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine or MlxEngine()
@@ -39,38 +35,36 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._engine.send(Close())
-        self._engine.join(timeout=30)
+        # A step that runs when Ctrl-C came need not be waited for.
+        self._engine.join(timeout=1 if kind is KeyboardInterrupt else 30)
 
     def load(self, command: Load) -> Loaded:
         """Load a pair. Raises EngineError."""
-        for event in self._until(command, Loaded):
-            if isinstance(event, Loaded):
-                return event
-        raise AssertionError("the engine answers every Load")
+        self._engine.send(command)
+        *_, event = self._events_until(Loaded)
+        if isinstance(event, Failed):
+            raise EngineError(event.problem, event.advice)
+        assert isinstance(event, Loaded)
+        return event
 
     def run(self, command: Ask) -> Iterator[Event]:
-        """The events of a turn, the last of which is `Finished`. Raises EngineError."""
-        yield from self._until(command, Finished)
+        """The events of a turn, the last of which is `Finished` or `Failed`."""
+        self._engine.send(command)
+        return self._events_until(Finished)
 
     def cancel(self, turn: int) -> None:
+        """Safe in a signal handler: it only marks the turn."""
         self._engine.send(Cancel(turn))
 
-    def drain(self) -> Iterator[Event]:
-        """Go on with the events of a turn whose iteration was interrupted."""
-        yield from self._until(None, Finished)
-
-    def _until(self, command: Command | None, last: type[Event]) -> Iterator[Event]:
-        if command is not None:
-            self._engine.send(command)
+    def _events_until(self, last: type[Event]) -> Iterator[Event]:
         while True:
             try:
+                # Not for ever at once, so that signals get through.
                 event = self._events.get(timeout=0.1)
             except queue.Empty:
                 continue
-            if isinstance(event, Failed):
-                raise EngineError(event.problem, event.advice)
             yield event
-            if isinstance(event, last):
+            if isinstance(event, last | Failed):
                 return

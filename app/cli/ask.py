@@ -9,11 +9,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from app.chat.conversation import Conversation, Question, check_sampling
 from app.chat.pairs import pair
-from app.chat.session import Session
+from app.chat.session import EngineError, Session
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
 from app.engine.messages import (
@@ -21,6 +22,7 @@ from app.engine.messages import (
     Ask,
     Ended,
     Event,
+    Failed,
     Finished,
     Mode,
     Sampling,
@@ -36,12 +38,14 @@ def ask(options: argparse.Namespace) -> int:
     report = JsonLines() if options.json else Report(command, options.map)
     with Session() as session:
         report.show(session.load(models))
-        interrupted = False
-        for event in _interruptible(session, command):
-            report.show(event)
-            if isinstance(event, Finished):
-                interrupted = event.ended is Ended.CANCELLED
-    return INTERRUPTED if interrupted else 0
+        events = session.run(command)
+        with _first_interrupt_cancels(session, command.turn):
+            for event in events:
+                report.show(event)
+    if isinstance(event, Failed):
+        raise EngineError(event.problem, event.advice)
+    cancelled = isinstance(event, Finished) and event.ended is Ended.CANCELLED
+    return INTERRUPTED if cancelled else 0
 
 
 def _command(options: argparse.Namespace) -> Ask:
@@ -54,21 +58,26 @@ def _command(options: argparse.Namespace) -> Ask:
     check_sampling(sampling)
     question = Question(options.question, (), mode, keep)
     question.check()
-    gathered = read(options.files, sys.stdin.buffer)
+    gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
     for skipped in gathered.skipped:
         sys.stderr.write(f"Skipped {skipped.path}: {skipped.reason}\n")
     question = dataclasses.replace(question, documents=gathered.documents)
     return Conversation(sampling).begin(question)[1]
 
 
-def _interruptible(session: Session, command: Ask) -> Iterator[Event]:
-    """The turn's events. The first Ctrl-C cancels it at the next step, a second one ends us."""
-    try:
-        yield from session.run(command)
-    except KeyboardInterrupt:
+@contextmanager
+def _first_interrupt_cancels(session: Session, turn: int) -> Iterator[None]:
+    """Inside, Ctrl-C cancels the turn at its next step, and pressed again ends the process."""
+
+    def cancel(*_: object) -> None:
+        session.cancel(turn)
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        session.cancel(command.turn)
-        yield from session.drain()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class JsonLines:

@@ -104,14 +104,15 @@ def _mlx() -> Finding:
     rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'no name')}")]
     rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
     machine = psutil.virtual_memory()
-    ceiling = info.get("max_recommended_working_set_size") or mx.get_memory_limit()
+    from app.engine.memory import ceiling
+
     rows += [
         ("memory", f"{_size(machine.total)}, {_size(machine.available)} available"),
         ("this process", _size(psutil.Process().memory_info().rss)),
         (
             "MLX",
             f"{_size(mx.get_active_memory())} active, {_size(mx.get_cache_memory())} cached,"
-            f" {_size(mx.get_peak_memory())} peak, {_size(int(ceiling))} at most",
+            f" {_size(mx.get_peak_memory())} peak, {_size(ceiling())} at most",
         ),
     ]
     return rows, []

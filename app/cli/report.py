@@ -93,7 +93,7 @@ class Report:
         sys.stderr.write(sanitize(text) + "\n")
 
     def _map(self) -> str:
-        width = min(shutil.get_terminal_size().columns, 100)
+        width = max(24, min(shutil.get_terminal_size().columns, 100))
         if self._selected is None:
             return "\nEverything was read.\n"
         strips = self.strips(width - len(" importance"))

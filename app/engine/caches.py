@@ -107,7 +107,7 @@ class PositionedCache:
         """Let the next token go to `position`, at or after the last entry's."""
         if position < self.positions.next:
             raise ValueError(f"position {position} was already passed")
-        self._seek = position
+        self._placed, self._seek = None, position
 
     def _next_positions(self, count: int) -> Positions:
         if self._placed is not None:
@@ -160,6 +160,15 @@ class PositionedCache:
     @property
     def values(self) -> Any:
         return self.inner.values
+
+    @values.setter
+    def values(self, value: mx.array) -> None:
+        self.inner.values = value
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What is stored, for layers that read another layer's cache."""
+        stored: tuple[mx.array, mx.array] = self.inner.keys_and_values()
+        return stored
 
     @property
     def state(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,7 @@ class Decoder:
         self.first_token: float | None = None
         """When the first token was there, by `time.perf_counter`."""
         self.last_token: float | None = None
+        self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
         self._pending: tuple[list[int], str, str] = ([], "", "")
         self._reported = 0.0
@@ -55,8 +57,7 @@ class Decoder:
         `prompt_ids` is the whole prompt, of which all but the last token are in `cache`.
         """
         sampling = self._sampling
-        if sampling.seed is not None:
-            mx.random.seed(sampling.seed)
+        mx.random.seed(self.seed)
         stops = make_stop_sequences(self._tokenizer).matcher()
         detokenizer = self._tokenizer.detokenizer
         machine = make_text_state_machine(self._tokenizer)

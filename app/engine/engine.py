@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -42,7 +43,7 @@ class MlxEngine:
     def __init__(self, step: int | None = None) -> None:
         self._step = step
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: set[int] = set()
         """Turns that were asked for and are not over."""
         self._cancelled: set[int] = set()
@@ -52,6 +53,7 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: Pair | None = None
         self._scored: Scored | None = None
+        self._missing = ""
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
@@ -79,26 +81,40 @@ class MlxEngine:
     # ---------------------------------------------------------------------- on the thread
 
     def _work(self) -> None:
-        blas.load_openblas()
-        from app.engine import seams
-
-        seams.install()
-        while True:
-            command = self._commands.get()
-            if isinstance(command, Close):
-                break
-            self._carry_out(command)
+        carry_out = self._carry_out if self._start() else self._refuse
+        while not isinstance(command := self._commands.get(), Close):
+            carry_out(command)
         self._free()
-        import mlx.core as mx
-
-        mx.clear_streams()  # MLX asks this of every thread before it ends
+        if (mx := sys.modules.get("mlx.core")) is not None:
+            mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())
 
+    def _start(self) -> bool:
+        """Import MLX; False when it is not to be had."""
+        blas.load_openblas()
+        try:
+            from app.engine import seams
+        except (ImportError, OSError) as error:
+            self._missing = " ".join(str(error).split())[:200]
+            return False
+        seams.install()
+        return True
+
+    def _refuse(self, command: Command) -> None:
+        turn = command.turn if isinstance(command, Ask) else None
+        problem = f"MLX cannot be loaded ({self._missing})"
+        self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
+
     def _emit(self, event: Event) -> None:
+        if isinstance(event, Finished | Failed) and event.turn is not None:
+            # Before the listener hears of it: it may ask again under the same number.
+            with self._lock:
+                self._pending.discard(event.turn)
+                self._cancelled.discard(event.turn)
         self._listener(event)
 
     def _carry_out(self, command: Command) -> None:
-        turn = command.turn if isinstance(command, Ask | Reselect) else None
+        turn = command.turn if isinstance(command, Ask) else None
         try:
             if isinstance(command, Load):
                 self._load(command)
@@ -108,11 +124,6 @@ class MlxEngine:
                 self._reselect(command)
         except Exception as error:  # the thread must outlive every failed command
             self._emit(_failure(turn, error))
-        finally:
-            if isinstance(command, Ask):
-                with self._lock:
-                    self._pending.discard(command.turn)
-                    self._cancelled.discard(command.turn)
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import load_pair

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import psutil
+from mlx_lm.models.cache import RotatingKVCache
 
 from app.engine.caches import Cache
 from app.engine.messages import MemoryFigures
@@ -50,19 +52,30 @@ def release_spare() -> None:
         mx.clear_cache()
 
 
-def bytes_per_token(cache: Cache) -> float:
-    """What one more token costs, from the shapes of a cache in use.
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What a model's cache takes: `growing` bytes for every token, `window` at most besides."""
 
-    Counts the layers that grow: a buffer's rows are read from its shape, since buffers are longer
-    than what they hold.
-    """
-    return sum(_row_bytes(c) for c in cache)
+    growing: float
+    window: float
+
+    @classmethod
+    def of(cls, cache: Cache) -> CacheSize:
+        """Read off a model's own cache in use. Rows are counted, since buffers are longer than what
+        they hold."""
+        flat = [part for c in cache for part in getattr(c, "caches", (c,))]
+        windowed = [c for c in flat if isinstance(c, RotatingKVCache)]
+        return cls(
+            growing=sum(_row_bytes(c) for c in flat if c not in windowed),
+            window=sum(_row_bytes(c) * c.max_size for c in windowed),
+        )
+
+    def bytes(self, tokens: int) -> float:
+        """For a prompt of that many tokens."""
+        return self.growing * tokens + self.window
 
 
 def _row_bytes(cache: Any) -> float:
-    parts = getattr(cache, "caches", None)
-    if parts is not None:
-        return sum(_row_bytes(c) for c in parts)
     arrays = (getattr(cache, "keys", None), getattr(cache, "values", None))
     return sum(a.nbytes / a.shape[-2] for a in arrays if isinstance(a, mx.array))
 

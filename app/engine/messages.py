@@ -306,6 +306,7 @@ class Statistics:
     kept_tokens: int
     reused_tokens: int
     generated_tokens: int
+    seed: int
     ttft: float
     phases: tuple[PhaseTime, ...]
     decode_seconds: float

@@ -77,6 +77,7 @@ class _Piece:
     ids: tuple[int, ...] | None = None
     special: bool = False
     """Whether special tokens in `text` are meant."""
+    first: bool = False
 
 
 class PromptBuilder:
@@ -87,8 +88,10 @@ class PromptBuilder:
         if not isinstance(backend, Tokenizer):
             raise PromptError("This model's tokenizer has no tokenizer.json to work with")
         self._tokenizer = tokenizer
+        self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._template = backend
-        self._content = content_tokenizer(backend)
+        self._inner = _twin(backend, text_only=False)
+        self._content = _twin(backend, text_only=True)
 
     def build(self, messages: tuple[Message, ...]) -> Prompt:
         """The prompt for answering the last message, a user's. Raises PromptError."""
@@ -112,8 +115,13 @@ class PromptBuilder:
 
     def _encode(self, piece: _Piece) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         if piece.ids is not None:
-            return np.array(piece.ids, np.int32), np.zeros(0, np.int64)
-        encoder = self._template if piece.special else self._content
+            ids = piece.ids
+            if ids and ids[-1] in self._stop_ids:
+                ids = ids[:-1]  # the template ends the message itself
+            return np.array(ids, np.int32), np.zeros(0, np.int64)
+        encoder = self._content
+        if piece.special:
+            encoder = self._template if piece.first else self._inner
         # `encode_batch` lets other threads run meanwhile; plain `encode` holds the GIL.
         encoding = encoder.encode_batch([piece.text], add_special_tokens=False)[0]
         starts = np.zeros(0, np.int64)
@@ -127,7 +135,8 @@ class PromptBuilder:
         for match in _SENTINELS.finditer(rendered):
             if int(match[1]) != expected:
                 break
-            yield _Piece(SegmentKind.TEMPLATE, rendered[at : match.start()], special=True)
+            text = rendered[at : match.start()]
+            yield _Piece(SegmentKind.TEMPLATE, text, special=True, first=at == 0)
             yield from _content_pieces(messages, expected)
             at, expected = match.end(), expected + 1
         if expected != len(messages) or _SENTINELS.search(rendered, at):
@@ -177,29 +186,31 @@ def document_header(document: Document) -> str:
     return f'<document name="{name}">\n'
 
 
-def content_tokenizer(backend: Tokenizer) -> Tokenizer:
-    """A twin of `backend` that never yields a special token: what looks like one is text.
+def _twin(backend: Tokenizer, text_only: bool) -> Tokenizer:
+    """A twin of `backend` for pieces that do not begin a prompt.
 
-    Added tokens that are only white space stay, since they carry meaning in code; and no piece
-    gets the leading space that some tokenizers put before a text's first word.
+    None of its pieces gets the leading space that some tokenizers put before a text's first word.
+    With `text_only` it never yields a token that stands for more than its text: what looks like a
+    special token is text. Only added tokens that are white space still count, since they carry
+    meaning in code. All tokens keep their ids.
     """
     spec = json.loads(backend.to_str())
-    spec["added_tokens"] = [
-        token
-        for token in spec["added_tokens"]
-        if not token["special"] and token["content"].isspace()
-    ]
     spec["post_processor"] = None
     _drop_leading_space(spec)
+    for token in spec["added_tokens"] if text_only else ():
+        token["special"] = not token["content"].isspace()
     twin = Tokenizer.from_str(json.dumps(spec))
-    twin.encode_special_tokens = True
+    twin.encode_special_tokens = text_only
     return twin
 
 
 def _drop_leading_space(spec: dict[str, Any]) -> None:
     normalizer, pre_tokenizer = spec.get("normalizer"), spec.get("pre_tokenizer")
-    if normalizer and normalizer["type"] == "Sequence":
-        normalizer["normalizers"] = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
+    if normalizer and normalizer["type"] == "Prepend":
+        spec["normalizer"] = None
+    elif normalizer and normalizer["type"] == "Sequence":
+        kept = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
+        normalizer["normalizers"] = kept
     for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
         if step and step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"

@@ -184,5 +184,8 @@ def _look_ahead(
         if token in stop_ids:
             return
         ids = np.array([token], np.int32)
-        logits = observations.watch(1, lambda ids=ids: feed(model, cache, ids)[:, -1])  # type: ignore[misc]
+        try:
+            logits = observations.watch(1, lambda ids=ids: feed(model, cache, ids)[:, -1])  # type: ignore[misc]
+        except ScoringError:
+            return  # a draft that picks keys itself when it writes; the question was observed
         on_observed(observations, rows + count)

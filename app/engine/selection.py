@@ -16,8 +16,8 @@ CHUNK = 32
 
 CARRY = 0.5
 """How much of a chunk's importance the next one gets at least. What is asked about is found where
-it is named, and answered in what follows, often beyond the chunk's end. What it brings is printed by
-`pytest -m slow -k carrying -s`."""
+it is named, and answered in what follows, often beyond the chunk's end. What it brings is printed
+by `pytest -m slow -k carrying -s`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,39 +190,48 @@ class Turn:
         if draft is None:
             raise ScoringError("no draft model is loaded")
         memory.check_fits(
-            f"Scoring {len(prompt.ids):,} tokens", len(prompt.ids) * draft.bytes_per_token
+            f"Scoring {len(prompt.ids):,} tokens", draft.cache_size.bytes(len(prompt.ids))
         )
         reading = self._progress(Phase.SCORE, len(prompt.ids))
+        begun, read = time.perf_counter(), 0.0
         looking: Callable[[int], None] | None = None
 
         def observed(observations: Observations, expected: int) -> None:
-            nonlocal looking
+            nonlocal looking, read
             if looking is None:
-                self._phases[Phase.SCORE] = time.perf_counter() - begun
+                read = time.perf_counter()
                 looking = self._progress(Phase.LOOKAHEAD, expected)
             self._emit(_importance_map(self._ask.turn, observations, expected))
             looking(observations.observed)
 
-        begun = time.perf_counter()
-        importance = score(
-            draft.model,
-            prompt.ids,
-            prompt.question_start,
-            self._pair.target.tokenizer.eos_token_ids,
-            draft.step,
-            reading,
-            observed,
-        )
-        self._phases[Phase.LOOKAHEAD] = time.perf_counter() - begun - self._phases[Phase.SCORE]
-        return importance
+        try:
+            return score(
+                draft.model,
+                prompt.ids,
+                prompt.question_start,
+                self._pair.target.tokenizer.eos_token_ids,
+                draft.step,
+                reading,
+                observed,
+            )
+        finally:
+            ended = time.perf_counter()
+            self._add(Phase.SCORE, (read or ended) - begun)
+            self._add(Phase.LOOKAHEAD, ended - (read or ended))
 
     def _prefill(
         self, cache: Cache, ids: NDArray[np.int32], positions: NDArray[np.int32] | None
     ) -> None:
         """Read all `ids` but the last, which decoding feeds."""
         target = self._pair.target
-        memory.check_fits(f"Reading {len(ids):,} tokens", len(ids) * target.bytes_per_token)
-        self._kept = len(ids)
+        memory.check_fits(f"Reading {len(ids):,} tokens", target.cache_size.bytes(len(ids)))
+        report = self._progress(Phase.PREFILL, len(ids) - 1)
+
+        def read(done: int) -> None:
+            self._kept = done
+            report(done)
+
+        self._kept = 0
         with self._timed(Phase.PREFILL):
             prefill(
                 target.model,
@@ -230,8 +239,9 @@ class Turn:
                 ids[:-1],
                 None if positions is None else positions[:-1],
                 target.step,
-                self._progress(Phase.PREFILL, len(ids) - 1),
+                read,
             )
+        self._kept = len(ids)
 
     def _fall_back(self, error: Exception) -> None:
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
@@ -261,8 +271,14 @@ class Turn:
     @contextmanager
     def _timed(self, phase: Phase) -> Iterator[None]:
         begun = time.perf_counter()
-        yield
-        self._phases[phase] = time.perf_counter() - begun
+        try:
+            yield
+        finally:
+            self._add(phase, time.perf_counter() - begun)
+
+    def _add(self, phase: Phase, seconds: float) -> None:
+        """A phase that ran twice, before and after a fallback, took the sum."""
+        self._phases[phase] = self._phases.get(phase, 0.0) + seconds
 
     def _statistics(self) -> Statistics | None:
         if self._prompt is None or self._plan is None:
@@ -284,6 +300,7 @@ class Turn:
             kept_tokens=self._kept,
             reused_tokens=0,
             generated_tokens=len(self._decoder.ids),
+            seed=self._decoder.seed,
             ttft=ttft,
             phases=tuple(parts),
             decode_seconds=last - first if first and last else 0.0,

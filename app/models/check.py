@@ -29,7 +29,7 @@ def check_model(folder: Path) -> None:
     _check_config(read_json(config))
     tokenizer_config = folder / "tokenizer_config.json"
     if tokenizer_config.is_file():
-        _refuse_code(read_json(tokenizer_config), tokenizer_config.name)
+        _refuse_code(read_json(tokenizer_config), tokenizer_config.name, "auto_map")
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
         raise ModelError(
@@ -62,19 +62,20 @@ def _check_config(config: dict[str, Any]) -> None:
             "The model's config.json names no model_type",
             "give the folder of a model in mlx-lm's format",
         )
-    _refuse_code(config, "config.json")
+    # Its `auto_map` is only for transformers, which builds no model here; many folders that mlx-lm
+    # supports itself still carry it.
+    _refuse_code(config, "config.json", "model_file")
 
 
-def _refuse_code(config: dict[str, Any], file: str) -> None:
+def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:
     """Code that comes with a model would run with the user's rights."""
-    for key in ("model_file", "auto_map"):
-        if config.get(key):
-            raise ModelError(
-                f"The model's {file} asks to run code from its folder ({key}), and specchat runs"
-                " no code that comes with a model",
-                f"use a model that mlx-lm supports itself, or remove {key} from {file} if"
-                " mlx-lm supports this one",
-            )
+    if config.get(key):
+        raise ModelError(
+            f"The model's {file} asks to run code from its folder ({key}), and specchat runs"
+            " no code that comes with a model",
+            f"use a model that mlx-lm supports itself, or remove {key} from {file} if"
+            " mlx-lm supports this one",
+        )
 
 
 def _weight_files(folder: Path) -> list[Path]:

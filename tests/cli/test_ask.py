@@ -16,7 +16,9 @@ import pytest
 from mlx_lm.generate import generate_step
 
 from app.cli.main import run
+from app.cli.report import Report
 from app.engine import seams
+from app.engine.messages import Event, Token
 from app.engine.prefill import StepSize, prefill, seek, sparse_cache
 from tests import tiny
 
@@ -112,6 +114,8 @@ REFUSALS = {
     "no tokens": (["--max-tokens", "0"], "at least one token"),
     "negative temperature": (["--temp", "-1"], "temperature"),
     "temperature is nan": (["--temp", "nan"], "temperature"),
+    "a negative seed": (["--seed", "-1"], "seed"),
+    "a seed too large": (["--seed", str(2**64)], "seed"),
     "no such model": (["--target", "no/model"], "no/model"),
     "folder without a model": (["--target", "{room}/empty"], "no model"),
     "another tokenizer": (["--draft", "{other}"], "vocabularies"),
@@ -185,3 +189,51 @@ def test_ctrl_c_stops_within_a_step_and_prints_what_there_is(room: Path) -> None
     assert finished["ended"] == "cancelled"
     assert finished["generated_ids"]
     assert "Traceback" not in err
+
+
+def test_a_question_that_is_not_utf8_is_refused(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(_ask(room, "What is \udcff?")) == 2
+    assert "UTF-8" in capsys.readouterr().err
+
+
+def test_standard_input_may_be_closed(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(_ask(room, "--max-tokens", "1", "What?")) == 0
+
+
+def test_a_narrow_terminal_still_gets_a_map(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "5")
+    file = str(room / "text.txt")
+    assert run(_ask(room, "-f", file, "--keep", "0.1", "--max-tokens", "1", "--map", "?")) == 0
+    assert " kept\n" in capsys.readouterr().out
+
+
+def test_a_failure_is_in_the_json_too(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = tiny.save(room / "short2", max_position_embeddings=300)
+    arguments = _ask(room, "-f", str(room / "text.txt"), "--json", "What?")
+    assert run([*arguments, "--target", str(short)]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["event"] == "Failed"
+
+
+def test_ctrl_c_while_printing_still_ends_in_good_order(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal may come anywhere, not only while waiting for the engine."""
+    shown = Report.show
+
+    def interrupted(self: Report, event: Event) -> None:
+        shown(self, event)
+        if isinstance(event, Token):
+            os.kill(os.getpid(), signal.SIGINT)
+            monkeypatch.setattr(Report, "show", shown)
+
+    monkeypatch.setattr(Report, "show", interrupted)
+    assert run(_ask(room, "--max-tokens", "100000", "Go on.")) == 130
+    out, err = capsys.readouterr()
+    assert out.endswith("\n")
+    assert "Stopped." in err
+    assert "first word" in err

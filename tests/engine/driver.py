@@ -51,8 +51,8 @@ class Driver:
         self.engine.listen(self._take)
 
     def _take(self, event: Event) -> None:
-        self._queue.put(event)
         self.on_event(event)
+        self._queue.put(event)
 
     def until(self, *kinds: type[Event]) -> Event:
         while True:

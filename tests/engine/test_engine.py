@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from app.engine.messages import (
     Reading,
     Reselect,
     Role,
+    Sampling,
     Selected,
     Token,
 )
@@ -144,14 +148,25 @@ def test_auto_reads_short_prompts_in_full(loaded: Driver) -> None:
     assert "8,192" in finished.statistics.reason
 
 
+def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) -> None:
+    ask = question(1, Mode.FULL, tokens=30)
+
+    def sampled(seed: int | None) -> Finished:
+        sampling = Sampling(30, 1.0, seed=seed)
+        return loaded.answer(replace(ask, sampling=sampling))
+
+    sampled(7)
+    first, second = sampled(None), sampled(None)
+    assert first.generated_ids != second.generated_ids
+    assert first.statistics
+    assert sampled(first.statistics.seed).generated_ids == first.generated_ids
+
+
 def test_a_seed_repeats_a_sampled_answer(loaded: Driver) -> None:
     answers = []
     for number, seed in enumerate((7, 7, 8), start=1):
         ask = question(number, Mode.FULL, tokens=30)
-        sampling = type(ask.sampling)(30, 1.0, seed=seed)
-        answers.append(
-            loaded.answer(type(ask)(number, ask.messages, ask.mode, ask.keep, sampling)).text
-        )
+        answers.append(loaded.answer(replace(ask, sampling=Sampling(30, 1.0, seed=seed))).text)
     assert answers[0] == answers[1] != answers[2]
 
 
@@ -173,8 +188,8 @@ def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
     ask = question(tokens=4)
     first = loaded.answer(ask)
     answer = Message(Role.ASSISTANT, first.text, token_ids=first.generated_ids)
-    later = type(ask)(2, (*ask.messages, answer, Message(Role.USER, "And gate 8?")), Mode.SPARSE)
-    loaded.answer(later)
+    messages = (*ask.messages, answer, Message(Role.USER, "And gate 8?"))
+    loaded.answer(replace(ask, turn=2, messages=messages))
     (planned,) = loaded.of(Planned)
     history = [s for s in planned.segments if s.kind == "history"]
     assert planned.prompt_ids[history[-1].start : history[-1].end] == first.generated_ids
@@ -225,6 +240,32 @@ def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
     assert second == Finished(2, Ended.CANCELLED, "", (), None)
 
 
+def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) -> None:
+    loaded.cancel_when(
+        lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done >= 128, 1
+    )
+    stopped = loaded.answer(question(1, Mode.FULL))
+    assert stopped.statistics
+    assert stopped.statistics.kept_tokens == 128
+    assert stopped.statistics.ttft == 0.0
+
+
+def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None:
+    """The same number, from inside the listener, and its cancel is not lost."""
+    asked = iter([question(1), None])
+
+    def ask_again(event: Event) -> None:
+        if isinstance(event, Finished) and (command := next(asked, None)) is not None:
+            loaded.engine.send(command)
+            loaded.engine.send(Cancel(1))
+
+    loaded.on_event = ask_again
+    assert loaded.answer(question(1)).ended is Ended.LENGTH
+    second = loaded.until(Finished)
+    assert isinstance(second, Finished)
+    assert second.ended is Ended.CANCELLED
+
+
 def test_a_cancel_that_comes_too_late_stops_nothing(loaded: Driver) -> None:
     fresh = loaded.answer(question(1))
     loaded.engine.send(Cancel(1))
@@ -252,10 +293,14 @@ def _state(model: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", tiny.ORACLE)
 def test_the_model_is_never_altered(
-    driver: Driver, tmp_path: Path, folders: dict[str, Path], name: str
+    driver: Driver,
+    tmp_path: Path,
+    folders: dict[str, Path],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plain mlx-lm on the engine's own model gives the same logits before any turn and after
-    finished, cancelled and failed ones."""
+    finished, cancelled, fallen back and failed ones."""
     driver.load(tiny.save(tmp_path / name, name, 5), folders["draft"])
     pair = driver.engine._pair
     assert pair is not None
@@ -264,16 +309,28 @@ def test_the_model_is_never_altered(
     logits: list[Any] = []
 
     def note(event: Event) -> None:
-        if isinstance(event, Finished | Planned | FellBack):
+        if isinstance(event, Planned | FellBack | Finished | Failed):
             logits.append(np.array(model(ids)))
+        if isinstance(event, Selected) and event.turn == 2:
+            driver.engine.send(Cancel(2))
 
     driver.on_event = note
-    driver.answer(question(1))
-    driver.cancel_when(lambda e: isinstance(e, Selected) or note(e) is not None, 2)
-    driver.answer(question(2))
-    driver.on_event = note
-    driver.answer(question(3, Mode.FULL))
-    assert len(logits) >= 4
+    finished = driver.answer(question(1))
+    assert finished.statistics
+    assert finished.statistics.reading is Reading.SPARSE
+    assert driver.answer(question(2)).ended is Ended.CANCELLED
+    original = turn.prefill
+
+    def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
+        original(model, cache, ids[:70], None if positions is None else positions[:70], *rest)
+        raise ValueError("broken on purpose")
+
+    monkeypatch.setattr(turn, "prefill", broken)
+    assert isinstance(driver.run(question(3)), Failed)
+    assert len(driver.of(FellBack)) == 1
+    monkeypatch.undo()
+    driver.answer(question(4, Mode.FULL))
+    assert len(logits) == 9
     for other in logits[1:]:
         np.testing.assert_array_equal(other, logits[0])
     np.testing.assert_array_equal(
@@ -358,8 +415,7 @@ def test_a_model_with_learned_positions_reads_densely(
     assert isinstance(event, Loaded)
     assert event.dense_only is not None
     ask = question(tokens=3)
-    short = type(ask)(1, (Message(Role.USER, "hello " * 20),), Mode.SPARSE, 0.2, ask.sampling)
-    finished = driver.answer(short)
+    finished = driver.answer(replace(ask, messages=(Message(Role.USER, "hello " * 20),)))
     assert finished.statistics
     assert finished.statistics.reading is Reading.DENSE
     assert finished.statistics.reason == event.dense_only
@@ -425,3 +481,31 @@ def test_an_unforeseen_error_does_not_end_the_thread(
     assert "ZeroDivisionError" in failed.problem
     monkeypatch.undo()
     loaded.answer(question(2))
+
+
+def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "app.engine.seams", None)
+    monkeypatch.delattr("app.engine.seams")
+    driver = Driver()
+    loading = driver.load(Path("anything"))
+    assert isinstance(loading, Failed)
+    assert "MLX cannot be loaded" in loading.problem
+    asking = driver.run(question())
+    assert isinstance(asking, Failed)
+    assert asking.turn == 1
+    driver.close()
+
+
+def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: Any, **__: Any) -> Any:
+        time.sleep(0.5)
+        raise scoring.ScoringError("broken on purpose")
+
+    monkeypatch.setattr(turn, "score", slow)
+    finished = loaded.answer(question())
+    assert finished.statistics
+    phases = {part.phase: part.seconds for part in finished.statistics.phases}
+    assert phases[Phase.SCORE] >= 0.5
+    assert phases[Phase.DECODE] < 0.5

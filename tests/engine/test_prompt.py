@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.utils import load_tokenizer
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from app.engine.messages import Document, Message, Role, SegmentKind
-from app.engine.prompt import Prompt, PromptBuilder, PromptError, document_header
+from app.engine.prompt import Prompt, PromptBuilder, PromptError, _twin, document_header
 from tests import tiny
 
 
@@ -154,3 +155,71 @@ def test_the_last_message_must_be_the_users(builder: PromptBuilder) -> None:
     for messages in ((), (Message(Role.ASSISTANT, "a"),)):
         with pytest.raises(PromptError, match="user"):
             builder.build(messages)
+
+
+def test_an_answers_end_of_text_is_not_doubled(builder: PromptBuilder) -> None:
+    end = builder._template.token_to_id("<|im_end|>")
+    first, last = Message(Role.USER, "one?"), Message(Role.USER, "two?")
+    ids = (*builder._template.encode("yes").ids, end)
+    prompt = builder.build((first, Message(Role.ASSISTANT, "yes", token_ids=ids), last))
+    assert _decoded(builder, prompt.ids) == builder._tokenizer.apply_chat_template(
+        [
+            {"role": "user", "content": "one?"},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "two?"},
+        ],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert (prompt.ids == end).sum() == 3
+
+
+def test_an_answer_stopped_before_its_first_word_is_empty(builder: PromptBuilder) -> None:
+    nothing = Message(Role.ASSISTANT, "", token_ids=())
+    prompt = builder.build((Message(Role.USER, "a"), nothing, Message(Role.USER, "b")))
+    assert "assistant\n<|im_end|>" in _decoded(builder, prompt.ids)
+
+
+def test_other_added_tokens_are_text_but_white_space_counts_and_ids_stay() -> None:
+    backend = tiny.byte_tokenizer()
+    think, spaces = AddedToken("<think>", special=False), AddedToken("    ", special=False)
+    backend.add_tokens([think, spaces])
+    twin = _twin(backend, text_only=True)
+    ids = twin.encode("a    b<think><|im_end|>").ids
+    assert ids[1] == backend.token_to_id("    ")
+    assert twin.decode(ids, skip_special_tokens=False) == "a    b<think><|im_end|>"
+    known = {backend.token_to_id(t) for t in ("<think>", *tiny.SPECIALS)}
+    assert known.isdisjoint(ids)
+    for token in ("<think>", "    ", *tiny.SPECIALS):
+        assert twin.token_to_id(token) == backend.token_to_id(token)
+
+
+def _spaced(kind: str) -> Tokenizer:
+    """A tokenizer that puts a space before a text's first word, as SentencePiece models do."""
+    words = ["<unk>", "▁", "[", "]", "I", "N", "S", "T", "/", "h", "i", "o", "k"]
+    backend = Tokenizer(models.BPE({w: n for n, w in enumerate(words)}, [], unk_token="<unk>"))
+    if kind == "metaspace":
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    else:
+        replace = normalizers.Replace(" ", "▁")
+        prepend = normalizers.Prepend("▁")
+        both = normalizers.Sequence([prepend, replace])
+        backend.normalizer = both if kind == "sequence" else prepend
+    backend.add_special_tokens(["<s>", "</s>"])
+    return backend
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "sequence", "prepend"])
+def test_pieces_get_no_space_that_the_whole_text_has_not(kind: str) -> None:
+    class Wrapper:
+        backend_tokenizer = _spaced(kind)
+        eos_token_ids: ClassVar = {backend_tokenizer.token_to_id("</s>")}
+        has_chat_template = True
+
+        def apply_chat_template(self, turns: list[dict[str, str]], **_: Any) -> str:
+            return f"<s>[INST]{turns[0]['content']}[/INST]"
+
+    builder = PromptBuilder(Wrapper())
+    prompt = builder.build((Message(Role.USER, "hi"),))
+    whole = Wrapper.backend_tokenizer.encode("<s>[INST]hi[/INST]", add_special_tokens=False)
+    assert prompt.ids.tolist() == whole.ids

@@ -153,6 +153,7 @@ class ChatScreen(Screen[None]):
             await self._take_events()
 
     async def _take_events(self) -> None:
+        running = self.conversation.running
         touched: dict[int, Turn] = {}
         for event in self._bridge.take():
             turn = self._apply(event)
@@ -160,8 +161,8 @@ class ChatScreen(Screen[None]):
                 touched[turn.number] = turn
         for turn in touched.values():
             await self.transcript.view(turn).update_turn()
-            if turn.state is not TurnState.RUNNING and turn is self.conversation.last:
-                await self._turn_over(turn)
+        if running is not None and running.state is not TurnState.RUNNING:
+            await self._turn_over(running)
 
     def _apply(self, event: Event) -> Turn | None:
         """Take in one event; returns the turn to be drawn anew."""
@@ -245,9 +246,9 @@ class ChatScreen(Screen[None]):
             return "One question waits already. Esc takes it back."
         return None
 
-    async def _ask(self, question: Question) -> None:
+    async def _ask(self, question: Question, replaces: Turn | None = None) -> None:
         self._end_trial()
-        turn, ask = self.conversation.begin(question)
+        turn, ask = self.conversation.begin(question, replaces)
         await self.transcript.add_turn(turn)
         self._engine.send(ask)
         self._show_hints()
@@ -264,6 +265,7 @@ class ChatScreen(Screen[None]):
         if question is None:
             return
         await self.transcript.show_waiting(None)
+        self.next_mode = self.next_mode.taken_back(question.mode)
         self.box.replace_all("\n".join(filter(None, (question.text, self.box.text))))
         later = self.chips.pastes
         self.chips.clear()
@@ -278,8 +280,7 @@ class ChatScreen(Screen[None]):
         elif self.busy:
             self.notice.say("An answer is under way. Esc stops it.")
         else:
-            last.asked_again = True
-            await self._ask(replace(last.question, mode=Mode.FULL))
+            await self._ask(replace(last.question, mode=Mode.FULL), replaces=last)
 
     async def action_stop(self) -> None:
         running = self.conversation.running

@@ -27,6 +27,10 @@ class NextMode:
         """After a message was sent."""
         return replace(self, full_once=False)
 
+    def taken_back(self, mode: Mode) -> NextMode:
+        """After a message came back unsent: it is still to be read as it was meant."""
+        return replace(self, full_once=mode is Mode.FULL)
+
     def at_keep(self, keep: float) -> NextMode:
         return NextMode(keep, Mode.SPARSE)
 

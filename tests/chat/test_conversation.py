@@ -1,0 +1,70 @@
+"""Which earlier turns the engine sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
+from app.engine.messages import Ended, Failed, Finished, Mode
+
+
+def _over(turn: Turn, text: str = "", ended: Ended = Ended.STOP) -> Turn:
+    turn.apply(Finished(turn.number, ended, text, (1, 2) if text else (), None))
+    return turn
+
+
+def _texts(conversation: Conversation) -> list[str]:
+    _, ask = conversation.begin(Question("next?"))
+    return [message.text for message in ask.messages[:-1]]
+
+
+def test_questions_and_answers_go_before_the_next_question() -> None:
+    conversation = Conversation()
+    _over(conversation.begin(Question("one?"))[0], "1")
+    assert _texts(conversation) == ["one?", "1"]
+
+
+def test_a_failed_turn_is_left_out_and_a_stopped_one_stays() -> None:
+    conversation = Conversation()
+    turn, _ = conversation.begin(Question("too long?"))
+    turn.apply(Failed(turn.number, "The prompt is too long", "attach less"))
+    _over(conversation.begin(Question("two?"))[0], "half an ans", Ended.CANCELLED)
+    assert _texts(conversation) == ["two?", "half an ans"]
+
+
+def _answered_and_asked_again() -> tuple[Conversation, Turn]:
+    conversation = Conversation()
+    first = _over(conversation.begin(Question("one?"))[0], "good")
+    again, ask = conversation.begin(Question("one?", mode=Mode.FULL), replaces=first)
+    assert [m.text for m in ask.messages] == ["one?"], "asked as if for the first time"
+    return conversation, again
+
+
+def test_an_answer_given_again_takes_the_old_ones_place() -> None:
+    conversation, again = _answered_and_asked_again()
+    _over(again, "better")
+    assert _texts(conversation) == ["one?", "better"]
+
+
+def test_a_second_try_that_fails_or_is_stopped_leaves_the_old_answer() -> None:
+    conversation, again = _answered_and_asked_again()
+    again.apply(Failed(again.number, "No memory", "close programs"))
+    assert _texts(conversation) == ["one?", "good"]
+    conversation, again = _answered_and_asked_again()
+    _over(again, "half", Ended.CANCELLED)
+    assert again.state is TurnState.STOPPED
+    assert _texts(conversation) == ["one?", "good"]
+
+
+def test_a_third_try_still_replaces_the_first() -> None:
+    conversation, again = _answered_and_asked_again()
+    _over(again, "", Ended.CANCELLED)
+    third, _ = conversation.begin(Question("one?"), replaces=again)
+    _over(third, "best")
+    assert _texts(conversation) == ["one?", "best"]
+
+
+@pytest.mark.parametrize("question", [Question(" \n"), Question("q", keep=2), Question("\udc80")])
+def test_what_cannot_be_asked(question: Question) -> None:
+    with pytest.raises(QuestionError):
+        question.check()

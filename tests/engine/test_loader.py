@@ -1,0 +1,96 @@
+"""Loading: which models read sparsely, and what their caches take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from app.engine import loader, seams
+from app.engine.caches import positioned
+from app.engine.loader import LoadError, load_pair, probe
+from app.engine.memory import CacheSize
+from app.engine.messages import Load
+from app.engine.prefill import StepSize, dense_cache, feed, prefill
+from tests import tiny
+from tests.engine import oracle
+from tests.tiny import ORACLE, build
+
+seams.install()
+
+MORE = ("deepseek_v3", "deepseek_v32", "gemma3n", "gemma4_text", "falcon_h1", "gemma2")
+"""Latent attention, key selection, shared caches, lists of caches, capped attention."""
+
+
+@pytest.mark.parametrize("name", [*ORACLE, *MORE])
+def test_the_probe_lets_exact_architectures_pass(name: str) -> None:
+    assert probe(build(name), 4096) is None
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_architectures_read_gaps_as_one_by_one(name: str) -> None:
+    model, (ids, kept) = build(name), oracle.prompt()
+    together = oracle.sparse_logits(model, ids, kept)
+    assert oracle.difference(together, oracle._one_by_one(model, ids, kept)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "glm4"])
+def test_the_probe_lets_bfloat16_round(name: str) -> None:
+    assert probe(build(name, dtype=mx.bfloat16), 4096) is None
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(("name", "context"), [("ministral3", 4096), ("gpt2", 512)])
+def test_the_probe_refuses_what_depends_on_the_offset(
+    name: str, context: int, dtype: mx.Dtype
+) -> None:
+    """Attention scaled by position, and learned positions."""
+    refusal = probe(build(name, dtype=dtype), context)
+    assert refusal is not None
+    assert "read in full" in refusal
+
+
+def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        pass
+
+    monkeypatch.setattr(loader, "sparse_cache", lambda model: positioned([Other()]))
+    assert "Other" in (probe(build("llama"), 4096) or "")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("tokens", [1000, 3000])
+def test_the_predicted_cache_is_the_real_one(name: str, tokens: int) -> None:
+    model = build(name)
+    used = dense_cache(model)
+    mx.eval(feed(model, used, np.zeros(1, np.int32)))
+    predicted = CacheSize.of(used).bytes(tokens)
+    cache = dense_cache(model)
+    ids = np.zeros(tokens, np.int32)
+    prefill(model, cache, ids, None, StepSize(64), lambda done: None)
+    real = sum(c.nbytes for c in cache if hasattr(c, "keys"))
+    # Buffers grow in pieces of 256, and a window holds a step more while it is being read.
+    assert predicted == pytest.approx(real, rel=0.35)
+
+
+def test_context_is_found_under_its_other_names(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "gpt2", "gpt2")
+    assert load_pair(Load(str(folder))).target.info.context == 512
+
+
+def test_models_are_named_as_asked_or_by_their_folders(tmp_path: Path) -> None:
+    target, draft = tiny.save(tmp_path / "big"), tiny.save(tmp_path / "small")
+    pair = load_pair(Load(str(target), str(draft)))
+    assert pair.draft is not None
+    assert (pair.target.info.name, pair.draft.info.name) == ("big", "small")
+    pair = load_pair(Load(str(target), str(draft), ("One", "Two")))
+    assert pair.target.info.name == "One"
+
+
+def test_a_damaged_model_is_a_sentence(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(LoadError, match="could not be loaded"):
+        load_pair(Load(str(folder)))
