@@ -320,6 +320,7 @@ class FakeEngine:
             kept_tokens=kept,
             reused_tokens=0,
             generated_tokens=generated,
+            seed=0,
             ttft=1.9 if generated else 0.0,
             phases=(() if dense else sparse_times) + (PhaseTime(Phase.PREFILL, 0.9),),
             decode_seconds=max(0, generated - 1) / 31,

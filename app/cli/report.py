@@ -20,9 +20,8 @@ from app.engine.messages import (
     Statistics,
     Token,
 )
+from app.ui.prefill.strip import heat_row, span_row
 from app.ui.sanitize import sanitize
-
-BARS = "▁▂▃▄▅▆▇█"
 
 
 class Report:
@@ -103,8 +102,9 @@ class Report:
         """Two lines over the whole prompt: importance, and what was kept."""
         if self._selected is None or self._importance is None:
             return ""
-        importance = importance_strip(self._importance, width)
-        return f"{importance} importance\n{kept_strip(self._selected, width)} kept"
+        importance = heat_row(self._importance.buckets, width, complete=True)
+        kept = span_row(self._selected.spans, self._selected.prompt_tokens, width)
+        return f"{importance} importance\n{kept} kept"
 
     def _span_lines(self, selected: Selected) -> list[str]:
         """One line per kept span: tokens, reason and, in a document, the text."""
@@ -134,28 +134,6 @@ def figures(statistics: Statistics) -> str:
         f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",
     ]
     return " · ".join(parts)
-
-
-def importance_strip(importance: ImportanceMap, width: int) -> str:
-    """The highest importance of each column, as a bar. A square root shows the small ones too."""
-    buckets = importance.buckets
-    width = min(width, len(buckets))
-    columns = (
-        buckets[i * len(buckets) // width : (i + 1) * len(buckets) // width] for i in range(width)
-    )
-    return "".join(BARS[round(max(column) ** 0.5 * (len(BARS) - 1))] for column in columns)
-
-
-def kept_strip(selected: Selected, width: int) -> str:
-    """A full block where most of a column was kept, a half one where some of it was."""
-    kept = [0] * width
-    total = selected.prompt_tokens
-    for span in selected.spans:
-        for column in range(span.start * width // total, (span.end - 1) * width // total + 1):
-            start, end = column * total // width, (column + 1) * total // width
-            kept[column] += min(span.end, end) - max(span.start, start)
-    share = [count * width / total for count in kept]
-    return "".join("█" if s > 0.5 else "▄" if s > 0 else " " for s in share)
 
 
 def _excerpt(text: str) -> str:

@@ -10,7 +10,8 @@ from app.errors import UserError
 
 def screen(target: str, draft: str | None) -> int:
     """Open the app on a pair; returns the exit status."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # Textual reads standard input and draws on standard error.
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     models = pair(target, draft)
     from app.engine.engine import MlxEngine

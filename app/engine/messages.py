@@ -210,8 +210,9 @@ class Planned:
 class ImportanceMap:
     """Importance so far: the mean of each bucket of prompt tokens, scaled so that the highest is 1.
 
-    Buckets are equal parts of the prompt; a bucket not scored yet is 0. Sent several times while
-    the draft observes, for the strip that fills; `observed` of `to_observe` observations are in.
+    Buckets are equal parts of the prompt; what is pinned counts as 0, as does what is not scored.
+    Sent several times while the draft observes, for the strip that fills; `observed` of
+    `to_observe` observations are in.
     """
 
     turn: int

@@ -192,6 +192,7 @@ class Turn:
         memory.check_fits(
             f"Scoring {len(prompt.ids):,} tokens", draft.cache_size.bytes(len(prompt.ids))
         )
+        eligible = ~prompt.pinned
         reading = self._progress(Phase.SCORE, len(prompt.ids))
         begun, read = time.perf_counter(), 0.0
         looking: Callable[[int], None] | None = None
@@ -201,7 +202,7 @@ class Turn:
             if looking is None:
                 read = time.perf_counter()
                 looking = self._progress(Phase.LOOKAHEAD, expected)
-            self._emit(_importance_map(self._ask.turn, observations, expected))
+            self._emit(_importance_map(self._ask.turn, observations, expected, eligible))
             looking(observations.observed)
 
         try:
@@ -309,8 +310,10 @@ class Turn:
         )
 
 
-def _importance_map(turn: int, observations: Observations, expected: int) -> ImportanceMap:
-    importance = observations.importance
+def _importance_map(
+    turn: int, observations: Observations, expected: int, eligible: NDArray[np.bool_]
+) -> ImportanceMap:
+    importance = observations.importance * eligible
     count = min(BUCKETS, len(importance))
     borders = np.arange(count) * len(importance) // count
     means = np.add.reduceat(importance, borders) / np.diff([*borders, len(importance)])

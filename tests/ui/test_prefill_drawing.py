@@ -40,6 +40,7 @@ STATISTICS = Statistics(
     kept_tokens=1_730,
     reused_tokens=0,
     generated_tokens=63,
+    seed=0,
     ttft=1.9,
     phases=(PhaseTime(Phase.SCORE, 0.8), PhaseTime(Phase.PREFILL, 0.9)),
     decode_seconds=2.0,

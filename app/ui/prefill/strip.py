@@ -23,8 +23,9 @@ def resample(buckets: Sequence[float], width: int) -> list[float]:
 
 
 def level(value: float) -> int:
-    """The index into BLOCKS for an importance of 0..1."""
-    return min(len(BLOCKS) - 1, max(0, int(value * len(BLOCKS))))
+    """The index into BLOCKS for an importance of 0..1. By the square root: a few chunks stand far
+    above the others, and the others should still be told apart."""
+    return min(len(BLOCKS) - 1, int(max(0.0, value) ** 0.5 * len(BLOCKS)))
 
 
 def heat_row(buckets: Sequence[float], width: int, complete: bool) -> str:

@@ -1,0 +1,59 @@
+"""Writes a checkpoint as a folder that `mlx_lm.load` opens, next to what is there, then renames.
+
+Example: `python export.py target --tokenizer T --checkpoint C --out FOLDER`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from model import SHAPES
+from safetensors.torch import save_file
+from tokenizer import END_OF_TEXT, TURN_END
+from tokenizers import Tokenizer
+
+
+def export(name: str, tokenizer: Path, checkpoint: Path, out: Path) -> None:
+    """Config, float32 weights, tokenizer and chat template, put in place of `out` at once."""
+    aside, old = out.with_name(out.name + ".part"), out.with_name(out.name + ".old")
+    for folder in (aside, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    aside.mkdir(parents=True)
+    weights = torch.load(checkpoint)["model"]
+    tensors = {key: value.float().contiguous() for key, value in weights.items()}
+    save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(tokenizer / file, aside / file)
+    ids = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).token_to_id
+    stops = {"eos_token_id": [ids(TURN_END), ids(END_OF_TEXT)], "pad_token_id": ids(END_OF_TEXT)}
+    (aside / "model.safetensors").chmod(0o644)
+    configs = {
+        "config.json": SHAPES[name].config() | {"eos_token_id": ids(TURN_END)},
+        "generation_config.json": stops,
+    }
+    for file, content in configs.items():
+        (aside / file).write_text(json.dumps(content, indent=2) + "\n")
+    if out.exists():
+        os.rename(out, old)
+    os.rename(aside, out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=sorted(SHAPES))
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args()
+    export(a.model, a.tokenizer, a.checkpoint, a.out)
+
+
+if __name__ == "__main__":
+    main()

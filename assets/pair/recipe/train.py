@@ -1,0 +1,158 @@
+"""Trains one of the two models for one phase; phases follow each other with --start.
+
+Example: `python train.py target --tokenizer T --out OUT --length 256 --minutes 15 --seed 1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from corpus import LICENCES, training_texts
+from data import Mix, Rows
+from model import SHAPES, Model, grow, prime
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset
+
+Batch = tuple[Tensor, Tensor, Tensor]
+SAVE_EVERY = 150.0
+
+
+class Stream(IterableDataset[Batch]):
+    """Batches of one mix of lengths, made in a worker process; rows shrink as lengths grow."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+
+    def __iter__(self) -> Iterator[Batch]:
+        a = self.arguments
+        rng = random.Random(a.seed)
+        tokenizer = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
+        texts = training_texts(a.licences)
+        sources = []
+        for length in a.length:
+            mix = Mix(length, a.real, a.gapped, a.reach, tuple(a.document))
+            rows = max(1, a.tokens // length)
+            sources.append(Rows(tokenizer, texts, mix, rng.randrange(1 << 30)).batches(rows))
+        while True:
+            ids, positions, weights = next(rng.choice(sources))
+            yield torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(weights)
+
+
+def optimisers(model: Model, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, Adam for embeddings and norms."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    muon = torch.optim.Muon(
+        matrices, lr=rate, momentum=0.95, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+    )
+    return [muon, torch.optim.Adam(rest, lr=rate, betas=(0.9, 0.95))]
+
+
+def loss_of(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The weighted loss, and the share of answer tokens predicted exactly."""
+    ids, positions, weights = batch
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.hidden(ids[:, :-1], positions[:, :-1])
+        wanted = weights[:, 1:] > 0
+        logits = model.logits(hidden[wanted]).float()
+    targets, weight = ids[:, 1:][wanted], weights[:, 1:][wanted]
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    answers = weight >= 1
+    exact = (logits.argmax(-1) == targets)[answers].float().mean()
+    return (losses * weight).sum() / weight.sum(), exact
+
+
+def save(model: Model, optimizers: list[torch.optim.Optimizer], path: Path) -> None:
+    """Writes the checkpoint aside and renames it."""
+    aside = path.with_suffix(".part")
+    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+    torch.save(state, aside)
+    os.replace(aside, path)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=sorted(SHAPES))
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--licences", type=Path, default=LICENCES)
+    parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write")
+    parser.add_argument("--start", type=Path, help="the checkpoint to go on from")
+    parser.add_argument("--grow", type=Path, help="a smaller model's checkpoint to start from")
+    parser.add_argument("--length", type=int, nargs="+", default=[256])
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens in a batch")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--last-rate", type=float, default=1.0, help="the last rate / --rate")
+    parser.add_argument("--warm-up", type=int, default=50)
+    parser.add_argument("--real", type=float, default=0.5)
+    parser.add_argument("--gapped", type=float, default=0.5)
+    parser.add_argument("--reach", type=int, default=32768)
+    parser.add_argument("--document", type=float, nargs=2, default=(0.35, 0.7))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compile", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains for the given minutes; prints a line every 20 steps."""
+    a = parse()
+    torch.manual_seed(a.seed)
+    torch.set_num_threads(a.threads)
+    model = Model(SHAPES[a.model])
+    if a.grow:
+        grow(model, torch.load(a.grow)["model"])
+    elif not a.start:
+        prime(model)
+    optimizers = optimisers(model, a.rate)
+    if a.start:
+        state = torch.load(a.start)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+    if a.compile:
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+    begun = saved_at = time.monotonic()
+    seen = 0
+    loader = DataLoader(Stream(a), batch_size=None, num_workers=1, prefetch_factor=4)
+    for step, batch in enumerate(loader):
+        now = time.monotonic()
+        done = min(1.0, (now - begun) / (60 * a.minutes))
+        rate = a.rate * min(1.0, (step + 1) / a.warm_up)
+        rate *= a.last_rate + (1 - a.last_rate) * (1 + math.cos(math.pi * done)) / 2
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        loss, exact = loss_of(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        seen += batch[0].numel()
+        if step % 20 == 0:
+            print(
+                f"{now - begun:6.0f} s  step {step:5d}  {seen / 1e6:6.2f} M  "
+                f"length {batch[0].shape[1] - 1:5d}  loss {loss.item():.4f}  exact {exact:.4f}",
+                flush=True,
+            )
+        if now - saved_at > SAVE_EVERY or done >= 1:
+            save(model, optimizers, a.out)
+            saved_at = now
+        if done >= 1:
+            break
+
+
+if __name__ == "__main__":
+    main()
