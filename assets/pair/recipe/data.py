@@ -139,7 +139,7 @@ def ask(document: Document, rng: random.Random, kept: np.ndarray | None = None) 
     first = rng.randrange(len(words) - count)
     start, end = words[first][0], words[first + count - 1][1]
     quoted = 0.75
-    if document.contested and rng.random() < 0.3:
+    if document.contested and rng.random() < 0.45:
         start, end = rng.choice(document.contested)
         count, quoted = 2, 1.0
     elif document.quoted and rng.random() < 0.25:
