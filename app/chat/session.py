@@ -37,8 +37,8 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._engine.send(Close())
-        # A step that runs when Ctrl-C came need not be waited for.
-        self._engine.join(timeout=1 if kind is KeyboardInterrupt else 30)
+        if kind is not KeyboardInterrupt:
+            self._engine.join(timeout=30)
 
     def load(self, command: Load) -> Loaded:
         """Load a pair. Raises EngineError."""

@@ -15,15 +15,13 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry a command line out; returns the exit status. 2 is bad input, 130 is Ctrl-C."""
+    """Carry a command line out; returns the exit status, 2 for bad input."""
     options = parser().parse_args(arguments)
     try:
         return _dispatch(options)
     except UserError as error:
         sys.stderr.write(f"specchat: {error}\n")
         return BAD_INPUT
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

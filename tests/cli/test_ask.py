@@ -237,3 +237,25 @@ def test_ctrl_c_while_printing_still_ends_in_good_order(
     assert out.endswith("\n")
     assert "Stopped." in err
     assert "first word" in err
+
+
+STARTED = "import sys, app.__main__ as m; print('started', flush=True); sys.exit(m.main())"
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 1.0])
+def test_ctrl_c_at_any_moment_ends_with_130(room: Path, moment: float) -> None:
+    """While importing, loading, reading or writing: never a traceback, never an abort."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED, *_ask(room, "--max-tokens", "1000000", "Go on.")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(moment + 0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
