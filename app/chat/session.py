@@ -60,11 +60,7 @@ class Session:
 
     def _events_until(self, last: type[Event]) -> Iterator[Event]:
         while True:
-            try:
-                # Not for ever at once, so that signals get through.
-                event = self._events.get(timeout=0.1)
-            except queue.Empty:
-                continue
+            event = self._events.get()
             yield event
             if isinstance(event, last | Failed):
                 return

@@ -278,10 +278,3 @@ def layers(cache: Cache) -> list[PositionedCache]:
         elif isinstance(c, PositionedCache):
             flat.append(c)
     return flat
-
-
-def is_recurrent(cache: Cache) -> bool:
-    return any(
-        isinstance(c, ArraysCache) or (isinstance(c, CacheList) and is_recurrent(c.caches))
-        for c in cache
-    )
