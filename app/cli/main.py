@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from app.engine.messages import DEFAULT_KEEP
+from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -50,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     overhead.add_argument("--runs", type=int, default=5, help="take the median of this many")
     overhead.add_argument("--json", action="store_true", help="print the figures as JSON")
+    _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
     return top
 
 
@@ -90,6 +92,33 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--map", action="store_true", help="print what was read, as text")
 
 
+def _add_eval(command: argparse.ArgumentParser) -> None:
+    """Figures come as text, so that `evaluate` can say in a sentence what is wrong with them."""
+    say = command.add_argument
+    command.description = (
+        "Asks generated questions about generated documents, in full and sparsely, and compares."
+        " What was measured is kept: the same command goes on where it was stopped."
+    )
+    again = "; may be given again"
+    say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
+    _models(command)
+    say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
+    say("--length", default="4k", help="tokens of a prompt, say 1k,4k,32k (default %(default)s)")
+    say("--keep", default="0.05,0.1,0.2,0.3,0.5,1.0", help="fractions (default %(default)s)")
+    known, default = ",".join(Scoring), str(Tuning().scoring)
+    say("--scoring", default=default, help=f"of {known} (default %(default)s)")
+    say("--n", default="50", help="items a suite and length (default %(default)s)")
+    say("--seed", default="0", help="another seed makes other items (default %(default)s)")
+    say("--held-out", action="store_true", help="ask in wordings that were never trained on")
+    say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
+    say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16{again}")
+    files = f"a text for the perplexity suite{again}"
+    say("--file", dest="files", action="append", default=[], metavar="F", help=files)
+    say("--json", metavar="OUT", help="write settings, figures and every run as JSON")
+    say("--report", metavar="OUT.md", help="write Markdown, and a figure beside it")
+    say("--fresh", action="store_true", help="forget what was measured before")
+
+
 def _dispatch(options: argparse.Namespace) -> int:
     match options.command:
         case "ask":
@@ -108,6 +137,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.bench.overhead import overhead
 
             return overhead(options.runs, options.json, sys.stdout)
+        case "eval":
+            from app.cli.evaluate import evaluate
+
+            return evaluate(options)
     from app.cli.screen import screen
 
     return screen(options.target, options.draft)

@@ -39,6 +39,8 @@ class Decoder:
         self.first_token: float | None = None
         """When the first token was there, by `time.perf_counter`."""
         self.last_token: float | None = None
+        self.forced_loss: float | None = None
+        """Mean negative log likelihood of a forced answer, nats a token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
         self._pending: tuple[list[int], str, str] = ([], "", "")
@@ -90,6 +92,18 @@ class Decoder:
         self._write([*segments, (name, rest)])
         self.flush()
         return ended
+
+    def force(self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str) -> Ended:
+        """Feed `answer` instead of writing one, and measure how likely the model finds it."""
+        ids = self._tokenizer.encode(answer, add_special_tokens=False)
+        fed = mx.array([int(prompt_ids[-1]), *ids[:-1]])[None]
+        logits = model(fed, cache=cache)[0].astype(mx.float32)
+        likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        loss = -mx.take_along_axis(likely, mx.array(ids)[:, None], axis=-1).mean()
+        self.forced_loss = float(np.array(loss))
+        self.ids, self.text = list(ids), answer
+        self.first_token = self.last_token = time.perf_counter()
+        return Ended.STOP
 
     def flush(self) -> None:
         """Report what has not been reported yet."""

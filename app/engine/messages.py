@@ -13,6 +13,9 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from app.engine.tuning import DEFAULT_SAMPLING, DEFAULT_TUNING, Tuning
+from app.engine.tuning import Sampling as Sampling
+
 
 class Role(StrEnum):
     SYSTEM = "system"
@@ -56,16 +59,6 @@ class Reading(StrEnum):
 DEFAULT_KEEP = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """`temperature` 0 is greedy. `seed` None draws a fresh one."""
-
-    max_tokens: int = 512
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-
-
 def _last_part(path: str) -> str:
     return PurePath(path).name
 
@@ -89,13 +82,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO."""
+    """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO.
+
+    With `forced`, that text is fed as the answer instead of a generated one, and measured.
+    """
 
     turn: int
     messages: tuple[Message, ...]
     mode: Mode = Mode.AUTO
     keep: float = DEFAULT_KEEP
-    sampling: Sampling = Sampling()
+    sampling: Sampling = DEFAULT_SAMPLING
+    tuning: Tuning = DEFAULT_TUNING
+    forced: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The prompt was built and the reading decided. `reason` is one sentence for the user."""
+    """The prompt was built and the reading decided. `reason` is one sentence for the user.
+
+    Sent again when the draft's scores change the decision; `guard` then says why.
+    """
 
     turn: int
     reading: Reading
@@ -204,6 +205,7 @@ class Planned:
     reused_tokens: int
     prompt_ids: tuple[int, ...]
     segments: tuple[Segment, ...]
+    guard: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,8 @@ class Statistics:
     decode_seconds: float
     peak_bytes: int
     fallback: str | None = None
+    forced_loss: float | None = None
+    """Of a forced answer: mean negative log likelihood, nats a token."""
 
     @property
     def read_fraction(self) -> float:

@@ -1,13 +1,11 @@
-"""Which mode pays for this turn. A first planner: the mode asked for, and a threshold for auto."""
+"""Which mode pays for this turn: the one asked for; in auto, the guard's word and a threshold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine.messages import Mode, Reading
-
-DENSE_BELOW = 8192
-"""Auto reads densely when fewer tokens are new, until a pair has been measured on this machine."""
+from app.engine import guard
+from app.engine.messages import Ask, Mode, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +14,16 @@ class Plan:
 
     reading: Reading
     reason: str
+    guard: str | None = None
+    """Why sparse reading was foreseen to lose the answer, or None."""
 
 
-def plan(mode: Mode, keep: float, new: int, eligible: int, dense_only: str | None) -> Plan:
+def plan(ask: Ask, new: int, eligible: int, dense_only: str | None) -> Plan:
     """Decide for `new` tokens to read, `eligible` of which may be dropped.
 
     `dense_only` is why this pair cannot read sparsely, or None.
     """
+    mode, dense_below = ask.mode, ask.tuning.dense_below
     if mode is Mode.FULL:
         return Plan(Reading.DENSE, "Full reading was asked for.")
     if dense_only is not None:
@@ -30,9 +31,12 @@ def plan(mode: Mode, keep: float, new: int, eligible: int, dense_only: str | Non
     if eligible == 0:
         return Plan(Reading.DENSE, "There is no document or history to leave out.")
     if mode is Mode.SPARSE:
-        return Plan(Reading.SPARSE, f"Sparse reading at keep {keep:.0%} was asked for.")
-    if new < DENSE_BELOW:
+        return Plan(Reading.SPARSE, f"Sparse reading at keep {ask.keep:.0%} was asked for.")
+    foreseen = guard.asks_for_every_token(ask.messages[-1].text)
+    if foreseen is not None:
+        return Plan(Reading.DENSE, foreseen, foreseen)
+    if new < dense_below:
         return Plan(
-            Reading.DENSE, f"{new:,} tokens are read in full; sparse pays from {DENSE_BELOW:,}."
+            Reading.DENSE, f"{new:,} tokens are read in full; sparse pays from {dense_below:,}."
         )
-    return Plan(Reading.SPARSE, f"{new:,} tokens are new, from {DENSE_BELOW:,} on sparse pays.")
+    return Plan(Reading.SPARSE, f"{new:,} tokens are new, from {dense_below:,} on sparse pays.")

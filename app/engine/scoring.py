@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from app.engine import seams
 from app.engine.caches import Cache
 from app.engine.prefill import OnStep, StepSize, dense_cache, feed, prefill
+from app.engine.tuning import DEFAULT_TUNING, Combine, Scoring, Tuning
 
-LOOKAHEAD = 8
-POOL_WIDTH = 13
 MOST_OBSERVED = 128
 """Of a long question, its last tokens are observed."""
 
@@ -36,13 +35,16 @@ class Observations:
     Per observation (a query token) and per layer whose keys span the prompt: softmax over the
     prompt's keys, mean pool, then the maximum over heads and layers. `importance` is the mean over
     observations. Only a running maximum (observations, M) is held, never two layers' scores; a
-    layer is worked on in blocks of an eighth of its observations.
+    layer is worked on in blocks of an eighth of its observations. `pool` is the width of the mean
+    pool in tokens, odd.
     """
 
-    def __init__(self, prompt_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, tuning: Tuning) -> None:
         self.prompt_tokens = prompt_tokens
         self.observed = 0
-        self._sum = mx.zeros((prompt_tokens,), mx.float32)
+        self._tuning = tuning
+        self._sums: list[tuple[mx.array, int]] = []
+        self._highest = mx.zeros((prompt_tokens,), mx.float32)
         self._running: list[mx.array] = []
         self._rows = 0
 
@@ -55,17 +57,37 @@ class Observations:
             mx.eval(result)
         if not self._running:
             raise ScoringError("its attention cannot be observed")
+        total = mx.zeros((self.prompt_tokens,), mx.float32)
         for block in self._running:
-            self._sum = self._sum + block.sum(axis=0)
-            mx.eval(self._sum)
+            total = total + block.sum(axis=0)
+            self._highest = mx.maximum(self._highest, block.max(axis=0))
+            mx.eval(total, self._highest)
+        self._sums.append((total, rows))
         self.observed += rows
         self._running = []
         return result
 
     @property
     def importance(self) -> Importance:
-        """Mean over the observations so far, float32 (M,)."""
-        return np.array(self._sum / max(self.observed, 1), dtype=np.float32)
+        """Over the observations so far, combined as the tuning says; float32 (M,)."""
+        match self._tuning.combine:
+            case Combine.MAX:
+                combined = self._highest
+            case Combine.HALVES:
+                means = [total / rows for total, rows in self._groups()]
+                combined = sum(means, mx.zeros((self.prompt_tokens,))) / max(len(means), 1)
+            case Combine.MEAN:
+                total = sum((t for t, _ in self._sums), mx.zeros((self.prompt_tokens,)))
+                combined = total / max(self.observed, 1)
+        return np.array(combined, dtype=np.float32)
+
+    def _groups(self) -> list[tuple[mx.array, int]]:
+        """Sums over the question, which is observed in one go, and over the lookahead tokens."""
+        first, later = self._sums[:1], self._sums[1:]
+        if not later:
+            return first
+        zeros = mx.zeros((self.prompt_tokens,))
+        return [*first, (sum((t for t, _ in later), zeros), sum(rows for _, rows in later))]
 
     def _layer(
         self,
@@ -86,7 +108,8 @@ class Observations:
             rows = slice(start, min(start + size, queries))
             scores = _scores(q[0, :, rows], keys, scale)
             scores = _masked(scores, mask, rows, queries, total)
-            importance = _pooled(_probabilities(scores, sinks)).max(axis=0)
+            probabilities = _probabilities(scores, sinks)
+            importance = _pooled(probabilities, self._tuning.pool).max(axis=0)
             if not first_layer:
                 importance = mx.maximum(self._running[block], importance)
             mx.eval(importance)
@@ -121,20 +144,23 @@ def _probabilities(scores: mx.array, sinks: mx.array | None) -> mx.array:
     return mx.exp(scores - norm)
 
 
-def _pooled(x: mx.array) -> mx.array:
-    """Mean over POOL_WIDTH neighbours along the last axis; at the edges over those there are.
+def _pooled(x: mx.array, width: int) -> mx.array:
+    """Mean over `width` (odd) neighbours along the last axis; at the edges over those there are.
 
-    Sums of 13 = 8 + 4 + 1 by doubling: five additions, and none of a cumulative sum's rounding.
+    Sums of 1, 2, 4, ... neighbours by doubling: few additions, and none of a cumulative sum's
+    rounding.
     """
-    half = POOL_WIDTH // 2
-    length = x.shape[-1]
-    padded = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)])
-    two = padded[..., :-1] + padded[..., 1:]
-    four = two[..., :-2] + two[..., 2:]
-    eight = four[..., :-4] + four[..., 4:]
-    total = eight[..., :length] + four[..., 8 : 8 + length] + padded[..., 12 : 12 + length]
-    at = np.arange(length)
-    counts = np.minimum(at, half) + np.minimum(length - 1 - at, half) + 1
+    half, length = width // 2, x.shape[-1]
+    doubled = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)])
+    total, at = mx.zeros_like(x), 0
+    for bit in range(width.bit_length()):
+        size = 1 << bit
+        if width & size:
+            total = total + doubled[..., at : at + length]
+            at += size
+        doubled = doubled[..., :-size] + doubled[..., size:]
+    places = np.arange(length)
+    counts = np.minimum(places, half) + np.minimum(length - 1 - places, half) + 1
     return total / mx.array(counts.astype(np.float32))
 
 
@@ -146,21 +172,27 @@ def score(
     step: StepSize,
     on_step: OnStep,
     on_observed: Callable[[Observations, int], None],
-    lookahead: int = LOOKAHEAD,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Importance:
     """Importance of each of the prompt's `ids` (M,), as the draft `model` sees it.
 
-    Tokens from `observed_from` on (the question and the generation prompt) are observed, and
-    `lookahead` greedy tokens after them. `on_step` is called with prompt tokens done,
+    As the tuning says, tokens from `observed_from` on (the question and the generation prompt) are
+    observed, and greedy tokens after them. `on_step` is called with prompt tokens done,
     `on_observed` with the observations and how many there will be; either raises to cancel.
     """
     total = len(ids)
     observed_from = min(max(observed_from, total - MOST_OBSERVED, 0), total - 1)
-    rows = total - observed_from
+    sees_question = tuning.scoring is not Scoring.LOOKAHEAD
+    rows = total - observed_from if sees_question else 0
+    lookahead = tuning.lookahead if tuning.scoring is not Scoring.QUESTION else 0
     cache = dense_cache(model)
-    observations = Observations(total)
+    observations = Observations(total, tuning)
     prefill(model, cache, ids[:observed_from], None, step, on_step)
-    last = observations.watch(rows, lambda: feed(model, cache, ids[observed_from:])[:, -1])
+
+    def read_question() -> mx.array:
+        return feed(model, cache, ids[observed_from:])[:, -1]
+
+    last = observations.watch(rows, read_question) if sees_question else read_question()
     on_step(total)
     on_observed(observations, rows + lookahead)
     _look_ahead(model, cache, last, set(stop_ids), lookahead, observations, rows, on_observed)
@@ -187,5 +219,7 @@ def _look_ahead(
         try:
             logits = observations.watch(1, lambda ids=ids: feed(model, cache, ids)[:, -1])  # type: ignore[misc]
         except ScoringError:
+            if not rows:
+                raise
             return  # a draft that picks keys itself when it writes; the question was observed
         on_observed(observations, rows + count)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
@@ -51,10 +52,12 @@ def observed_attention(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def blocked_attention(rows: int | None) -> Iterator[None]:
-    """Inside, causal attention runs in blocks of `rows` queries, each against the keys it can see.
+    """Inside, causal attention runs in blocks of `rows` queries, each against the keys it can see,
+    and in float32 with numpy's softmax. None changes nothing.
 
-    The same result, without the half of a step's scores that the mask would throw away. It pays
-    where attention is not fused, as on a CPU. None changes nothing.
+    The same result up to rounding, without the half of a step's scores that the mask would throw
+    away. It pays where attention is not fused, as on a CPU: numpy's exponential is vectorised,
+    that of MLX's Linux wheels is not.
     """
     token = _block.set(rows)
     try:
@@ -97,20 +100,26 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
         if block is None or queries <= block or not (isinstance(mask, str) and mask == "causal"):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
+        alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
+        one = _attend if alone else partial(attention, mask="causal", **kwargs)
         parts = []
         for start in range(0, queries, block):
             end = min(start + block, queries)
             seen = slice(before + end)
-            parts.append(
-                attention(
-                    q[:, :, start:end],
-                    k[:, :, seen],
-                    v[:, :, seen],
-                    scale=scale,
-                    mask="causal",
-                    **kwargs,
-                )
-            )
+            parts.append(one(q[:, :, start:end], k[:, :, seen], v[:, :, seen], scale=scale))
         return mx.concatenate(parts, axis=2)
 
     return observing
+
+
+def _attend(q: mx.array, k: mx.array, v: mx.array, *, scale: float) -> mx.array:
+    """Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""
+    queries, keys = q.shape[2], k.shape[2]
+    grouped = (q * scale).reshape(1, k.shape[1], -1, queries, q.shape[3])
+    weights = np.array(grouped @ k[:, :, None].swapaxes(-1, -2))
+    weights[..., keys - queries :] += np.triu(np.full((queries, queries), -np.inf, np.float32), 1)
+    weights -= weights.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
+    total = mx.array(weights.sum(axis=-1, keepdims=True))
+    mixed = (mx.array(weights) @ v[:, :, None]) / total
+    return mixed.reshape(1, q.shape[1], queries, v.shape[3])

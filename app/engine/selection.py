@@ -10,14 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.messages import Span, SpanReason
-
-CHUNK = 32
-"""Tokens per chunk, the unit of selection."""
-
-CARRY = 0.5
-"""How much of a chunk's importance the next one gets at least. What is asked about is found where
-it is named, and answered in what follows, often beyond the chunk's end. What it brings is printed
-by `pytest -m slow -k carrying -s`."""
+from app.engine.tuning import DEFAULT_TUNING, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +23,34 @@ class Selection:
 
 
 def select(
-    importance: NDArray[np.float32], pinned: NDArray[np.bool_], keep: float, chunk: int = CHUNK
+    importance: NDArray[np.float32],
+    pinned: NDArray[np.bool_],
+    keep: float,
+    tuning: Tuning = DEFAULT_TUNING,
+    borders: NDArray[np.int64] | None = None,
 ) -> Selection:
     """Keep every pinned token and the most important chunks of the others.
 
     `importance` and `pinned` are (M,). Each run of eligible tokens is cut into chunks from its
-    start; by chunk means, carried forward, the top ceil(keep * chunks) are kept, the earlier one
-    first among equals.
+    start, at the nearest of `borders` (token indices, ascending) where there are some; by chunk
+    means, carried forward, the top ceil(keep * chunks) are kept, among equals the earlier one.
     """
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
-    starts, ends = _chunks(pinned, chunk)
+    starts, ends = _chunks(pinned, tuning.chunk)
+    if borders is not None and len(borders) and len(starts):
+        starts, ends = _snapped(starts, ends, borders, tuning.chunk)
     kept = pinned.copy()
     if len(starts):
         means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
-        order = np.argsort(-_carried(means, starts, ends), kind="stable")
-        for index in order[: math.ceil(keep * len(starts))]:
+        order = np.argsort(-_carried(means, starts, ends, tuning.carry), kind="stable")
+        wanted = math.ceil(keep * len(starts))
+        for index in order[:wanted]:
             kept[starts[index] : ends[index]] = True
+    if tuning.first or tuning.tail:
+        eligible = np.flatnonzero(~pinned)
+        kept[eligible[: tuning.first]] = True
+        kept[eligible[len(eligible) - tuning.tail :]] = True
     spans = _spans(kept, pinned, importance)
     return Selection(keep, np.flatnonzero(kept).astype(np.int32), spans)
 
@@ -70,14 +74,28 @@ def _chunks(pinned: NDArray[np.bool_], chunk: int) -> tuple[NDArray[np.int64], N
     return np.concatenate(pieces), np.concatenate(limits)
 
 
+def _snapped(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], borders: NDArray[np.int64], chunk: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Moves each border between two chunks to the nearest of `borders` within half a chunk."""
+    moved = starts.copy()
+    for index in np.flatnonzero(starts[1:] == ends[:-1]) + 1:
+        near = np.searchsorted(borders, starts[index])
+        closest = min(borders[max(near - 1, 0) : near + 1], key=lambda b: abs(b - starts[index]))
+        if abs(closest - starts[index]) < chunk // 2:
+            moved[index] = closest
+    moved_ends = np.where(np.append(starts[1:] == ends[:-1], False), np.append(moved[1:], 0), ends)
+    return moved, moved_ends
+
+
 def _carried(
-    means: NDArray[np.float32], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    means: NDArray[np.float32], starts: NDArray[np.int64], ends: NDArray[np.int64], carry: float
 ) -> NDArray[np.float64]:
-    """Each chunk's mean, or CARRY times its neighbour's before it when that is more."""
+    """Each chunk's mean, or `carry` times its neighbour's before it when that is more."""
     carried = means.astype(np.float64)
     follows = starts[1:] == ends[:-1]
     for index in np.flatnonzero(follows) + 1:
-        carried[index] = max(carried[index], CARRY * carried[index - 1])
+        carried[index] = max(carried[index], carry * carried[index - 1])
     return carried
 
 

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine import memory, planner
+from app.engine import floors, memory, planner, snapping
 from app.engine.caches import Cache
 from app.engine.decode import Decoder
 from app.engine.loader import Pair
@@ -39,6 +39,7 @@ from app.engine.prefill import dense_cache, prefill, seek, sparse_cache
 from app.engine.prompt import Prompt
 from app.engine.scoring import Importance, Observations, ScoringError, score
 from app.engine.selection import Selection, select
+from app.engine.tuning import Scoring, Tuning
 
 BUCKETS = 200
 """Resolution of the importance strip: finer than most terminals are wide."""
@@ -63,9 +64,11 @@ class Scored:
     turn: int
     prompt: Prompt
     importance: Importance
+    tuning: Tuning
+    borders: NDArray[np.int64] | None
 
     def selected(self, keep: float) -> tuple[Selection, Selected]:
-        selection = select(self.importance, self.prompt.pinned, keep)
+        selection = select(self.importance, self.prompt.pinned, keep, self.tuning, self.borders)
         event = Selected(
             turn=self.turn,
             keep=keep,
@@ -120,7 +123,10 @@ class Turn:
         plan = self._planned(prompt)
         cache = self._read(prompt, plan)
         self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
-        return self._decoder.run(self._pair.target.model, cache, prompt.ids, room, self._cancelled)
+        model = self._pair.target.model
+        if self._ask.forced is not None:
+            return self._decoder.force(model, cache, prompt.ids, self._ask.forced)
+        return self._decoder.run(model, cache, prompt.ids, room, self._cancelled)
 
     def _room_to_answer(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""
@@ -138,9 +144,7 @@ class Turn:
 
     def _planned(self, prompt: Prompt) -> Plan:
         total = len(prompt.ids)
-        plan = planner.plan(
-            self._ask.mode, self._ask.keep, total, prompt.eligible, self._pair.dense_only
-        )
+        plan = planner.plan(self._ask, total, prompt.eligible, self._pair.dense_only)
         self._prompt, self._plan = prompt, plan
         self._emit(
             Planned(
@@ -153,6 +157,7 @@ class Turn:
                 reused_tokens=0,
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
+                guard=plan.guard,
             )
         )
         return plan
@@ -171,7 +176,9 @@ class Turn:
         return self._read_densely(prompt)
 
     def _read_sparsely(self, prompt: Prompt) -> Cache:
-        self.scored = Scored(self._ask.turn, prompt, self._score(prompt))
+        ask = self._ask
+        borders = snapping.borders(prompt, ask.messages, ask.tuning.snap)
+        self.scored = Scored(ask.turn, prompt, self._importance(prompt), ask.tuning, borders)
         with self._timed(Phase.SELECT):
             selection, event = self.scored.selected(self._ask.keep)
             self._emit(event)
@@ -184,6 +191,15 @@ class Turn:
         cache = dense_cache(self._pair.target.model)
         self._prefill(cache, prompt.ids, None)
         return cache
+
+    def _importance(self, prompt: Prompt) -> Importance:
+        tuning = self._ask.tuning
+        match tuning.scoring:
+            case Scoring.RANDOM:
+                return floors.by_lot(prompt.ids, tuning.chunk)
+            case Scoring.LEXICAL:
+                return floors.lexical(prompt.ids, prompt.question_start, tuning.chunk)
+        return self._score(prompt)
 
     def _score(self, prompt: Prompt) -> Importance:
         draft = self._pair.draft
@@ -214,6 +230,7 @@ class Turn:
                 draft.step,
                 reading,
                 observed,
+                self._ask.tuning,
             )
         finally:
             ended = time.perf_counter()
@@ -307,6 +324,7 @@ class Turn:
             decode_seconds=last - first if first and last else 0.0,
             peak_bytes=mx.get_peak_memory(),
             fallback=self._fallback,
+            forced_loss=self._decoder.forced_loss,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.demo import FILE, KEEP, QUESTION
-from app.engine import selection, turn
+from app.engine import turn
 from app.engine.messages import (
     Document,
     Ended,
@@ -23,6 +24,7 @@ from app.engine.messages import (
     Selected,
     Statistics,
 )
+from app.engine.tuning import DEFAULT_TUNING, Tuning
 from app.paths import assets_path
 
 SENTENCE = (
@@ -44,8 +46,11 @@ def licence() -> Document:
     return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
 
 
-def _answer(session: Session, question: Question) -> tuple[Finished, Statistics, list[Any]]:
-    events = list(session.run(Conversation().begin(question)[1]))
+def _answer(
+    session: Session, question: Question, tuning: Tuning = DEFAULT_TUNING
+) -> tuple[Finished, Statistics, list[Any]]:
+    ask = replace(Conversation().begin(question)[1], tuning=tuning)
+    events = list(session.run(ask))
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.statistics is not None
@@ -117,19 +122,18 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
 
 @pytest.mark.slow
 def test_carrying_importance_forward_keeps_sentences_whole(
-    session: Session, licence: Document, monkeypatch: pytest.MonkeyPatch
+    session: Session, licence: Document
 ) -> None:
-    kept: dict[float, list[bool]] = {0.0: [], selection.CARRY: []}
+    kept: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.carry: []}
     for phrase, _ in _others(licence):
         for carry, whole in kept.items():
-            monkeypatch.setattr(selection, "CARRY", carry)
             question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
-            _, _, events = _answer(session, question)
+            _, _, events = _answer(session, question, replace(DEFAULT_TUNING, carry=carry))
             whole.append(_whole_sentence_kept(events, licence.text, phrase))
     shares = {carry: sum(whole) / len(whole) for carry, whole in kept.items()}
     print(f"\nsentences kept whole at keep {KEEP}, by carry: {shares}, n = {len(kept[0.0])}")
-    assert shares[selection.CARRY] >= 0.9
-    assert shares[selection.CARRY] > shares[0.0]
+    assert shares[DEFAULT_TUNING.carry] >= 0.9
+    assert shares[DEFAULT_TUNING.carry] > shares[0.0]
 
 
 def test_a_broken_scorer_finds_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.engine import scoring, seams
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
+from app.engine.tuning import Combine, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 
 seams.install()
@@ -23,15 +25,19 @@ def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring
         "on_step": lambda done: None,
         "on_observed": lambda observations, expected: None,
     }
-    return scoring.score(model, ids, start, **(options | kw))
+    tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
+    return scoring.score(model, ids, start, **(options | kw), tuning=tuning)
 
 
 def _ids(length: int) -> NDArray[np.int32]:
     return np.random.default_rng(3).integers(0, VOCABULARY, length).astype(np.int32)
 
 
-def naive(model: Any, ids: NDArray[np.int32], start: int, lookahead: int) -> NDArray[np.float64]:
-    """By definition: one dense forward, all scores of all layers at once, in float64."""
+def naive(
+    model: Any, ids: NDArray[np.int32], start: int, lookahead: int, pool: int = 13
+) -> NDArray[np.float64]:
+    """By definition: one dense forward, all scores of all layers at once, in float64. Importance
+    of each observation, (observations, M)."""
     total = len(ids)
     sequence = ids.tolist()
     for _ in range(lookahead):
@@ -50,14 +56,17 @@ def naive(model: Any, ids: NDArray[np.int32], start: int, lookahead: int) -> NDA
         weights = np.exp(scores)
         weights /= weights.sum(-1, keepdims=True) + np.exp(sink)[:, None, None]
         pooled = np.stack(
-            [weights[..., max(0, i - 6) : i + 7].mean(-1) for i in range(total)], axis=-1
+            [
+                weights[..., max(0, i - pool // 2) : i + pool // 2 + 1].mean(-1)
+                for i in range(total)
+            ],
+            axis=-1,
         )
         layers.append(pooled.max(axis=0))
 
     with seams.observed_attention(see):
         mx.eval(model(mx.array([sequence])))
-    maximum = np.max(layers, axis=0)
-    return np.asarray(maximum.mean(axis=0))
+    return np.asarray(np.max(layers, axis=0))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "glm4", "gpt_oss", "qwen3_next"])
@@ -66,7 +75,30 @@ def test_importance_equals_its_definition(name: str, lookahead: int) -> None:
     model, ids = build(name), _ids(100)
     ours = _score(model, ids, 90, lookahead=lookahead)
     assert ours.dtype == np.float32
-    np.testing.assert_allclose(ours, naive(model, ids, 90, lookahead), rtol=2e-3, atol=1e-6)
+    expected = naive(model, ids, 90, lookahead).mean(axis=0)
+    np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", [1, 5, 31])
+def test_any_pooling_width(pool: int) -> None:
+    model, ids = build("llama"), _ids(100)
+    expected = naive(model, ids, 90, 0, pool).mean(axis=0)
+    ours = _score(model, ids, 90, lookahead=0, pool=pool)
+    np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
+
+
+def test_which_observations_count_and_how() -> None:
+    model, ids = build("llama"), _ids(100)
+    each = naive(model, ids, 90, 3)
+    question, ahead = each[:10].mean(axis=0), each[10:].mean(axis=0)
+    for tuning, expected in (
+        ({"scoring": Scoring.QUESTION}, question),
+        ({"scoring": Scoring.LOOKAHEAD}, ahead),
+        ({"combine": Combine.HALVES}, (question + ahead) / 2),
+        ({"combine": Combine.MAX}, each.max(axis=0)),
+    ):
+        ours = _score(model, ids, 90, lookahead=3, **tuning)
+        np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
 
 
 def test_lookahead_stops_at_end_of_text() -> None:

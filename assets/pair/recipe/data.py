@@ -1,4 +1,4 @@
-"""Training rows: a document, then questions about phrases of it, answered by quoting.
+"""Training rows: a document, then questions about it and their answers.
 
 A row is token ids with their positions and loss weights. The pieces of the prompt (template,
 document header, text, footer, question) are encoded one by one, as the app does. In gapped rows the
@@ -13,9 +13,14 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from skills import made
 from tokenizers import Tokenizer
+
+from app.eval.adversarial import AGAIN
+from app.eval.tasks import QUOTES, Task
 
 CHUNK = 32
 MAX_ANSWER = 84
@@ -30,7 +35,7 @@ QUOTED = (
     'Quote the sentence with "{}".', 'Where does it mention "{}"?', 'What follows "{}"?',
     'Please quote "{}" and go on.', 'What is written about "{}"?', 'Show me the passage "{}".',
     'What does the text say of "{}"?', 'Look up "{}".', 'Continue: "{}"', 'What about "{}"?',
-    'Tell me what it says of "{}".', 'Read out "{}" for me.',
+    'Tell me what it says of "{}".', 'Read out "{}" for me.', *QUOTES,
 )  # fmt: skip
 PLAIN = (
     "{}?", "What does the document say about {}?", "Find {}.", "{}", "What does it say of {}?",
@@ -135,10 +140,10 @@ def ask(document: Document, rng: random.Random, kept: np.ndarray | None = None) 
     words, text = document.words, document.text
     if len(words) < 8:
         return None
-    count = rng.choice((1, 2, 2, 2, 3, 3, 4, 5, 6))
+    count = rng.choice((1, 2, 2, 3, 3, 4, 4, 5, 6))
     first = rng.randrange(len(words) - count)
     start, end = words[first][0], words[first + count - 1][1]
-    quoted = 0.75
+    quoted = 0.9
     if document.contested and rng.random() < 0.45:
         start, end = rng.choice(document.contested)
         count, quoted = 2, 1.0
@@ -214,13 +219,6 @@ class Prompt:
     def header(self, name: str) -> list[int]:
         """What stands before the document's text."""
         return self.encode(f'<document name="{name}">\n')
-
-    def question(self, quote: Quote) -> tuple[list[int], list[float]]:
-        """Ids and loss weights: a phrase's later tokens are to be found in the document."""
-        encoding = self.tokenizer.encode(quote.question, add_special_tokens=False)
-        first, last = len(quote.before), len(quote.before) + len(quote.phrase)
-        inside = [start > first and end <= last for start, end in encoding.offsets]
-        return encoding.ids, [QUESTION_WEIGHT if i else 0.0 for i in inside]
 
 
 class Writer:
@@ -327,21 +325,28 @@ class Mix:
     """What the rows of a training phase look like."""
 
     length: int
-    real: float = 0.5  # share of documents cut out of real text
+    real: float = 0.5  # share of quoted documents cut out of real text
     gapped: float = 0.5  # share of rows with holes or gaps
     reach: int = 32768  # positions in gapped rows go up to here
     document: tuple[float, float] = (0.35, 0.7)  # the document's share of the row
+    tasks: float = 0.7  # share of documents made for tasks; the others are only quoted
 
 
-def holes(tokens: int, rng: random.Random, wanted: int) -> np.ndarray:
-    """Keeps about `wanted` of the tokens in random runs of whole chunks; the first one stays."""
+def holes(tokens: int, rng: random.Random, wanted: int, needed: np.ndarray) -> np.ndarray:
+    """Keeps the `needed` tokens (a mask) and about `wanted` in all, in runs of whole chunks."""
     chunks = -(-tokens // CHUNK)
     keep = np.zeros(chunks, dtype=bool)
+    keep[np.flatnonzero(needed) // CHUNK] = True
     keep[0] = True
     while keep.sum() * CHUNK < wanted and not keep.all():
         at = rng.randrange(chunks)
         keep[at : at + rng.choice((1, 2, 3, 3, 4, 6, 10))] = True
     return np.repeat(keep, CHUNK)[:tokens]
+
+
+def bigrams(ids: np.ndarray) -> set[int]:
+    """Every pair of neighbours as one number."""
+    return set((ids[:-1] * (1 << 20) + ids[1:]).tolist())
 
 
 class Rows:
@@ -355,11 +360,35 @@ class Rows:
         self.writer = Writer(texts, self.rng)
         self.tokenizer, self.mix = tokenizer, mix
 
-    def document(self, tokens: int) -> Document:
+    def plain(self, tokens: int) -> str:
         """Real or written text of about this many tokens."""
         real = self.rng.random() < self.mix.real
-        text = self.writer.cut(tokens) if real else self.writer.written(tokens)
-        return Document.encode(self.tokenizer, text, tokens)
+        return self.writer.cut(tokens) if real else self.writer.written(tokens)
+
+    def document(self, wanted: int, stretch: float) -> tuple[list[Task], Document, np.ndarray]:
+        """A document, questions made for it, and which of its tokens are read, about `wanted`."""
+        rng, mix = self.rng, self.mix
+        if rng.random() >= mix.tasks:
+            tokens = int(wanted * stretch)
+            document = Document.encode(self.tokenizer, self.plain(tokens), tokens)
+            kept = np.ones(len(document.ids), bool)
+            if stretch > 1:
+                kept = holes(len(kept), rng, wanted, ~kept)
+            return [], document, kept
+        size = wanted
+        while True:
+            text, questions, spans = made(rng, self.plain, int(size * stretch), mix.length - size)
+            document = Document.encode(self.tokenizer, text, 1 << 30)
+            kept = np.ones(len(document.ids), bool)
+            if stretch > 1:
+                needed = ~kept
+                for span in spans:
+                    first, end = document.tokens_of(*span)
+                    needed[first:end] = True
+                kept = holes(len(kept), rng, wanted, needed)
+            if kept.sum() < 0.9 * mix.length - 60:
+                return questions, document, kept
+            size = int(size * 0.75)
 
     def place(self, row: Row, document: Document, kept: np.ndarray, gapped: bool) -> None:
         """Adds the kept tokens at their positions, with further gaps between runs of chunks."""
@@ -396,31 +425,35 @@ class Rows:
         wanted = int(mix.length * rng.uniform(*mix.document))
         gapped = rng.random() < mix.gapped
         stretch = rng.choice((1, 1.5, 3, 5)) if gapped and wanted > 128 else 1
-        document = self.document(int(wanted * stretch))
-        kept = (
-            holes(len(document.ids), rng, wanted)
-            if stretch > 1
-            else np.ones(len(document.ids), bool)
-        )
+        questions, document, kept = self.document(wanted, stretch)
         self.place(row, document, kept, gapped)
         row.add(prompt.footer)
-        failures, turns = 0, 0
-        while len(row.ids) < mix.length and failures < 300:
-            quote = ask(document, rng, kept)
-            if quote is None:
-                failures += 1
-                continue
+        known = bigrams(document.ids[kept])
+        failures, turns, last, repeated = 0, 0, "", False
+        while len(row.ids) < mix.length and failures < 100:
+            if questions and rng.random() < 0.8:
+                task = questions.pop()
+                question, answer = task.question, task.answer
+            elif last and rng.random() < 0.05 and not repeated:
+                question, answer, repeated = rng.choice(AGAIN), last, True
+            else:
+                quote = ask(document, rng, kept)
+                if quote is None:
+                    failures += 1
+                    continue
+                question, answer, repeated = quote.question, quote.answer, False
             if turns:
                 row.add([*prompt.newline, *prompt.user])
-            ids, weights = prompt.question(quote)
+            ids = prompt.encode(question)
             row.add(ids)
-            row.weights[-len(ids) :] = weights
+            row.weights[-len(ids) :] = [0.0] + [
+                QUESTION_WEIGHT if (a << 20) + b in known else 0.0 for a, b in pairwise(ids)
+            ]
             row.add(prompt.reply)
-            first, *rest = [*prompt.encode(quote.answer), *prompt.end]
+            first, *rest = [*prompt.encode(answer), *prompt.end]
             row.add([first], weight=FIRST_WEIGHT)
             row.add(rest, weight=1.0)
-            turns += 1
-            failures = 0
+            turns, failures, last = turns + 1, 0, answer
         return row
 
     def batches(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 FAST = 8  # rotary pairs, from the fastest, that tell neighbours apart
+WIDTHS = (16, 14, 8)  # entries of the codes of the token before, the one before it, the last dozen
 EMBEDDING = 0.3  # the size of an embedding's entries
-SLOW = 10  # rotary pairs from here on turn slowly enough to match what a word is
+SLOW = 13  # rotary pairs from here on turn slowly enough to match what a word is
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Shape:
     num_key_value_heads: int
     intermediate_size: int
     head_dim: int = 64
-    vocab_size: int = 4096
+    vocab_size: int = 6144
     rms_norm_eps: float = 1e-6
-    rope_theta: float = 1e6
+    rope_theta: float = 1e10
     max_position_embeddings: int = 131072
 
     def config(self) -> dict[str, object]:
@@ -42,7 +43,7 @@ class Shape:
 
 
 SHAPES = {
-    "target": Shape(128, 4, 2, 2, 512),
+    "target": Shape(192, 4, 4, 4, 512),
     "draft": Shape(128, 2, 1, 1, 320),
 }
 
@@ -162,67 +163,118 @@ class Model(nn.Module):
         return F.linear(hidden, self.model.embed_tokens.weight)
 
 
-def previous(shape: Shape, offset: int) -> tuple[Tensor, Tensor]:
-    """A query and a key (head_dim,): their product is highest for the key `offset` before."""
+def at_offset(shape: Shape, offset: float, pairs: range) -> tuple[Tensor, Tensor]:
+    """A query and a key (head_dim,): their product is highest for the key `offset` tokens before.
+
+    The faster the rotary `pairs` used, the sharper.
+    """
     half = shape.head_dim // 2
-    angles = shape.rope_theta ** -(torch.arange(FAST) / half)
+    used = torch.arange(pairs.start, pairs.stop)
+    angles = shape.rope_theta ** -(used / half) * offset
     query, key = torch.zeros(shape.head_dim), torch.zeros(shape.head_dim)
-    key[:FAST] = 1
-    query[:FAST] = (angles * offset).cos()
-    query[half : half + FAST] = -(angles * offset).sin()
+    key[used] = 1
+    query[used] = angles.cos()
+    query[half + used] = -angles.sin()
     return query, key
 
 
 @torch.no_grad()
-def prime(model: Model) -> None:
-    """Starts the first two layers as a rough induction circuit, which training then refines.
+def prime(model: Model, reply: int) -> None:
+    """Starts the first layers as a rough induction circuit, which training then refines.
 
-    Layer 0 looks one or two tokens back and writes what it saw; layer 1 looks for places whose
-    previous token is the current one and copies what stands there (Olsson et al., 2209.11895).
-    Left to training alone, the draft did not find this within 6 M tokens.
+    Layer 0: head 0 looks one token back, head 1 two, head 2 over about the last dozen, and each
+    writes a code of what it saw; head 3 says whether an answer has begun. Layer 1 looks for places
+    with the same tokens before them and copies what stands there (Olsson et al., 2209.11895);
+    a head of layer 2 does the same among earlier answers and unsays what it finds, so that the
+    next of several values comes up. A model with one head has the first of each.
     """
     shape = model.shape
     size, d, half = shape.hidden_size, shape.head_dim, shape.head_dim // 2
-    groups = shape.num_key_value_heads
-    per_group = shape.num_attention_heads // groups
-    first, second = model.model.layers[0].self_attn, model.model.layers[1].self_attn
+    heads = shape.num_attention_heads
+    layers = [layer.self_attn for layer in model.model.layers]
+    first = layers[0]
     embedding = model.model.embed_tokens.weight
     embedding *= EMBEDDING / embedding.std()
-    embedding[:, 0] = 4 * EMBEDDING  # a constant for position-only heads
+    embedding[:, 0] = 4 * EMBEDDING  # a constant for heads that ask for a position
     model.model.norm.weight.fill_(0.5)
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight *= EMBEDDING
         layer.mlp.down_proj.weight *= EMBEDDING
     slow = torch.cat((torch.arange(SLOW, half), torch.arange(half + SLOW, d)))
-    first.q_norm.weight.fill_(2.2)
-    first.k_norm.weight.fill_(2.2)
-    second.q_norm.weight.fill_(1.8)
-    second.k_norm.weight.fill_(1.8)
+    for attention, sharp in ((first, 2.2), (layers[1], 1.8)):
+        attention.q_norm.weight.fill_(sharp)
+        attention.k_norm.weight.fill_(sharp)
+    # Orthonormal rows, blind to the constant: what is read of a token, and where codes are written.
     basis = torch.linalg.qr(torch.randn(size - 1, size - 1))[0]
-    # Orthonormal rows, blind to the constant.
     basis = torch.cat((torch.zeros(size - 1, 1), basis), 1)
-    for group in range(groups):
-        rows = slice(group * d, (group + 1) * d)
-        seen = basis[2 * group * d : (2 * group + 1) * d]  # (d, size): what is read of a token
-        first.v_proj.weight[rows] = seen
-        second.v_proj.weight[rows] = seen
-        for member in range(per_group):
-            head = group * per_group + member
-            columns = slice(head * d, (head + 1) * d)
-            query, key = previous(shape, 1 + member)
-            first.q_proj.weight[columns] *= 0.1
-            first.q_proj.weight[columns, 0] = query
-            second.q_proj.weight[columns] *= 0.1
-            second.q_proj.weight[columns.start + slow] = seen[: len(slow)]
-            second.o_proj.weight[:, columns] = 8 * EMBEDDING / shape.num_attention_heads * seen.T
-            written = basis[(2 * group + 1) * d : (2 * group + 2) * d]
-            written = torch.nn.functional.pad(written, (0, 0, 0, d - len(written)))
-            if member == 0:
-                first.o_proj.weight[:, columns] = 2 * EMBEDDING * written.T
-                first.k_proj.weight[rows] *= 0.1
-                first.k_proj.weight[rows, 0] = key
-                second.k_proj.weight[rows] *= 0.1
-                second.k_proj.weight[rows.start + slow] = written[: len(slow)]
+    widths = WIDTHS if heads > 1 else (len(slow),)
+    code = basis[: max(widths)]
+    written = basis[d : d + sum(widths)].split(widths)
+    places = ((1, range(FAST)), (2, range(FAST)), (6, range(2, 7)))
+    for head, width in enumerate(widths):
+        rows = slice(head * d, (head + 1) * d)
+        offset, pairs = places[head]
+        query, key = at_offset(shape, offset, pairs)
+        first.q_proj.weight[rows] *= 0.1
+        first.q_proj.weight[rows, 0] = query
+        first.k_proj.weight[rows] *= 0.1
+        first.k_proj.weight[rows, 0] = key
+        gain = 2 if head < 2 else 3  # the mean of a dozen codes is small
+        first.v_proj.weight[rows.start : rows.start + width] = code[:width]
+        first.o_proj.weight[:, rows.start : rows.start + width] = gain * EMBEDDING * written[head].T
+    for head in range(heads):
+        rows = slice(head * d, (head + 1) * d)
+        # Head 0 of layer 1 matches one token, the others as many codes as there are.
+        _match(layers[1], rows, slow, code, written[: 1 if head == 0 else len(widths)])
+        seen = basis[torch.randperm(size - 1)[:d]]
+        layers[1].v_proj.weight[rows] = seen
+        layers[1].o_proj.weight[:, rows] = 8 * EMBEDDING / heads * seen.T
+    if heads > 3 and len(layers) > 2:
+        _prime_unsaying(model, reply, basis, slow, code, written)
+
+
+def _match(
+    attention: Attention, rows: slice, slow: Tensor, code: Tensor, written: tuple[Tensor, ...]
+) -> None:
+    """A head (its rows) that finds keys whose tokens before are the query's last ones."""
+    attention.q_proj.weight[rows] *= 0.1
+    attention.k_proj.weight[rows] *= 0.1
+    at = 0
+    for back, where in enumerate(written):
+        width = min(len(where), len(slow) - at)
+        entries = rows.start + slow[at : at + width]
+        now = (code, written[0], where)[back]  # the dozen before are nearly the same dozen
+        attention.q_proj.weight[entries] = now[:width]
+        attention.k_proj.weight[entries] = where[:width]
+        at += width
+
+
+def _prime_unsaying(
+    model: Model, reply: int, basis: Tensor, slow: Tensor, code: Tensor, written: tuple[Tensor, ...]
+) -> None:
+    """Head 3 of layer 0 marks what comes after a reply has begun; head 0 of layer 2 takes back
+    what the same words led to there."""
+    d, first = model.shape.head_dim, model.model.layers[0].self_attn
+    unsay = model.model.layers[2].self_attn
+    embedding = model.model.embed_tokens.weight
+    marker, mark = basis[-1], basis[-2]
+    embedding[reply] += 8 * EMBEDDING * marker
+    rows, entry = slice(3 * d, 4 * d), int(slow[-1])
+    for projection in (first.q_proj, first.k_proj):
+        projection.weight[rows] *= 0.1
+    first.q_proj.weight[rows.start + entry, 0] = 2
+    first.k_proj.weight[rows.start + entry] = 4 * marker
+    first.v_proj.weight[rows.start] = marker
+    first.o_proj.weight[:, rows.start] = 2 * EMBEDDING * mark
+    rows = slice(0, d)
+    _match(unsay, rows, slow[:-1], code, written)
+    unsay.q_norm.weight.fill_(1.8)
+    unsay.k_norm.weight.fill_(1.8)
+    unsay.q_proj.weight[entry, 0] = 0.5
+    unsay.k_proj.weight[entry] = 2 * mark
+    seen = basis[torch.randperm(len(basis))[:d]]
+    unsay.v_proj.weight[rows] = seen
+    unsay.o_proj.weight[:, rows] = -EMBEDDING * seen.T
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The pair's tokenizer: byte-level BPE, 4,096 entries, digits and marks one by one, lossless.
+"""The pair's tokenizer: byte-level BPE, 6,144 entries, digits in threes, lossless.
 
 Run as a program to train it: `python tokenizer.py OUT_FOLDER`.
 """
@@ -8,17 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from random import Random
 
 from corpus import LICENCES, training_texts
+from skills import made
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-VOCABULARY = 4096
+from app.eval.words import ADJECTIVES, NOUNS, PEOPLE, VERBS
+
+VOCABULARY = 6144
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIALS = [END_OF_TEXT, TURN_START, TURN_END]
 
-# A word takes one space before it; a mark or digit never does, so that a phrase has the same tokens
-# whether a question mark, a space or a letter stands next to its closing quotation mark.
-PIECES = r" ?[\p{L}\p{M}]+|\p{N}|[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s"
+# A word or number takes one space before it; a mark never does, so that a phrase has the same
+# tokens whether a question mark, a space or a letter stands next to its closing quotation mark.
+PIECES = r" ?[\p{L}\p{M}]+| ?\p{N}{1,3}|[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s"
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -48,6 +52,19 @@ def train(texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
+def made_up(documents: int = 60, seed: int = 5) -> list[str]:
+    """Text of the tasks, every word of their lists, and all numbers below a thousand, often enough
+    that each becomes one token."""
+    rng = Random(seed)
+    texts = [f"({n}) {n}" for n in range(1000) for _ in range(300)]
+    words = [*ADJECTIVES, *NOUNS, *VERBS, *PEOPLE]
+    texts += [f" {word} {word}\n{word} {word.capitalize()} " for word in words for _ in range(60)]
+    for _ in range(documents):
+        text, tasks, _ = made(rng, lambda tokens: "", 1500, 800)
+        texts += [text, *(f"{task.question}\n{task.answer}" for task in tasks)]
+    return texts
+
+
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes tokenizer.json, tokenizer_config.json and chat_template.jinja."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     texts = training_texts(arguments.licences)
     prose = texts["licences"] * 5 + texts["topics"] + texts["docstrings"]
-    save(train(prose + texts["code"][::12]), arguments.out)
+    save(train(prose + texts["code"][::12] + made_up()), arguments.out)
 
 
 if __name__ == "__main__":

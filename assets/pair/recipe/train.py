@@ -1,6 +1,6 @@
 """Trains one of the two models for one phase; phases follow each other with --start.
 
-Example: `python train.py target --tokenizer T --out OUT --length 256 --minutes 15 --seed 1`.
+Example: `python train.py target --tokenizer T --out OUT --length 256 --million 5 --seed 1`.
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ def loss_of(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
     return (losses * weight).sum() / weight.sum(), exact
 
 
+def reply_token(folder: Path) -> int:
+    """The last token of the role that answers."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return int(tokenizer.encode("assistant").ids[-1])
+
+
 def save(model: Model, optimizers: list[torch.optim.Optimizer], path: Path) -> None:
     """Writes the checkpoint aside and renames it."""
     aside = path.with_suffix(".part")
@@ -90,7 +96,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--grow", type=Path, help="a smaller model's checkpoint to start from")
     parser.add_argument("--length", type=int, nargs="+", default=[256])
     parser.add_argument("--tokens", type=int, default=8192, help="tokens in a batch")
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--million", type=float, default=5, help="tokens to train on, millions")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--last-rate", type=float, default=1.0, help="the last rate / --rate")
     parser.add_argument("--warm-up", type=int, default=50)
@@ -105,7 +111,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Trains for the given minutes; prints a line every 20 steps."""
+    """Trains on the given number of tokens; prints a line every 20 steps."""
     a = parse()
     torch.manual_seed(a.seed)
     torch.set_num_threads(a.threads)
@@ -113,7 +119,7 @@ def main() -> None:
     if a.grow:
         grow(model, torch.load(a.grow)["model"])
     elif not a.start:
-        prime(model)
+        prime(model, reply_token(a.tokenizer))
     optimizers = optimisers(model, a.rate)
     if a.start:
         state = torch.load(a.start)
@@ -128,7 +134,7 @@ def main() -> None:
     loader = DataLoader(Stream(a), batch_size=None, num_workers=1, prefetch_factor=4)
     for step, batch in enumerate(loader):
         now = time.monotonic()
-        done = min(1.0, (now - begun) / (60 * a.minutes))
+        done = min(1.0, seen / (1e6 * a.million))
         rate = a.rate * min(1.0, (step + 1) / a.warm_up)
         rate *= a.last_rate + (1 - a.last_rate) * (1 + math.cos(math.pi * done)) / 2
         for optimizer in optimizers:

@@ -1,0 +1,379 @@
+"""`specchat eval`: does sparse reading keep the answers? Options checked, progress, the outcome."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from app import paths
+from app.chat.pairs import pair
+from app.chat.session import Session
+from app.cli.main import INTERRUPTED
+from app.engine.messages import Load
+from app.engine.tuning import Scoring, Tuning
+from app.errors import UserError
+from app.eval.figure import figure
+from app.eval.ledger import Ledger
+from app.eval.report import Study, as_json, markdown, table
+from app.eval.run import (
+    TUNING,
+    FolderTokens,
+    Outcome,
+    Runner,
+    Settings,
+    Status,
+    Tokens,
+    results_name,
+)
+from app.eval.suites import DEFAULT, GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
+from app.ingest.reader import read
+from app.models.embedded import EMBEDDED
+from app.ui.sanitize import sanitize
+
+LEAST_LENGTH = 256
+NEED_NO_DRAFT = frozenset({Scoring.RANDOM, Scoring.LEXICAL})
+QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
+"""Between two lines of progress: into a file, and on a terminal."""
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Measure what is not known yet, print the table, write what was asked for; returns the exit
+    status. Everything that can be checked is checked before a model loads."""
+    settings = _settings(options)
+    outputs = _outputs(options)
+    load = _load(options, settings)
+    tokens = FolderTokens(Path(load.target))
+    _check_files(settings, tokens)
+    name = results_name(load, settings)
+    with closing(Ledger(paths.cache_path() / "eval" / name, options.fresh)) as ledger:
+        outcome = _measure(load, settings, ledger, tokens)
+    for sentence in () if outcome.records else outcome.skipped:
+        sys.stderr.write(sanitize(sentence) + "\n")
+    if outcome.complete and not outcome.records:
+        raise UserError("Nothing was measured", "choose another --length or --suite")
+    study = _study(options, settings, load, outcome)
+    sys.stdout.write(sanitize(table(study)) if outcome.records else "Nothing was measured yet.\n")
+    sys.stdout.flush()
+    if not outcome.complete:
+        written = " Nothing was written yet." if outputs else ""
+        done = f"{outcome.measured:,} of {outcome.total:,} runs"
+        sys.stderr.write(f"Stopped after {done}; the same command goes on from there.{written}\n")
+        return INTERRUPTED
+    for path, text in outputs.items():
+        _write(path, text(study))
+    return 0
+
+
+def _measure(load: Load, settings: Settings, ledger: Ledger, tokens: Tokens) -> Outcome:
+    with Session() as session:
+        loaded = session.load(load)
+        if loaded.dense_only is not None:
+            raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
+        runner = Runner(session, settings, ledger, tokens, loaded.target.context)
+        with _Progress() as progress, _first_interrupt_stops(runner):
+            return runner.run(progress.show)
+
+
+@contextmanager
+def _first_interrupt_stops(runner: Runner) -> Iterator[None]:
+    """Inside, Ctrl-C stops at the next step border, and pressed again ends the process."""
+
+    def stop(*_: object) -> None:
+        runner.cancel()
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:
+    from app.bench.machine import machine
+
+    return Study(
+        settings,
+        load.names,
+        version("specchat"),
+        machine(),
+        _command(options),
+        outcome.records,
+        outcome.skipped,
+        outcome.stale,
+    )
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What the user has to type to get this again, with the defaults written out."""
+    parts = ["specchat", "eval"]
+    for suite in options.suite or ["all"]:
+        parts += ["--suite", suite]
+    if options.pair:
+        parts += ["--pair", *options.pair]
+    elif options.target != EMBEDDED or options.draft:
+        parts += ["--target", options.target]
+        parts += ["--draft", options.draft] if options.draft else []
+    for name in ("length", "keep", "scoring", "n", "seed"):
+        parts += [f"--{name}", getattr(options, name)]
+    parts += ["--held-out"] if options.held_out else []
+    parts += ["--auto"] if options.auto else []
+    for name, values in (("tune", options.tune), ("file", options.files)):
+        parts += [part for value in values for part in (f"--{name}", value)]
+    for name in ("json", "report"):
+        if value := getattr(options, name):
+            parts += [f"--{name}", value]
+    return shlex.join(parts)
+
+
+# -------------------------------------------------------------------------------- the options
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Raises UserError for the first option that makes no sense."""
+    suites = _suites(options.suite)
+    if bool(options.files) != (PERPLEXITY in suites):
+        raise UserError(
+            f"The {PERPLEXITY} suite and --file go together",
+            f"give --suite {PERPLEXITY} and the files to measure it on with --file",
+        )
+    lengths = _listed(options.length, _length)
+    keeps = _listed(options.keep, _keep)
+    scorings = _listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
+    n = _whole(options.n, "number of items", 1)
+    seed = _whole(options.seed, "seed", 0)
+    tuning = _tuning(options.tune)
+    gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
+    for skipped in gathered.skipped:
+        sys.stderr.write(sanitize(f"Skipped {skipped.path}: {skipped.reason}") + "\n")
+    files = tuple({document.text: document for document in gathered.documents}.values())
+    order = list(Scoring)
+    return Settings(
+        suites,
+        tuple(sorted(lengths)),
+        tuple(sorted(keeps)),
+        tuple(sorted(scorings, key=order.index)),
+        n,
+        seed,
+        options.held_out,
+        options.auto,
+        tuning,
+        files,
+    )
+
+
+def _suites(names: Sequence[str]) -> tuple[str, ...]:
+    chosen: set[str] = set()
+    for name in ",".join(names or ["all"]).split(","):
+        if name not in GROUPS and name not in SUITES:
+            known = ", ".join([*GROUPS, *SUITES])
+            raise UserError(f"There is no suite {name!r}", f"choose from {known}")
+        chosen.update(GROUPS.get(name, (name,)))
+    return tuple(name for name in (*DEFAULT, PERPLEXITY) if name in chosen)
+
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+
+def _listed(text: str, one: Callable[[str], T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+
+def _length(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,9})(k?)", text, re.IGNORECASE)
+    length = int(match[1]) * (1024 if match[2] else 1) if match else 0
+    if length < LEAST_LENGTH:
+        raise UserError(
+            f"{text!r} is no length", f"give tokens, like 4096 or 4k, from {LEAST_LENGTH} on"
+        )
+    return length
+
+
+def _keep(text: str) -> float:
+    return _fraction(text, "keep")
+
+
+def _fraction(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= 1.0:
+        raise UserError(f"{text!r} is no {what}", "give a fraction from 0 to 1")
+    return value
+
+
+def _whole(text: str, what: str, least: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least:
+        raise UserError(f"{text!r} is no {what}", f"give a whole number from {least} on")
+    return int(text)
+
+
+def _choice(text: str, kind: type[E], what: str) -> E:
+    if text not in list(kind):
+        raise UserError(f"There is no {what} {text!r}", f"choose from {', '.join(kind)}")
+    return kind(text)
+
+
+def _tuning(pairs: Sequence[str]) -> Tuning:
+    known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
+    del known["scoring"]
+    values: dict[str, Any] = {}
+    for text in pairs:
+        name, separator, value = text.partition("=")
+        if name == "scoring":
+            raise UserError("The scoring is no --tune", "choose it with --scoring")
+        if name not in known or not separator:
+            names = ", ".join(known)
+            raise UserError(f"There is no tuning {text!r}", f"give NAME=VALUE, NAME from {names}")
+        values[name] = _tuned(name, value, known[name])
+    return replace(TUNING, **values)
+
+
+def _tuned(name: str, text: str, default: object) -> object:
+    """The value of a tuning's field, of its default's kind."""
+    if isinstance(default, StrEnum):
+        return _choice(text, type(default), name)
+    if isinstance(default, float):
+        return _fraction(text, name)
+    value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)
+    if name == "pool" and value % 2 == 0:
+        raise UserError(f"{text!r} is no {name}", "give an odd number")
+    return value
+
+
+def _load(options: argparse.Namespace, settings: Settings) -> Load:
+    target, draft = options.target, options.draft
+    if options.pair:
+        if target != EMBEDDED or draft:
+            raise UserError("The pair was given twice", "give --pair, or --target and --draft")
+        if len(options.pair) > 2:
+            raise UserError(
+                f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
+            )
+        target, draft = [*options.pair, None][:2]
+    load = pair(target, draft)
+    needed = [scoring for scoring in settings.scorings if scoring not in NEED_NO_DRAFT]
+    if load.draft is None and (needed or settings.auto):
+        what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"
+        free = ",".join(s for s in Scoring if s in NEED_NO_DRAFT)
+        raise UserError(
+            f"{what} needs a draft", f"name one with --draft, or choose --scoring {free}"
+        )
+    return load
+
+
+def _check_files(settings: Settings, tokens: Tokens) -> None:
+    for document in settings.files:
+        offsets = tokens.offsets(document.text)
+        for length in settings.lengths:
+            try:
+                continuation(document, length, offsets, tokens.count)
+            except DoesNotFit as reason:
+                raise UserError(
+                    f"{document.name!r} is too short for the {PERPLEXITY} suite at {length:,}"
+                    f" tokens, {reason}",
+                    "give a longer file, or a smaller --length",
+                ) from None
+
+
+# -------------------------------------------------------------------------------- the outputs
+
+
+def _outputs(options: argparse.Namespace) -> dict[Path, Callable[[Study], str]]:
+    """What to write where. Raises UserError when something cannot be written there."""
+    outputs: dict[Path, Callable[[Study], str]] = {}
+    if options.report:
+        report = Path(options.report)
+        if report.suffix.lower() == ".svg" or not report.name:
+            raise UserError(f"'{report}' is no name for a report", "let it end with .md")
+        drawn = report.with_suffix(".svg")
+        outputs[report] = lambda study: markdown(study, drawn.name)
+        outputs[drawn] = lambda study: figure(study.cells, f"Accuracy over keep: {study.title}")
+    if options.json:
+        if Path(options.json) in outputs:
+            raise UserError("--json and --report name the same file", "give two names")
+        outputs[Path(options.json)] = as_json
+    for path in outputs:
+        _check_writable(path)
+    return outputs
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"'{path}' cannot be written ({reason})",
+            "name a file in a folder that you may write to",
+        ) from None
+
+
+def _write(path: Path, text: str) -> None:
+    """Aside first, so that whoever reads it sees all or nothing. Raises UserError."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UserError(
+            f"'{path}' could not be written ({error.strerror})",
+            "the same command tries again, without measuring again",
+        ) from None
+
+
+class _Progress:
+    """On standard error: one refreshed line on a terminal, otherwise a line now and then."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._shown = False
+        self._next = 0.0 if self._live else time.monotonic() + QUIET_SECONDS
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def show(self, status: Status) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (LIVE_SECONDS if self._live else QUIET_SECONDS)
+        slot = status.slot
+        eta = "" if status.eta is None else f" · ETA {_duration(status.eta)}"
+        line = f"{slot.suite} {slot.length:,} · item {slot.index + 1}"
+        line += f" · {status.done:,}/{status.total:,} runs{eta}"
+        sys.stderr.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
+        sys.stderr.flush()
+        self._shown = self._live
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

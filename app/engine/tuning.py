@@ -1,0 +1,69 @@
+"""How an answer is sampled, and how tokens are scored and chosen for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Scoring(StrEnum):
+    """Where importance comes from."""
+
+    LOOKAHEAD = "lookahead"
+    """The draft's attention while it writes the first tokens of an answer (arXiv 2502.02789)."""
+    QUESTION = "question"
+    """Its attention while it reads the typed question and the generation prompt."""
+    BOTH = "both"
+    RANDOM = "random"
+    """Chunks drawn by lot: a floor. Needs no draft."""
+    LEXICAL = "lexical"
+    """Chunks that share tokens with the question, by BM25: a floor. Needs no draft."""
+
+
+class Combine(StrEnum):
+    """How the observations of one scoring become one importance."""
+
+    MEAN = "mean"
+    HALVES = "halves"
+    """The mean of the question's mean and the lookahead's mean."""
+    MAX = "max"
+
+
+class Snap(StrEnum):
+    """Where chunks may end besides every so many tokens."""
+
+    NONE = "none"
+    LINE = "line"
+    SENTENCE = "sentence"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """`lookahead`, `pool`, `chunk`, `first` and `tail` are tokens. `carry` is the share of a
+    chunk's importance that the next one gets at least; `first` and `tail` tokens of the eligible
+    text are always read. The defaults are what `docs/quality.md` found best."""
+
+    scoring: Scoring = Scoring.BOTH
+    combine: Combine = Combine.MEAN
+    lookahead: int = 8
+    pool: int = 13
+    chunk: int = 32
+    carry: float = 0.5
+    snap: Snap = Snap.NONE
+    first: int = 0
+    tail: int = 0
+    dense_below: int = 8192
+    """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """`temperature` 0 is greedy. `seed` None draws a fresh one."""
+
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()

@@ -1,0 +1,89 @@
+"""What sparse reading is suspected to lose: one item each, small and far from anything like it."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+from app.eval.documents import FUNCTIONS, PROSE
+from app.eval.tasks import FACT_QUESTIONS, Task, fact, worded
+from app.eval.words import NOUNS, PEOPLE, VERBS, Keys
+
+UUIDS = (
+    "What is the identifier of {}?",
+    "Which identifier does {} have?",
+    "Give me the identifier of {}.",
+    "Under which identifier is {} filed?",
+)
+BUGS = (
+    "Which bug does the comment in {} report?",
+    "What is wrong in {}?",
+    "What does the BUG comment in {} say?",
+    "Which mistake is noted in {}?",
+)
+ROLES = (
+    'What does "{}" mean?',
+    'Who is meant by "{}"?',
+    'How is "{}" defined?',
+    'Whom does "{}" stand for?',
+)
+AGAIN = (
+    "What did you answer before?",
+    "Repeat your last answer.",
+    "Please say your last answer again.",
+)
+FAULTS = (
+    "skips the first row",
+    "skips the last row",
+    "counts empty rows twice",
+    "sorts in the wrong order",
+    "divides by zero when empty",
+    "forgets to close the file",
+    "returns the wrong total",
+    "reads past the end",
+    "drops negative numbers",
+    "rounds too early",
+)
+LANGUAGES = tuple(language for language in FACT_QUESTIONS if language != "en")
+
+
+def identifier(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A UUID in prose."""
+    key, value = keys.slug(), str(UUID(int=rng.getrandbits(128), version=4))
+    unit = f"The identifier of {key} is {value}. "
+    question = worded(rng, UUIDS, held_out and "identifier").format(key)
+    return Task(PROSE, (unit,), question, unit.strip(), (value,))
+
+
+def code_bug(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A comment in one of many functions."""
+    name, fault = keys.thing().replace(" ", "_"), rng.choice(FAULTS)
+    unit = f"def {name}(rows):\n    # BUG: {fault}\n    return {rng.choice(NOUNS)}(rows)\n"
+    question = worded(rng, BUGS, held_out and "bug").format(name)
+    return Task(FUNCTIONS, (unit,), question, f"def {name}(rows):\n    # BUG: {fault}", (fault,))
+
+
+def back_reference(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A term that is defined once and used often after that."""
+    role = keys.word().capitalize()
+    person = f"{keys.one_of(PEOPLE)} {rng.choice(NOUNS).capitalize()}"
+    defined = f'"{role}" means the firm of {person}. '
+    uses = [f"The {role} {rng.choice(VERBS)} the {rng.choice(NOUNS)}. " for _ in range(5)]
+    question = worded(rng, ROLES, held_out and "role").format(role)
+    return Task(PROSE, (defined, *uses), question, defined.strip(), (person,))
+
+
+def foreign_fact(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A value in another language than the text around it."""
+    return fact(rng, keys, held_out, rng.choice(LANGUAGES))
+
+
+def later_turn(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A second question about the document, or the wish to hear the first answer again."""
+    first, second = fact(rng, keys, held_out), fact(rng, keys, held_out)
+    units = tuple(rng.sample([*first.units, *second.units], len(first.units) + len(second.units)))
+    before = ((first.question, first.answer),)
+    if rng.random() < 0.5:
+        question = worded(rng, AGAIN, held_out and "again")
+        return Task(PROSE, units, question, first.answer, first.expected, before=before)
+    return Task(PROSE, units, second.question, second.answer, second.expected, before=before)

@@ -1,0 +1,147 @@
+"""Documents of a given length: what a task needs, hidden among filler of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from app.eval.words import ADJECTIVES, NOUNS, PLACES, VERBS, Keys
+
+TokenCount = Callable[[str], int]
+SAMPLE_UNITS = 60
+
+
+@dataclass(frozen=True)
+class Filler:
+    """Units that say nothing about any task: sentences, records, lines. `begin` and `end` frame
+    the document."""
+
+    unit: Callable[[Random, Keys], str]
+    join: str = "\n"
+    begin: str = ""
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, and where in it (characters) each of the task's units stands."""
+
+    text: str
+    units: tuple[tuple[int, int], ...]
+
+
+def sentence(rng: Random, keys: Keys) -> str:
+    """A plain English sentence without sense."""
+    a, n, v, p = ADJECTIVES, NOUNS, VERBS, PLACES
+    c = rng.choice
+    kind = rng.randrange(7)
+    if kind == 0:
+        return f"The {c(a)} {c(n)} {c(v)} the {c(n)} {c(p)} the {c(a)} {c(n)}."
+    if kind == 1:
+        return f"A {c(n)} {c(v)} every {c(a)} {c(n)}."
+    if kind == 2:
+        return f"{c(p).capitalize()} the {c(n)}, a {c(a)} {c(n)} {c(v)} the {c(n)}."
+    if kind == 3:
+        return f"Each {c(n)} {c(p)} the {c(n)} is {c(a)} and {c(a)}."
+    if kind == 4:
+        return f"When the {c(n)} is {c(a)}, the {c(a)} {c(n)} {c(v)} it."
+    if kind == 5:
+        return f"No {c(n)} {c(v)} the {c(n)}, and the {c(n)} {c(v)} no {c(n)}."
+    return f"This {c(n)} {c(v)} one {c(a)} {c(n)} {c(p)} another."
+
+
+def prose(rng: Random, keys: Keys) -> str:
+    """A sentence, sometimes the last one of a paragraph."""
+    return sentence(rng, keys) + ("\n\n" if rng.random() < 0.12 else " ")
+
+
+def json_record(rng: Random, keys: Keys) -> str:
+    """`{"amber-falcon": 8812}`, its name used once."""
+    return f'{{"{keys.slug()}": {rng.randrange(1000, 10000)}}}'
+
+
+def xml_record(rng: Random, keys: Keys) -> str:
+    """`<code of="amber-falcon">8812</code>`, its name used once."""
+    return f'<code of="{keys.slug()}">{rng.randrange(1000, 10000)}</code>'
+
+
+def assignment(rng: Random, keys: Keys) -> str:
+    """`AMBER_FALCON = 8812`, its name used once."""
+    return f"{keys.thing().replace(' ', '_').upper()} = {rng.randrange(1000, 10000)}"
+
+
+def function(rng: Random, keys: Keys) -> str:
+    """A short Python function, its name used once."""
+    name, items = keys.thing().replace(" ", "_"), rng.choice(NOUNS)
+    body = rng.choice(
+        (
+            f"return [{items} for {items} in rows if {items}]",
+            f"return sum(len({items}) for {items} in rows)",
+            f"return sorted(rows, key=lambda {items}: {items}.{rng.choice(ADJECTIVES)})",
+            f"return max(rows, default={rng.randrange(10)})",
+        )
+    )
+    note = f"# {sentence(rng, keys)}"
+    return f"def {name}(rows):\n    {note}\n    {body}\n"
+
+
+def ticket(rng: Random, keys: Keys) -> str:
+    """`DONE ticket 482 for the amber falcon`; only DONE and SENT, its number used once."""
+    return ticket_line(rng, keys, rng.choice(("DONE", "SENT")))
+
+
+def ticket_line(rng: Random, keys: Keys, mark: str) -> str:
+    """A line of a ticket list with this mark."""
+    return f"{mark} ticket {keys.number()} for the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
+
+
+PROSE = Filler(prose, join="")
+JSON = Filler(json_record, join=",\n", begin="[\n", end="\n]")
+XML = Filler(xml_record, begin="<codes>\n", end="\n</codes>")
+CODE = Filler(assignment)
+FUNCTIONS = Filler(function, join="\n")
+TICKETS = Filler(ticket)
+
+
+def compose(
+    filler: Filler,
+    units: Sequence[str],
+    tokens: int,
+    count: TokenCount,
+    rng: Random,
+    keys: Keys,
+    depth: float | None = None,
+) -> Document:
+    """About `tokens` tokens of filler with `units` in their order among it.
+
+    They stand at random places, or the first one at `depth` (0 begin, 1 end) and the others
+    anywhere after it. Raises ValueError when the units alone are longer.
+    """
+    fixed = count(filler.begin + filler.join.join(units) + filler.end)
+    if fixed > tokens:
+        raise ValueError(f"{tokens} tokens are too few: this task alone takes {fixed}")
+    sample = [filler.unit(rng, keys) for _ in range(SAMPLE_UNITS)]
+    each = max(1.0, count(filler.join.join(sample)) / SAMPLE_UNITS)
+    wanted = int((tokens - fixed) / each)
+    padding = sample[:wanted]
+    padding += [filler.unit(rng, keys) for _ in range(wanted - len(padding))]
+    if depth is None:
+        places = sorted(rng.randint(0, wanted) for _ in units)
+    else:
+        first = round(depth * wanted)
+        places = [first, *sorted(rng.randint(first, wanted) for _ in units[1:])]
+    pieces: list[tuple[str, bool]] = []
+    done = 0
+    for place, unit in zip(places, units, strict=True):
+        pieces += [(p, False) for p in padding[done:place]]
+        pieces.append((unit, True))
+        done = place
+    pieces += [(p, False) for p in padding[done:]]
+    text, spans = filler.begin, []
+    for index, (piece, wanted_unit) in enumerate(pieces):
+        text += filler.join if index else ""
+        if wanted_unit:
+            spans.append((len(text), len(text) + len(piece.rstrip())))
+        text += piece
+    return Document(text.rstrip() + filler.end, tuple(spans))

@@ -1,0 +1,143 @@
+"""What was measured: one record a run, kept in a file so that a stopped evaluation can go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from app.engine.messages import Load, Mode
+from app.errors import UserError
+
+SMALL = 64 * 2**20
+"""Bytes. Larger files are told apart by their time, smaller ones by their content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an item is asked to be read. Dense reading has no scoring and keeps 1."""
+
+    mode: Mode
+    keep: float = 1.0
+    scoring: str = ""
+
+
+DENSE = Way(Mode.FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
+    the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
+    `loss` nats a token of a forced text."""
+
+    item: str
+    digest: str
+    code: str
+    suite: str
+    case: str
+    length: int
+    mode: str
+    keep: float
+    scoring: str
+    right: bool = False
+    answer: str = ""
+    tokens: str = ""
+    prompt_tokens: int = 0
+    read_fraction: float = 0.0
+    ttft: float = 0.0
+    reading: str = ""
+    ended: str = ""
+    fallback: str | None = None
+    guard: str | None = None
+    failed: str | None = None
+    loss: float | None = None
+
+    @property
+    def way(self) -> Way:
+        return Way(Mode(self.mode), self.keep, self.scoring)
+
+
+class Ledger:
+    """Records as lines of JSON in one file, appended one by one. The last one of a run counts, and
+    lines that were cut off are as if they had not been written."""
+
+    def __init__(self, path: Path, fresh: bool = False) -> None:
+        """Raises UserError when nothing can be kept there."""
+        self._records: dict[tuple[str, Way], Record] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                path.unlink(missing_ok=True)
+            self._file = path.open("a+b")
+            self._file.seek(0)
+            data = self._file.read()
+        except OSError as error:
+            raise _unwritable(path.parent, error) from None
+        self._folder = path.parent
+        self._torn = bool(data) and not data.endswith(b"\n")
+        for line in data.splitlines():
+            if (record := _parsed(line)) is not None:
+                self._records[record.item, record.way] = record
+
+    def find(self, item: str, way: Way) -> Record | None:
+        return self._records.get((item, way))
+
+    def add(self, record: Record) -> None:
+        """Keeps a record, on disk before anything else happens. Raises UserError."""
+        line = json.dumps(asdict(record), ensure_ascii=True).encode() + b"\n"
+        try:
+            self._file.write(b"\n" + line if self._torn else line)
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self._folder, error) from None
+        self._torn = False
+        self._records[record.item, record.way] = record
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"Results cannot be kept in '{folder}' ({error.strerror})",
+        "make that folder writable, with room left",
+    )
+
+
+def _parsed(line: bytes) -> Record | None:
+    names = {field.name for field in fields(Record)}
+    try:
+        content = json.loads(line)
+        record = Record(**content) if set(content) == names else None
+        hash(record and (record.item, record.way))
+    except (ValueError, TypeError):
+        return None
+    return record
+
+
+def pair_digest(load: Load) -> str:
+    """Of both model folders: names, sizes, and contents or times of their files."""
+    digest = hashlib.sha256()
+    for folder in (load.target, load.draft):
+        for path in sorted(Path(folder).iterdir()) if folder else ():
+            if path.is_file():
+                status = path.stat()
+                small = status.st_size <= SMALL
+                mark = (
+                    hashlib.sha256(path.read_bytes()).hexdigest() if small else status.st_mtime_ns
+                )
+                digest.update(f"{path.name} {status.st_size} {mark}\n".encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def code_digest() -> str:
+    """Of the program's parts that decide what is measured, 8 hexadecimal digits."""
+    rooms = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted([*rooms.glob("engine/*"), *rooms.glob("eval/*.py")]):
+        if path.suffix in (".py", ".json") and path.stem not in ("results", "report", "figure"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]

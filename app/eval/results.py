@@ -1,0 +1,245 @@
+"""The figures of a cell: accuracy with its interval, and what sparse reading lost against dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, median
+from typing import Any
+
+from app.engine.messages import Mode, Reading
+from app.engine.tuning import Scoring
+from app.eval.ledger import Record
+from app.eval.suites import JUDGED, PERPLEXITY, SUITES, UNSAFE
+
+Z = NormalDist().inv_cdf(0.975)
+SUITE_ORDER, SCORING_ORDER = tuple(SUITES), tuple(Scoring)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A share and its 95 % interval, each 0..1."""
+
+    share: float
+    low: float
+    high: float
+
+
+def wilson(right: int, n: int) -> Interval:
+    """Wilson's score interval at 95 % for `right` of `n`. With n = 0 nothing is known: 0 to 1."""
+    if n == 0:
+        return Interval(0.0, 0.0, 1.0)
+    share, square = right / n, Z * Z
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    half = Z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """All items of a suite (or of one of its cases) at one length, read in one way.
+
+    `regressions` were right dense and wrong sparse, `repairs` the other way round. `ttft_ratio` is
+    the median over items of dense over sparse, None without both. `fell_back` were asked to be
+    read sparsely and were read densely. `differing` (at keep 1) answered other tokens than dense.
+    """
+
+    suite: str
+    case: str | None
+    length: int
+    scoring: str
+    keep: float
+    n: int
+    right: int
+    accuracy: Interval
+    dense: Interval
+    dense_right: int
+    regressions: int
+    repairs: int
+    read_fraction: float
+    ttft_ratio: float | None
+    fell_back: int
+    failed: int
+    differing: int | None
+
+    @property
+    def regressed(self) -> float:
+        """Of all items, the share that regressed."""
+        return self.regressions / self.n
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """Perplexity of what follows in each file; `ratio` is sparse over dense, geometric mean."""
+
+    length: int
+    scoring: str
+    keep: float
+    n: int
+    dense: float
+    sparse: float
+    ratio: float
+    read_fraction: float
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flagged:
+    """Of a suite's items in auto mode: how many the guard flagged, how many were right in auto
+    mode and in full. `safe` is None for a suite that the guard is not judged by."""
+
+    suite: str
+    safe: bool | None
+    n: int
+    flagged: int
+    right: int
+    dense_right: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items."""
+
+    suites: tuple[Flagged, ...]
+    recall: Interval
+    precision: Interval
+    unsafe: int
+    flagged: int
+
+
+Pair = tuple[Record, Record]
+"""The same item, dense and otherwise."""
+
+
+def paired(records: Iterable[Record], mode: Mode) -> list[Pair]:
+    """Every run in this mode with the dense run of its item, in the given order."""
+    records = list(records)
+    dense = {record.item: record for record in records if record.mode == Mode.FULL}
+    return [(dense[r.item], r) for r in records if r.mode == mode and r.item in dense]
+
+
+def cells(records: Iterable[Record], by_case: bool = False) -> tuple[Cell, ...]:
+    """One cell for each suite (and case), length, scoring and keep, in that order."""
+    groups: dict[tuple[Any, ...], list[Pair]] = {}
+    for dense, sparse in paired(records, Mode.SPARSE):
+        if sparse.suite != PERPLEXITY:
+            case = sparse.case if by_case else None
+            key = (sparse.suite, case, sparse.length, sparse.scoring, sparse.keep)
+            groups.setdefault(key, []).append((dense, sparse))
+    found = [_cell(key, pairs) for key, pairs in groups.items()]
+    return tuple(sorted(found, key=_place))
+
+
+def _place(cell: Cell) -> tuple[int, int, int, int, float]:
+    """Suites, their cases and scorings in the order they are defined in."""
+    cases = [case.name for case in SUITES[cell.suite].cases]
+    return (
+        SUITE_ORDER.index(cell.suite),
+        cases.index(cell.case) if cell.case in cases else -1,
+        cell.length,
+        SCORING_ORDER.index(Scoring(cell.scoring)),
+        cell.keep,
+    )
+
+
+def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> Cell:
+    suite, case, length, scoring, keep = key
+    n = len(pairs)
+    right = sum(sparse.right for _, sparse in pairs)
+    dense_right = sum(dense.right for dense, _ in pairs)
+    ratios = [d.ttft / s.ttft for d, s in pairs if d.ttft > 0 and s.ttft > 0]
+    read = [sparse.read_fraction for _, sparse in pairs if not sparse.failed]
+    differing = sum(d.tokens != s.tokens for d, s in pairs)
+    return Cell(
+        suite=suite,
+        case=case,
+        length=length,
+        scoring=scoring,
+        keep=keep,
+        n=n,
+        right=right,
+        accuracy=wilson(right, n),
+        dense=wilson(dense_right, n),
+        dense_right=dense_right,
+        regressions=sum(dense.right and not sparse.right for dense, sparse in pairs),
+        repairs=sum(sparse.right and not dense.right for dense, sparse in pairs),
+        read_fraction=fmean(read) if read else 0.0,
+        ttft_ratio=median(ratios) if ratios else None,
+        fell_back=sum(sparse.reading == Reading.DENSE for _, sparse in pairs),
+        failed=sum(sparse.failed is not None for _, sparse in pairs),
+        differing=differing if keep == 1.0 else None,
+    )
+
+
+def perplexities(records: Iterable[Record]) -> tuple[Perplexity, ...]:
+    """One row for each length, scoring and keep of the perplexity suite."""
+    groups: dict[tuple[int, str, float], list[Pair]] = {}
+    for dense, sparse in paired(records, Mode.SPARSE):
+        if sparse.suite == PERPLEXITY:
+            key = (sparse.length, sparse.scoring, sparse.keep)
+            groups.setdefault(key, []).append((dense, sparse))
+    return tuple(_perplexity(*key, groups[key]) for key in sorted(groups, key=_perplexity_place))
+
+
+def _perplexity_place(key: tuple[int, str, float]) -> tuple[int, int, float]:
+    length, scoring, keep = key
+    return length, SCORING_ORDER.index(Scoring(scoring)), keep
+
+
+def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -> Perplexity:
+    measured = [(d, s, d.loss, s.loss) for d, s in pairs]
+    both = [(s, a, b) for _, s, a, b in measured if a is not None and b is not None]
+    failed = len(pairs) - len(both)
+    if not both:
+        return Perplexity(length, scoring, keep, 0, 0.0, 0.0, 0.0, 0.0, failed)
+
+    def mean(figure: Callable[[float, float], float]) -> float:
+        return math.exp(min(fmean(figure(a, b) for _, a, b in both), 700.0))
+
+    return Perplexity(
+        length=length,
+        scoring=scoring,
+        keep=keep,
+        n=len(both),
+        dense=mean(lambda dense, sparse: dense),
+        sparse=mean(lambda dense, sparse: sparse),
+        ratio=mean(lambda dense, sparse: sparse - dense),
+        read_fraction=fmean(s.read_fraction for s, _, _ in both),
+        failed=failed,
+    )
+
+
+def guard(records: Iterable[Record]) -> Guard | None:
+    """How well auto mode foresaw the unsafe suites; None when no item was asked in auto mode."""
+    groups: dict[str, list[Pair]] = {}
+    for pair in paired(records, Mode.AUTO):
+        groups.setdefault(pair[1].suite, []).append(pair)
+    if not groups:
+        return None
+    rows = tuple(_flagged(suite, groups[suite]) for suite in SUITE_ORDER if suite in groups)
+    unsafe = [row for row in rows if row.safe is False]
+    hits, positives = sum(r.flagged for r in unsafe), sum(r.n for r in unsafe)
+    flagged = sum(row.flagged for row in rows if row.safe is not None)
+    return Guard(rows, wilson(hits, positives), wilson(hits, flagged), positives, flagged)
+
+
+def _flagged(suite: str, pairs: Sequence[Pair]) -> Flagged:
+    return Flagged(
+        suite,
+        suite not in UNSAFE if suite in JUDGED else None,
+        len(pairs),
+        sum(auto.guard is not None for _, auto in pairs),
+        sum(auto.right for _, auto in pairs),
+        sum(dense.right for dense, _ in pairs),
+    )
+
+
+def failures(records: Iterable[Record]) -> dict[str, int]:
+    """The sentences of turns that failed or fell back, and how often each was said."""
+    counts: dict[str, int] = {}
+    for record in records:
+        for sentence in (record.failed, record.fallback):
+            if sentence:
+                counts[sentence] = counts.get(sentence, 0) + 1
+    return dict(sorted(counts.items()))

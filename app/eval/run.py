@@ -1,0 +1,362 @@
+"""Asks an engine every item in every way, and goes on where an earlier evaluation stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+from app.chat.session import Session
+from app.engine.messages import (
+    DEFAULT_KEEP,
+    Ask,
+    Document,
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Load,
+    Mode,
+    Planned,
+    Sampling,
+)
+from app.engine.tuning import Scoring, Tuning
+from app.errors import UserError
+from app.eval.ledger import DENSE, Ledger, Record, Way, code_digest, pair_digest
+from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
+from app.eval.tasks import right
+
+TUNING = Tuning(dense_below=0)
+"""The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
+ANSWER_ROOM = 32
+SPARSE_OVERHEAD = 0.15
+"""What scoring costs, as a share of a dense read: for the ETA only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is measured. `tuning` holds everything but the scoring; `files` are the perplexity
+    suite's."""
+
+    suites: tuple[str, ...]
+    lengths: tuple[int, ...]
+    keeps: tuple[float, ...]
+    scorings: tuple[Scoring, ...]
+    n: int = 50
+    seed: int = 0
+    held_out: bool = False
+    auto: bool = False
+    tuning: Tuning = TUNING
+    files: tuple[Document, ...] = ()
+
+    def ways(self, suite: str) -> tuple[Way, ...]:
+        """How each item of a suite is read; dense first, the others are compared with it."""
+        sparse = [Way(Mode.SPARSE, k, str(s)) for s in self.scorings for k in self.keeps]
+        if self.auto and suite != PERPLEXITY:
+            sparse.append(Way(Mode.AUTO, DEFAULT_KEEP, str(TUNING.scoring)))
+        return (DENSE, *sparse)
+
+
+class Tokens(Protocol):
+    """What is known of the target's tokens: how many a text has, and each one's characters."""
+
+    def count(self, text: str) -> int: ...
+
+    def offsets(self, text: str) -> Sequence[tuple[int, int]]: ...
+
+
+class FolderTokens:
+    """The tokens of a model in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UserError when its tokenizer cannot be read."""
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # whatever the tokenizers' own reader raises
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"The tokenizer in '{folder}' cannot be read ({reason})",
+                "download the model again",
+            ) from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        found: list[tuple[int, int]] = self._tokenizer.encode(
+            text, add_special_tokens=False
+        ).offsets
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of an item, before it is made."""
+
+    suite: str
+    length: int
+    index: int
+    id: str
+
+
+def slots(settings: Settings) -> Iterator[Slot]:
+    """In the order of measuring: short ones first, suites in turn, so that a run that was stopped
+    has about as many of each."""
+    marks = [hashlib.sha256(f.text.encode("utf-8", "replace")).hexdigest() for f in settings.files]
+    for length in settings.lengths:
+        for index in range(max(settings.n, len(marks))):
+            for suite in settings.suites:
+                if suite == PERPLEXITY and index < len(marks):
+                    name = f"{PERPLEXITY}/{length}/{marks[index][:12]}"
+                    yield Slot(suite, length, index, name)
+                elif suite != PERPLEXITY and index < settings.n:
+                    yield Slot(suite, length, index, item_id(suite, length, index))
+
+
+def results_name(load: Load, settings: Settings) -> str:
+    """The name of the file that runs of this pair, tuning, seed and version are kept in."""
+    tuning = asdict(settings.tuning) | {"scoring": ""}
+    parts = [pair_digest(load), tuning, settings.seed, settings.held_out, version("specchat")]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24] + ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far it is: runs done of all, and seconds to go, None when not known yet."""
+
+    slot: Slot
+    done: int
+    total: int
+    eta: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`records` in the order of measuring; `skipped` says in sentences what was left out; `stale`
+    of the records were measured before by a program with other code."""
+
+    records: tuple[Record, ...]
+    skipped: tuple[str, ...]
+    stale: int
+    complete: bool
+    measured: int
+    total: int
+
+
+class Runner:
+    """Measures on a session whose pair is loaded. `tokens` are the target's, as is `context`: its
+    longest prompt in tokens, 0 when not known."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        ledger: Ledger,
+        tokens: Tokens,
+        context: int = 0,
+    ) -> None:
+        self._session, self._settings, self._ledger = session, settings, ledger
+        self._tokens, self._context = tokens, context
+        self._turn = 0
+        self._stopped = False
+        self._code = code_digest()
+        self._records: dict[tuple[str, Way], Record] = {}
+        self._skipped: Counter[tuple[str, int, str]] = Counter()
+
+    def cancel(self) -> None:
+        """Stop at the next step border. Safe in a signal handler."""
+        self._stopped = True
+        self._session.cancel(self._turn)
+
+    def run(self, tell: Callable[[Status], None] = lambda status: None) -> Outcome:
+        """Everything that is not in the ledger yet, until it is done or cancelled. `tell` is called
+        before every run. Raises UserError when results cannot be kept."""
+        planned = list(slots(self._settings))
+        clock = _Clock(self._settings, planned, self._ledger)
+        for slot in planned:
+            tell(clock.status(slot))
+            if self._stopped or self._is_known(slot):
+                self._recall(slot)
+            elif (item := self._made(slot)) is None:
+                clock.leave_out(slot)
+            else:
+                self._item(slot, item, clock, tell)
+        return Outcome(
+            tuple(self._records.values()),
+            tuple(self._sentences()),
+            sum(record.code != self._code for record in self._records.values()),
+            not self._stopped,
+            clock.done,
+            clock.total,
+        )
+
+    def _is_known(self, slot: Slot) -> bool:
+        """Whether this very program measured all of it, so that the item need not be made."""
+        found = [self._ledger.find(slot.id, way) for way in self._settings.ways(slot.suite)]
+        return all(r is not None and r.code == self._code and not r.failed for r in found)
+
+    def _recall(self, slot: Slot) -> None:
+        """Take in what is known of a slot, if the same code measured it."""
+        for way in self._settings.ways(slot.suite):
+            record = self._ledger.find(slot.id, way)
+            if record is not None and record.code == self._code:
+                self._records.setdefault((slot.id, way), record)
+
+    def _item(self, slot: Slot, item: Item, clock: _Clock, tell: Callable[[Status], None]) -> None:
+        for way in self._settings.ways(slot.suite):
+            record = self._ledger.find(slot.id, way)
+            if record is None or record.failed or record.digest != item.digest:
+                tell(clock.status(slot))
+                begun = time.monotonic()
+                record = None if self._stopped else self._measured(item, way)
+                if record is None:
+                    self._stopped = True
+                    self._recall(slot)
+                    return
+                self._ledger.add(record)
+                clock.tick(slot, way, time.monotonic() - begun)
+            self._records[slot.id, way] = record
+
+    def _made(self, slot: Slot) -> Item | None:
+        """The item, or None when it has to be left out."""
+        settings = self._settings
+        try:
+            if slot.suite == PERPLEXITY:
+                document = settings.files[slot.index]
+                offsets = self._tokens.offsets(document.text)
+                item = continuation(document, slot.length, offsets, self._tokens.count)
+            else:
+                suite, seed = SUITES[slot.suite], settings.seed
+                count, held_out = self._tokens.count, settings.held_out
+                item = make(suite, slot.index, slot.length, seed, count, held_out)
+        except DoesNotFit as error:
+            self._skipped[slot.suite, slot.length, str(error)] += 1
+            return None
+        answer = item.answer if item.forced is None else item.forced
+        if self._context and item.tokens + self._tokens.count(answer) >= self._context:
+            reason = f"with its answer it is longer than this model's {self._context:,} tokens"
+            self._skipped[slot.suite, slot.length, reason] += 1
+            return None
+        return item
+
+    def _sentences(self) -> Iterator[str]:
+        """One for each suite and length of which items were left out, with the first reason."""
+        groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for (suite, length, reason), times in self._skipped.items():
+            groups.setdefault((suite, length), []).append((reason, times))
+        for (suite, length), reasons in groups.items():
+            times = sum(number for _, number in reasons)
+            n = len(self._settings.files) if suite == PERPLEXITY else self._settings.n
+            yield f"{suite} at {length:,} tokens: {times} of {n} items left out, {reasons[0][0]}."
+
+    # ------------------------------------------------------------------------------ one run
+
+    def _measured(self, item: Item, way: Way) -> Record | None:
+        """Ask the engine; None when it was cancelled."""
+        self._turn += 1
+        guard: str | None = None
+        event: Event | None = None
+        for event in self._session.run(self._ask(item, way)):
+            if self._stopped:
+                self._session.cancel(self._turn)  # once more: the first may have come too early
+            if isinstance(event, Planned):
+                guard = event.guard or guard
+        empty = Record(
+            item.id,
+            item.digest,
+            self._code,
+            item.suite,
+            item.case,
+            item.length,
+            str(way.mode),
+            way.keep,
+            way.scoring,
+            guard=guard,
+        )
+        if isinstance(event, Failed):
+            return None if self._stopped else replace(empty, failed=event.sentence)
+        assert isinstance(event, Finished), "a turn ends with one of the two"
+        if event.ended is Ended.CANCELLED or event.statistics is None:
+            return None
+        return _judged(empty, item, event)
+
+    def _ask(self, item: Item, way: Way) -> Ask:
+        scoring = Scoring(way.scoring) if way.scoring else self._settings.tuning.scoring
+        sampling = Sampling(
+            max_tokens=2 * self._tokens.count(item.answer) + ANSWER_ROOM,
+            seed=zlib.crc32(item.id.encode()),
+        )
+        tuning = replace(self._settings.tuning, scoring=scoring)
+        return Ask(self._turn, item.messages, way.mode, way.keep, sampling, tuning, item.forced)
+
+
+def _judged(record: Record, item: Item, event: Finished) -> Record:
+    statistics = event.statistics
+    assert statistics is not None
+    missing = item.forced is not None and statistics.forced_loss is None
+    return replace(
+        record,
+        right=item.forced is None and right(event.text, item.expected, item.check),
+        answer=event.text,
+        tokens=hashlib.sha256(repr(event.generated_ids).encode()).hexdigest()[:12],
+        prompt_tokens=statistics.prompt_tokens,
+        read_fraction=round(statistics.read_fraction, 6),
+        ttft=round(statistics.ttft, 6),
+        reading=str(statistics.reading),
+        ended=str(event.ended),
+        fallback=statistics.fallback,
+        failed="The engine did not measure this text." if missing else None,
+        loss=statistics.forced_loss,
+    )
+
+
+class _Clock:
+    """What is left to do, in tokens read, at the pace so far."""
+
+    def __init__(self, settings: Settings, planned: Iterable[Slot], ledger: Ledger) -> None:
+        self._settings = settings
+        self._spent = self._seconds = self._effort_left = 0.0
+        self._left: dict[tuple[str, Way], float] = {}
+        self.total = 0
+        for slot in planned:
+            for way in settings.ways(slot.suite):
+                self.total += 1
+                record = ledger.find(slot.id, way)
+                if record is None or record.failed:
+                    self._left[slot.id, way] = _effort(slot, way)
+        self._effort_left = sum(self._left.values())
+
+    @property
+    def done(self) -> int:
+        return self.total - len(self._left)
+
+    def leave_out(self, slot: Slot) -> None:
+        for way in self._settings.ways(slot.suite):
+            self.total -= 1
+            self._effort_left -= self._left.pop((slot.id, way), 0.0)
+
+    def tick(self, slot: Slot, way: Way, seconds: float) -> None:
+        self._effort_left -= self._left.pop((slot.id, way), 0.0)
+        self._spent += _effort(slot, way)
+        self._seconds += seconds
+
+    def status(self, slot: Slot) -> Status:
+        left = max(self._effort_left, 0.0)
+        eta = self._seconds / self._spent * left if self._spent else None
+        return Status(slot, self.done, self.total, eta)
+
+
+def _effort(slot: Slot, way: Way) -> float:
+    share = 1.0 if way.mode is Mode.FULL else min(way.keep + SPARSE_OVERHEAD, 1.0)
+    return slot.length * share

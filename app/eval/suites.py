@@ -1,0 +1,274 @@
+"""The suites by name, and their items: what exactly is asked, the same for the same seed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from app.engine.messages import Document, Message, Role
+from app.eval import adversarial, frequency, tasks
+from app.eval.documents import TokenCount, compose
+from app.eval.tasks import Check, Maker, Task
+from app.eval.words import Keys
+
+RESERVED = 40
+"""Tokens of a prompt that chat templates and the document's frame take, roughly."""
+TOLERANCE = 0.02
+"""How far, as a share, a document's length may be from the wanted one before it is made again."""
+TRIES = 8
+DOCUMENT = "document.txt"
+PERPLEXITY = "perplexity"
+FORCED_TOKENS = 256
+"""How much of a file is measured after what was read of it."""
+CONTINUE = "Continue the document where it ends."
+
+
+class DoesNotFit(ValueError):
+    """An item cannot be made at this length; the message is a clause that says why."""
+
+
+def _anything(task: Task, text: str) -> bool:
+    return True
+
+
+def _asked_once(task: Task, text: str) -> bool:
+    """The phrase in the question's quotation marks occurs once in the text."""
+    phrase = re.search('"(.+)"', task.question)
+    return phrase is not None and text.count(phrase[1]) == 1
+
+
+def _most_common(task: Task, text: str) -> bool:
+    """The expected words occur more often than any other; part of a deck may mislead."""
+    counts = Counter(text.split())
+    rest = max((n for word, n in counts.items() if word not in task.expected), default=0)
+    return min(counts[word] for word in task.expected) > rest
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of item. `depth` is where its first unit stands (0 begin, 1 end), None anywhere;
+    with `records` the document has that many, whatever the length; `valid` says whether a task
+    and its document make a question with one answer."""
+
+    name: str
+    maker: Maker
+    depth: float | None = None
+    records: int | None = None
+    valid: Callable[[Task, str], bool] = _anything
+
+
+@dataclass(frozen=True)
+class Suite:
+    """`safe` says whether sparse reading is hoped to keep its answers; None where that is open,
+    so that the guard is not judged by it."""
+
+    name: str
+    cases: tuple[Case, ...]
+    safe: bool | None = True
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question about one document. `tokens` is about what its prompt takes; `forced` is the
+    text to be measured instead of an answer."""
+
+    id: str
+    suite: str
+    case: str
+    length: int
+    document: Document
+    question: str
+    answer: str
+    expected: tuple[str, ...]
+    check: Check
+    tokens: int
+    before: tuple[tuple[str, str], ...] = ()
+    forced: str | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation: the document comes with its first message."""
+        texts = [text for turn in self.before for text in turn] + [self.question]
+        roles = (Role.USER, Role.ASSISTANT)
+        documents = (self.document,)
+        return tuple(
+            Message(roles[i % 2], text, documents if i == 0 else ()) for i, text in enumerate(texts)
+        )
+
+    @property
+    def digest(self) -> str:
+        """Of all that the engine is given and the answer is judged by, 12 hexadecimal digits."""
+        parts = (self.messages, self.forced, self.answer, self.expected, self.check)
+        return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+NEEDLES = ("needle-single", "needle-multikey", "needle-multivalue", "needle-multiquery")
+
+
+def _at_depths(name: str, maker: Maker) -> tuple[Case, ...]:
+    return tuple(Case(f"{name} at {depth:.0%}", maker, depth) for depth in (0.1, 0.5, 0.9))
+
+
+_SUITES = (
+    Suite("needle-single", _at_depths("needle", tasks.needle)),
+    Suite("needle-multikey", (Case("multi-key", tasks.multi_key),)),
+    Suite("needle-multivalue", (Case("multi-value", tasks.multi_value),)),
+    Suite("needle-multiquery", (Case("multi-query", tasks.multi_query),)),
+    Suite(
+        "lookup",
+        (
+            Case("prose", tasks.fact),
+            Case("foreign language", adversarial.foreign_fact),
+            Case("json", tasks.json_value),
+            Case("xml", tasks.xml_value),
+            Case("code", tasks.code_value),
+        ),
+    ),
+    Suite("quote", (Case("quote", tasks.quote, valid=_asked_once),)),
+    Suite("many", (Case("many", tasks.many),)),
+    Suite("count", (Case("marks", tasks.count_marks), Case("names", tasks.count_names)), False),
+    Suite("cwe", (Case("common words", frequency.common_words, valid=_most_common),), False),
+    Suite("fwe", (Case("frequent words", frequency.frequent_words, valid=_most_common),), None),
+    Suite("vt", (Case("variables", tasks.variables),), False),
+    Suite("track", (Case("chain", tasks.track),)),
+    Suite(
+        "adversarial",
+        (
+            *_at_depths("uuid", adversarial.identifier),
+            Case("json array of 80", tasks.json_value, records=80),
+            Case("code bug", adversarial.code_bug),
+            Case("back reference", adversarial.back_reference),
+            Case("mixed languages", adversarial.foreign_fact),
+            Case("xml", tasks.xml_value),
+        ),
+    ),
+    Suite("turns", (Case("later turn", adversarial.later_turn),)),
+    Suite("absent", (Case("absent", tasks.absent),)),
+    Suite(PERPLEXITY, (), None),
+)
+SUITES = {suite.name: suite for suite in _SUITES}
+DEFAULT = tuple(name for name in SUITES if name != PERPLEXITY)
+GROUPS = {"all": DEFAULT, "needle": NEEDLES}
+UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
+JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
+"""The suites that the guard is judged by."""
+
+
+def item_id(suite: str, length: int, index: int) -> str:
+    return f"{suite}/{length}/{index}"
+
+
+def make(
+    suite: Suite, index: int, length: int, seed: int, count: TokenCount, held_out: bool = False
+) -> Item:
+    """Item `index` of a suite, with a prompt of about `length` tokens as `count` counts them.
+
+    Cases take turns. The same arguments give the same item. Raises DoesNotFit.
+    """
+    case = suite.cases[index % len(suite.cases)]
+    name = f"{seed}/{suite.name}/{length}/{index}"
+    for attempt in range(TRIES):
+        source = f"{name}/{attempt}" if attempt else name
+        task, text = _drawn(case, source, length, count, held_out)
+        if case.valid(task, text):
+            break
+    else:
+        raise DoesNotFit("no question with one answer was found in so short a document")
+    return Item(
+        item_id(suite.name, length, index),
+        suite.name,
+        case.name,
+        length,
+        Document(DOCUMENT, text),
+        task.question,
+        task.answer,
+        task.expected,
+        task.check,
+        count(text) + _around(task, count),
+        task.before,
+    )
+
+
+def items(
+    suite: Suite, n: int, length: int, seed: int, count: TokenCount, held_out: bool = False
+) -> Iterator[Item]:
+    """The first `n` items, without those that do not fit."""
+    for index in range(n):
+        try:
+            yield make(suite, index, length, seed, count, held_out)
+        except DoesNotFit:
+            continue
+
+
+def _around(task: Task, count: TokenCount) -> int:
+    """Tokens of the prompt besides the document."""
+    earlier = sum(count(question) + count(answer) + 8 for question, answer in task.before)
+    return RESERVED + count(task.question) + earlier
+
+
+def _drawn(
+    case: Case, source: str, length: int, count: TokenCount, held_out: bool
+) -> tuple[Task, str]:
+    """A task and its document. Made again, from the same random numbers, with a corrected length
+    until it comes out as wanted, since `compose` estimates."""
+    asked: float | None = None
+    for _ in range(3):
+        rng = Random(source)
+        keys = Keys(rng)
+        try:
+            task = case.maker(rng, keys, held_out)
+        except LookupError as error:
+            raise DoesNotFit(str(error)) from None
+        if case.records is not None:
+            return task, _records(task, case.records, rng, keys)
+        wanted = length - _around(task, count)
+        asked = wanted if asked is None else asked
+        try:
+            text = compose(task.filler, task.units, int(asked), count, rng, keys, case.depth).text
+        except ValueError as error:
+            raise DoesNotFit(str(error)) from None
+        there = count(text)
+        if abs(there - wanted) <= TOLERANCE * wanted or not there:
+            break
+        asked *= wanted / there
+    return task, text
+
+
+def _records(task: Task, number: int, rng: Random, keys: Keys) -> str:
+    """A document of so many records, the task's among them."""
+    filler = task.filler
+    records = [filler.unit(rng, keys) for _ in range(number - len(task.units))]
+    for unit in task.units:
+        records.insert(rng.randint(0, len(records)), unit)
+    return filler.begin + filler.join.join(records) + filler.end
+
+
+def continuation(
+    document: Document, length: int, offsets: Sequence[tuple[int, int]], count: TokenCount
+) -> Item:
+    """The perplexity suite's item: a file's beginning, so that the prompt has about `length`
+    tokens, and the FORCED_TOKENS after it. `offsets` are the characters of each of the file's
+    tokens. Raises DoesNotFit."""
+    read = length - RESERVED - count(CONTINUE)
+    last = read + FORCED_TOKENS
+    if last > len(offsets):
+        raise DoesNotFit(f"it has {len(offsets):,} tokens, and {last:,} are needed")
+    border, end = offsets[read][0], offsets[last - 1][1]
+    text = hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest()[:12]
+    return Item(
+        f"{PERPLEXITY}/{length}/{text}",
+        PERPLEXITY,
+        document.name,
+        length,
+        Document(document.name, document.text[:border]),
+        CONTINUE,
+        "",
+        (),
+        Check.HOLDS_ALL,
+        length,
+        forced=document.text[border:end],
+    )

@@ -1,0 +1,387 @@
+"""What is asked of a document: units to hide in it, a question, and what a right answer holds.
+
+Needles, variable tracking and common and frequent words follow RULER (arXiv 2404.06654). The
+`answer` of a task is the one that the embedded pair was trained to give: it restates what it found.
+Each kind of question has wordings that were trained on; `wordings.py` has others that never were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from random import Random
+
+from app.eval import documents
+from app.eval.documents import CODE, JSON, PROSE, TICKETS, XML, Filler
+from app.eval.wordings import HELD_OUT
+from app.eval.words import ADJECTIVES, ATTRIBUTES, NOUNS, PEOPLE, VERBS, Keys, word_list
+
+ABSENT = "The document does not say."
+NOT_SAID = re.compile(
+    r"does(n't| not) (say|mention|state|contain|specify|provide|include)"
+    r"|not (mentioned|stated|found)|no mention",
+    re.IGNORECASE,
+)
+
+
+class Check(StrEnum):
+    """How an answer is judged; white space and case never matter."""
+
+    HOLDS_ALL = "holds all"
+    LAST_NUMBER = "last number"
+    NOT_SAID = "not said"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question about one document that is yet to be composed around `units`."""
+
+    filler: Filler
+    units: tuple[str, ...]
+    question: str
+    answer: str
+    expected: tuple[str, ...]
+    check: Check = Check.HOLDS_ALL
+    before: tuple[tuple[str, str], ...] = ()
+    """Questions about the same document that were asked and answered already."""
+
+
+def right(answer: str, expected: tuple[str, ...], check: Check) -> bool:
+    """Whether `answer` is right: RULER's rule that every expected string stands in it, or ours."""
+    plain = " ".join(answer.casefold().split())
+    if check is Check.NOT_SAID:
+        return bool(NOT_SAID.search(plain))
+    if check is Check.LAST_NUMBER:
+        numbers = re.findall(r"\d+", plain)
+        return bool(numbers) and numbers[-1] == expected[0]
+    wanted = (re.escape(" ".join(e.casefold().split())) for e in expected)
+    return all(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in wanted)
+
+
+def worded(rng: Random, wordings: tuple[str, ...], held_out: str | bool) -> str:
+    """One of the wordings; with `held_out`, one under that name that nothing was made from."""
+    return rng.choice(HELD_OUT[held_out] if isinstance(held_out, str) else wordings)
+
+
+def _value(rng: Random) -> str:
+    return str(rng.randrange(1_000_000, 10_000_000))
+
+
+MAGIC = (
+    "What is the special magic number for {}?",
+    "What is the special magic number for {} mentioned in the document?",
+    "Find the special magic number for {}.",
+    "Which special magic number does the document give for {}?",
+)
+MAGICS = (
+    "What are all the special magic numbers for {}?",
+    "Give all the special magic numbers for {} mentioned in the document.",
+    "List every special magic number that the document has for {}.",
+)
+MAGIC_LIST = (
+    "What are the special magic numbers for {}?",
+    "What are the special magic numbers for {} mentioned in the document?",
+    "Tell me the special magic numbers of {}.",
+)
+
+
+def _magic(key: str, value: str) -> str:
+    return f"The special magic number for {key} is: {value}. "
+
+
+def _numbered(units: Sequence[str]) -> str:
+    """`(1 of 2) ... (2 of 2) ...`: how many there are is said first."""
+    return "".join(f"({i} of {len(units)}) {unit}" for i, unit in enumerate(units, 1)).strip()
+
+
+def needle(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """RULER's single needle: one magic number."""
+    key, value = keys.slug(), _value(rng)
+    unit = _magic(key, value)
+    return Task(
+        PROSE, (unit,), worded(rng, MAGIC, held_out and "magic").format(key), unit.strip(), (value,)
+    )
+
+
+def multi_key(rng: Random, keys: Keys, held_out: bool = False, others: int = 3) -> Task:
+    """RULER's multi-key needle: magic numbers of other keys stand about."""
+    task = needle(rng, keys, held_out)
+    units = [_magic(keys.slug(), _value(rng)) for _ in range(others)]
+    units.insert(rng.randint(0, others), task.units[0])
+    return Task(PROSE, tuple(units), task.question, task.answer, task.expected)
+
+
+def multi_value(rng: Random, keys: Keys, held_out: bool = False, values: int = 4) -> Task:
+    """RULER's multi-value needle: one key, several magic numbers."""
+    key = keys.slug()
+    found = tuple(_value(rng) for _ in range(values))
+    units = tuple(f"One of the special magic numbers for {key} is: {v}. " for v in found)
+    question = worded(rng, MAGICS, held_out and "magics").format(key)
+    return Task(PROSE, units, question, _numbered(units), found)
+
+
+def multi_query(rng: Random, keys: Keys, held_out: bool = False, queries: int = 4) -> Task:
+    """RULER's multi-query needle: several keys asked for at once."""
+    pairs = [(keys.slug(), _value(rng)) for _ in range(queries)]
+    units = tuple(_magic(*pair) for pair in pairs)
+    asked = rng.sample(pairs, len(pairs))
+    names = ", ".join(k for k, _ in asked[:-1]) + f" and {asked[-1][0]}"
+    question = worded(rng, MAGIC_LIST, held_out and "magic_list").format(names)
+    answer = "".join(_magic(*pair) for pair in asked).strip()
+    return Task(PROSE, units, question, answer, tuple(v for _, v in asked))
+
+
+FACT_QUESTIONS = {
+    "en": (
+        "What is the {a} of the {t}?",
+        "Which {a} does the {t} have?",
+        "Look up the {a} of the {t}.",
+        "{a} of the {t}?",
+        "I need the {a} of the {t}.",
+    ),
+    "de": ("Wie lautet die {a} von {t}?", "Welche {a} hat {t}?", "Nenne die {a} von {t}."),
+    "fr": ("Quel est le {a} de {t} ?", "Donne le {a} de {t}.", "Cherche le {a} de {t}."),
+    "es": ("¿Cuál es el {a} de {t}?", "Dime el {a} de {t}.", "Busca el {a} de {t}."),
+    "it": ("Qual è il {a} di {t}?", "Dammi il {a} di {t}.", "Trova il {a} di {t}."),
+}
+FACTS = {
+    "en": "The {a} of the {t} is {v}. ",
+    "de": "Die {a} von {t} lautet {v}. ",
+    "fr": "Le {a} de {t} est {v}. ",
+    "es": "El {a} de {t} es {v}. ",
+    "it": "Il {a} di {t} è {v}. ",
+}
+FACT_ATTRIBUTES = {
+    "en": ATTRIBUTES,
+    "de": ("Zimmernummer", "Kundennummer", "Zugangsnummer", "Auftragsnummer", "Aktennummer"),
+    "fr": (
+        "code d'accès",
+        "numéro de dossier",
+        "numéro de chambre",
+        "code postal",
+        "numéro de client",
+    ),
+    "es": (
+        "código de acceso",
+        "número de cuarto",
+        "número de pedido",
+        "código postal",
+        "número de cliente",
+    ),
+    "it": (
+        "codice di accesso",
+        "numero di stanza",
+        "numero di ordine",
+        "codice postale",
+        "numero di cliente",
+    ),
+}
+CITIES = word_list("""
+Aachen Amiens Arezzo Badajoz Basel Bergamo Bilbao Bolzano Bremen Brest Burgos Caen Calais Como
+Cremona Dijon Dresden Erfurt Essen Ferrara Fulda Genf Gijon Graz Grenoble Hagen Huelva Jena Kassel
+Leipzig Lille Linz Lugano Lyon Mainz Malaga Metz Modena Murcia Nantes Nancy Oviedo Padova Parma
+Pisa Potsdam Reims Rennes Rostock Rouen Salzburg Segovia Siena Soria Toledo Torino Toulon Tours
+Trento Trier Udine Ulm Valencia Verona Vigo Zamora
+""")
+
+
+def _fact(rng: Random, keys: Keys, language: str, attribute: str, thing: str) -> tuple[str, str]:
+    value = keys.number(4)
+    return FACTS[language].format(a=attribute, t=thing, v=value), value
+
+
+def fact(rng: Random, keys: Keys, held_out: bool = False, language: str = "en") -> Task:
+    """A value in prose, among the same attribute of others and another attribute of the same."""
+    attribute, other = rng.sample(FACT_ATTRIBUTES[language], 2)
+    if language == "en":
+        thing, neighbour = keys.thing(), keys.thing()
+    else:
+        thing, neighbour = keys.one_of(CITIES), keys.one_of(CITIES)
+    unit, value = _fact(rng, keys, language, attribute, thing)
+    near = [
+        _fact(rng, keys, language, attribute, neighbour)[0],
+        _fact(rng, keys, language, other, thing)[0],
+    ]
+    units = rng.sample([unit, *near], 3)
+    question = worded(rng, FACT_QUESTIONS[language], held_out and f"fact_{language}").format(
+        a=attribute, t=thing
+    )
+    return Task(PROSE, tuple(units), question[:1].upper() + question[1:], unit.strip(), (value,))
+
+
+RECORDS = (
+    'What is the code of "{}"?',
+    'Which code has "{}"?',
+    'Find the code of "{}".',
+    'Give me the code that belongs to "{}".',
+)
+ASSIGNED = (
+    "What value is assigned to {}?",
+    "What is {} set to?",
+    "Find the value of {}.",
+    "Which value does {} get?",
+)
+
+
+def json_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A value in an array of JSON records."""
+    key, value = keys.slug(), str(rng.randrange(1000, 10000))
+    body = f'"{key}": {value}'
+    question = worded(rng, RECORDS, held_out and "record").format(key)
+    return Task(JSON, (f"{{{body}}}",), question, body, (value,))
+
+
+def xml_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A value in an XML element."""
+    key, value = keys.slug(), str(rng.randrange(1000, 10000))
+    unit = f'<code of="{key}">{value}</code>'
+    return Task(
+        XML, (unit,), worded(rng, RECORDS, held_out and "record").format(key), unit, (value,)
+    )
+
+
+def code_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A value assigned to a name in code."""
+    name, value = keys.thing().replace(" ", "_").upper(), str(rng.randrange(1000, 10000))
+    unit = f"{name} = {value}"
+    return Task(
+        CODE, (unit,), worded(rng, ASSIGNED, held_out and "assigned").format(name), unit, (value,)
+    )
+
+
+QUOTES = (
+    'What does the document say about "{}"? Quote it to the end of the sentence.',
+    'Quote the sentence with "{}" to its end.',
+    'What follows "{}"? Quote it to the end of the sentence.',
+    'Give me the rest of the sentence from "{}" on.',
+)
+
+
+def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A phrase of four to six words, to be continued to the end of its sentence."""
+    while True:
+        text = documents.sentence(rng, keys)
+        words = text.split()
+        length = rng.randint(4, 6)
+        first = rng.randint(0, 2)
+        phrase, rest = " ".join(words[first : first + length]), words[first + length :]
+        if len(rest) >= 3 and not phrase.endswith((",", ".")):
+            break
+    answer = " ".join(words[first:])
+    question = worded(rng, QUOTES, held_out and "quote").format(phrase)
+    return Task(PROSE, (text + " ",), question, answer, (" ".join(rest),))
+
+
+MANY = (
+    "Give all the values of the {a} of the {t}.",
+    "Which {a}s does the {t} have? Name all.",
+    "What are all the {a}s of the {t}?",
+    "List every {a} that the {t} has.",
+)
+
+
+def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = None) -> Task:
+    """A key that occurs one to four times, all its values wanted."""
+    attribute, other = rng.sample(ATTRIBUTES, 2)
+    thing, neighbour = keys.thing(), keys.thing()
+    pairs = [_fact(rng, keys, "en", attribute, thing) for _ in range(values or rng.randint(1, 4))]
+    near = [
+        _fact(rng, keys, "en", attribute, neighbour)[0],
+        _fact(rng, keys, "en", other, thing)[0],
+    ]
+    units = [unit for unit, _ in pairs]
+    for unit in near:
+        units.insert(rng.randint(0, len(units)), unit)
+    question = worded(rng, MANY, held_out and "many").format(a=attribute, t=thing)
+    answer = _numbered([unit for unit, _ in pairs])
+    return Task(PROSE, tuple(units), question, answer, tuple(value for _, value in pairs))
+
+
+MARKS = ("OPEN", "LATE", "HELD", "LOST", "PAID")
+COUNT_MARKS = (
+    "How many tickets are marked {}?",
+    "Count the tickets that are marked {}.",
+    "How many {} tickets are there?",
+    "What is the number of {} tickets in the list?",
+)
+COUNT_NAMES = (
+    'How often does the name "{}" occur?',
+    'How many times is "{}" named?',
+    'Count how often "{}" is named.',
+    'What is the number of times that "{}" comes up?',
+)
+
+
+def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
+    """How many of a list's tickets carry a mark."""
+    mark = keys.one_of(MARKS)
+    units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, most))]
+    question = worded(rng, COUNT_MARKS, held_out and "count_marks").format(mark)
+    number = str(len(units))
+    return Task(TICKETS, tuple(units), question, number, (number,), Check.LAST_NUMBER)
+
+
+def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
+    """How often a name occurs in prose."""
+    name = keys.one_of(PEOPLE)
+    verbs = rng.sample(VERBS, rng.randint(0, most))
+    units = tuple(f"{name} {v} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}. " for v in verbs)
+    question = worded(rng, COUNT_NAMES, held_out and "count_names").format(name)
+    number = str(len(verbs))
+    return Task(PROSE, units, question, number, (number,), Check.LAST_NUMBER)
+
+
+TRACK = (
+    "What is the value of {}?",
+    "Which number does {} stand for?",
+    "Follow {} to its value.",
+    "To which number does {} lead in the end?",
+)
+VARIABLES = (
+    "Which variables have the value {}, directly or through others?",
+    "Find all variables that are assigned the value {}, directly or through others.",
+    "Name every variable that ends up with the value {}.",
+)
+
+
+def _chain(keys: Keys, steps: int) -> tuple[list[str], list[str]]:
+    """Names and values from the number on, and the statements in order."""
+    links = [keys.number(4), *(keys.word() for _ in range(steps))]
+    return links, [f"VAR {name} = {source}. " for source, name in pairwise(links)]
+
+
+def _chains(rng: Random, keys: Keys) -> tuple[list[str], list[str]]:
+    """One chain's links, and its statements among those of a second chain, each in order."""
+    links, units = _chain(keys, rng.randint(2, 4))
+    for unit in _chain(keys, rng.randint(1, 3))[1][::-1]:
+        units.insert(rng.randint(0, len(units)), unit)
+    return links, units
+
+
+def track(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """From a variable through two to four assignments back to its number."""
+    links, units = _chains(rng, keys)
+    back = links[::-1]
+    steps = [f"VAR {name} = {source}" for name, source in pairwise(back)]
+    question = worded(rng, TRACK, held_out and "track").format(back[0])
+    return Task(PROSE, tuple(units), question, ", ".join(steps), (links[0],), Check.LAST_NUMBER)
+
+
+def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """RULER's variable tracking: from a number to all variables that hold it."""
+    links, units = _chains(rng, keys)
+    question = worded(rng, VARIABLES, held_out and "variables").format(links[0])
+    return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
+
+
+def absent(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+    """A question about what is not there, though its neighbours are."""
+    task = rng.choice((fact, needle, json_value, code_value))(rng, keys, held_out)
+    there = [unit for unit in task.units if task.expected[0] not in unit]
+    return Task(task.filler, tuple(there), task.question, ABSENT, (), Check.NOT_SAID)
+
+
+Maker = Callable[[Random, Keys, bool], Task]

@@ -1,0 +1,95 @@
+"""Fits the guard's word weights: a logistic regression over the words of a question.
+
+`python assets/guard/train.py` reads the .tsv files beside it (ours: `every` or `place`, a tab,
+a question) and writes app/engine/guard.json. It needs numpy alone, takes seconds, and prints what
+five-fold cross-validation finds. No wording of `app/eval/wordings.py` may be among the questions.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.guard import features
+
+HERE = Path(__file__).resolve().parent
+WEIGHTS = HERE.parent.parent / "app" / "engine" / "guard.json"
+SMALLEST = 0.02  # a lighter weight is left out of the file
+SEED = 0
+
+
+def read(path: Path) -> list[tuple[bool, str]]:
+    """Whether each question needs every token, and the question."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("\t", 1) for line in lines if line]
+    return [(label == "every", question) for label, question in pairs]
+
+
+def fit(
+    questions: list[tuple[bool, str]], penalty: float, steps: int = 400
+) -> tuple[dict[str, float], float]:
+    """Weights by feature and the bias, by gradient descent with momentum and an L2 penalty."""
+    bags = [features(question) for _, question in questions]
+    counts: dict[str, int] = {}
+    for bag in bags:
+        for name in bag:
+            counts[name] = counts.get(name, 0) + 1
+    names = sorted(name for name, times in counts.items() if times > 1)
+    index = {name: i for i, name in enumerate(names)}
+    x = np.zeros((len(bags), len(names)))
+    for row, bag in enumerate(bags):
+        known = [index[name] for name in bag if name in index]
+        x[row, known] = 1 / max(len(bag), 1) ** 0.5
+    y = np.array([float(label) for label, _ in questions])
+    w, bias = np.zeros(len(names)), 0.0
+    speed, bias_speed = np.zeros(len(names)), 0.0
+    for _ in range(steps):
+        error = 1 / (1 + np.exp(-(x @ w + bias))) - y
+        speed = 0.9 * speed - 2.0 * (x.T @ error / len(y) + penalty * w)
+        bias_speed = 0.9 * bias_speed - 2.0 * error.mean()
+        w, bias = w + speed, bias + bias_speed
+    return dict(zip(names, w.tolist(), strict=True)), float(bias)
+
+
+def scores(
+    model: tuple[dict[str, float], float], questions: list[tuple[bool, str]]
+) -> NDArray[np.float64]:
+    """The logit of each question."""
+    weights, bias = model
+    out = []
+    for _, question in questions:
+        bag = features(question)
+        out.append(bias + sum(weights.get(n, 0.0) for n in bag) / max(len(bag), 1) ** 0.5)
+    return np.array(out)
+
+
+def main() -> None:
+    """Chooses the penalty by cross-validation, fits on everything and writes the file."""
+    questions = [q for path in sorted(HERE.glob("*.tsv")) for q in read(path)]
+    random.Random(SEED).shuffle(questions)
+    best = (-1.0, 0.0)
+    for penalty in (3e-5, 1e-4, 3e-4, 1e-3):
+        right = 0
+        for fold in range(5):
+            held = questions[fold::5]
+            rest = [q for i, q in enumerate(questions) if i % 5 != fold]
+            found = scores(fit(rest, penalty), held) > 0
+            right += int((found == np.array([label for label, _ in held])).sum())
+        accuracy = right / len(questions)
+        print(f"penalty {penalty:g}: {accuracy:.3f} right in cross-validation")
+        best = max(best, (accuracy, penalty))
+    weights, bias = fit(questions, best[1])
+    kept = {name: round(w, 3) for name, w in weights.items() if abs(w) >= SMALLEST}
+    WEIGHTS.write_text(
+        json.dumps({"bias": round(bias, 3), "weights": kept}, ensure_ascii=False, indent=0) + "\n",
+        encoding="utf-8",
+    )
+    print(f"{len(questions)} questions, {len(kept)} weights, penalty {best[1]:g}")
+
+
+if __name__ == "__main__":
+    main()
