@@ -1,8 +1,8 @@
 """Foresees, before the target runs, that sparse reading would lose the answer.
 
-Two signals: a small linear model of the question's words (does it count, rank, sum up, follow
-chains?), and importance that is spread so evenly that nothing stands out. How often each is right,
-on wordings they were not made from, is in `docs/quality.md`; the word weights come from
+A few phrases, and a small linear model of the question's words for the rest: does it count, rank,
+sum up, follow chains? How often it is right, on wordings it was not made from, is in
+`docs/quality.md`; so is why the draft's scores are not asked as well. The weights come from
 `assets/guard/train.py`.
 """
 
@@ -13,12 +13,18 @@ import re
 from functools import cache
 from importlib.resources import files
 
-import numpy as np
-from numpy.typing import NDArray
-
 CITED = re.compile(r'"[^"]*"|“[^”]*”|«[^»]*»|`[^`]*`')
 """What the user cites says nothing about what is asked."""
 WORDS = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+|[?]")
+OBVIOUS = re.compile(
+    r"""
+    \b(?:count|tally)\s+(?:the|all|every|how)\b | \b(?:total|exact)\s+number\s+of\b
+  | \b(?:most|least)\s+(?:common|frequent|often)\b
+  | \bwie\s*(?:viele?|oft)\b | \bcombien\s+de\b | \bcuánt[oa]s\b | \bquant[ie]\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Needs no weighing."""
 THRESHOLD = -0.5
 """Logit from which on words ask for every token. Chosen by cross-validation on the questions that
 the weights come from: a missed count is worse than a slow answer."""
@@ -45,6 +51,9 @@ def _model() -> tuple[float, dict[str, float]]:
 
 def asks_for_every_token(question: str) -> str | None:
     """Why this question (text) needs everything read, as one sentence, or None."""
+    obvious = OBVIOUS.search(CITED.sub(" ", question))
+    if obvious is not None:
+        return _reason(obvious[0])
     bias, weights = _model()
     found = features(question)
     shares = {name: weights.get(name, 0.0) for name in found}
@@ -52,19 +61,9 @@ def asks_for_every_token(question: str) -> str | None:
         return None
     whole = {name: share for name, share in shares.items() if "-" not in name}
     strongest = max(whole, key=lambda name: whole[name])
-    words = strongest.strip("^$ ").replace("#", "…")
-    return f"The question’s words (“{words}”) ask for every token, so everything is read."
+    return _reason(strongest.strip("^$ ").replace("#", "…"))
 
 
-def spread(importance: NDArray[np.float32], pinned: NDArray[np.bool_], chunk: int) -> float:
-    """How evenly importance (M,) lies on the eligible chunks: 1 for all alike, near 0 for one.
-
-    The exponential of the entropy of the chunks' shares, over their number.
-    """
-    eligible = importance[~pinned].astype(np.float64)
-    if len(eligible) < 2 * chunk or eligible.sum() <= 0:
-        return 0.0
-    sums = np.add.reduceat(eligible, np.arange(0, len(eligible), chunk))
-    shares = sums / sums.sum()
-    entropy = -(shares * np.log(np.maximum(shares, 1e-12))).sum()
-    return float(np.exp(entropy) / len(shares))
+def _reason(words: str) -> str:
+    shown = " ".join(words.split())
+    return f"The question’s words (“{shown}”) ask for every token, so everything is read."

@@ -30,7 +30,7 @@ DENSE = Way(Mode.FULL)
 class Record:
     """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
     the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
-    `loss` nats a token of a forced text."""
+    `loss` nats a token of a forced text, `spread` how evenly importance lay on the prompt."""
 
     item: str
     digest: str
@@ -53,6 +53,7 @@ class Record:
     guard: str | None = None
     failed: str | None = None
     loss: float | None = None
+    spread: float | None = None
 
     @property
     def way(self) -> Way:

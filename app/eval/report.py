@@ -162,6 +162,12 @@ def _guard_sentence(guard: Guard) -> str:
     return (
         f"The guard in auto mode: recall {recall} of {guard.unsafe} unsafe items,"
         f" precision {precision} of {guard.flagged} flagged items."
+        + (
+            f" By the spread of importance alone, {guard.separation:.0%} of the pairs of an unsafe"
+            " and a safe item would be told apart."
+            if guard.separation is not None
+            else ""
+        )
     )
 
 
@@ -261,8 +267,9 @@ def _guard_table(guard: Guard) -> str:
     body = []
     for r in guard.suites:
         shares = [_percent(r.dense_right / r.n), _percent(r.right / r.n)]
-        body.append([r.suite, KINDS[r.safe], str(r.n), str(r.flagged), *shares])
-    head = ["suite", "kind", "n", "flagged", "dense right, %", "auto right, %"]
+        spread = "" if r.spread is None else f"{r.spread:.2f}"
+        body.append([r.suite, KINDS[r.safe], str(r.n), str(r.flagged), *shares, spread])
+    head = ["suite", "kind", "n", "flagged", "dense right, %", "auto right, %", "spread"]
     return _markdown_table(head, body, texts=2)
 
 

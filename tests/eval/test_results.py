@@ -163,3 +163,21 @@ def test_the_guard_is_judged_by_safe_and_unsafe_suites_only() -> None:
     rows = {row.suite: (row.safe, row.n, row.flagged) for row in guard.suites}
     assert rows == {"quote": (True, 6, 1), "count": (False, 4, 3), "fwe": (None, 5, 5)}
     assert results.guard(both("quote/1/0", True, True)) is None
+
+
+def test_the_spread_of_importance_is_told_beside_the_words() -> None:
+    records = []
+    for suite, spread in (("count", 0.9), ("cwe", 0.5), ("quote", 0.6), ("lookup", 0.2)):
+        records += auto(suite, 0, False)
+        sparse = record(f"{suite}/1/0", Mode.SPARSE, True, keep=0.2, scoring="both")
+        records.append(replace(sparse, spread=spread))
+    guard = results.guard(records)
+    assert guard is not None
+    assert guard.separation == pytest.approx(3 / 4)
+    assert {row.suite: row.spread for row in guard.suites}["count"] == 0.9
+
+
+def test_evenness() -> None:
+    assert results.evenness([1.0] * 10) == pytest.approx(1.0)
+    assert results.evenness([0.0] * 9 + [5.0]) == pytest.approx(0.1)
+    assert results.evenness([0.0] * 4) == 0.0

@@ -27,10 +27,10 @@ def stdlib() -> Path:
     return Path(sysconfig.get_paths()["stdlib"])
 
 
-def licences(folder: Path = LICENCES, held_out: bool = False) -> list[str]:
-    """Debian's common licences; the held-out ones (GPL-3, LGPL-3) only when asked for."""
+def licences(folder: Path = LICENCES) -> list[str]:
+    """Debian's common licences without the held-out ones."""
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.is_symlink())
-    return [_read(p) for p in files if (p.name in HELD_OUT_LICENCES) is held_out]
+    return [_read(p) for p in files if p.name not in HELD_OUT_LICENCES]
 
 
 def python_topics() -> list[str]:
@@ -43,12 +43,12 @@ def python_topics() -> list[str]:
     return [text for text in module.topics.values() if len(text) >= MIN_CHARS]
 
 
-def python_sources(held_out: bool = False) -> list[str]:
-    """Top-level stdlib modules and the larger packages, tests excluded."""
+def python_sources() -> list[str]:
+    """Top-level stdlib modules and the larger packages, tests and held-out modules excluded."""
     names = ("*.py", "asyncio/*.py", "email/*.py", "http/*.py", "json/*.py", "logging/*.py",
              "unittest/*.py", "xml/*/*.py", "concurrent/*/*.py", "importlib/*.py")  # fmt: skip
     files = sorted({p for name in names for p in stdlib().glob(name)})
-    wanted = [p for p in files if (p.stem in HELD_OUT_MODULES) is held_out]
+    wanted = [p for p in files if p.stem not in HELD_OUT_MODULES]
     texts = [_read(p) for p in wanted]
     return [text for text in texts if len(text) >= MIN_CHARS]
 
@@ -74,16 +74,6 @@ def training_texts(folder: Path = LICENCES) -> dict[str, list[str]]:
     return {
         "licences": licences(folder),
         "topics": python_topics(),
-        "docstrings": docstrings(sources),
-        "code": sources,
-    }
-
-
-def held_out_texts(folder: Path = LICENCES) -> dict[str, list[str]]:
-    """Text no model and no tokenizer was trained on, by kind."""
-    sources = python_sources(held_out=True)
-    return {
-        "licences": licences(folder, held_out=True),
         "docstrings": docstrings(sources),
         "code": sources,
     }

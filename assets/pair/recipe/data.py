@@ -329,6 +329,7 @@ class Mix:
     gapped: float = 0.5  # share of rows with holes or gaps
     reach: int = 32768  # positions in gapped rows go up to here
     document: tuple[float, float] = (0.35, 0.7)  # the document's share of the row
+    focus: float = 0.0  # share of these documents for what is learnt last
     tasks: float = 0.7  # share of documents made for tasks; the others are only quoted
 
 
@@ -377,7 +378,9 @@ class Rows:
             return [], document, kept
         size = wanted
         while True:
-            text, questions, spans = made(rng, self.plain, int(size * stretch), mix.length - size)
+            text, questions, spans = made(
+                rng, self.plain, int(size * stretch), mix.length - size, mix.focus
+            )
             document = Document.encode(self.tokenizer, text, 1 << 30)
             kept = np.ones(len(document.ids), bool)
             if stretch > 1:

@@ -27,6 +27,13 @@ PROSE_TASKS: dict[Maker, float] = {
     adversarial.back_reference: 1,
     adversarial.foreign_fact: 1.5,
 }
+HARD_TASKS: dict[Maker, float] = {
+    tasks.many: 4,
+    tasks.multi_value: 2,
+    tasks.count_names: 4,
+    tasks.variables: 2,
+    tasks.fact: 1,
+}
 RECORD_TASKS: tuple[Maker, ...] = (
     tasks.json_value,
     tasks.xml_value,
@@ -82,11 +89,14 @@ def _frequency(rng: Random, keys: Keys, tokens: int) -> tuple[str, list[Task]]:
 
 
 def made(
-    rng: Random, plain: Callable[[int], str], tokens: int, answers: int
+    rng: Random, plain: Callable[[int], str], tokens: int, answers: int, focus: float = 0.0
 ) -> tuple[str, list[Task], list[tuple[int, int]]]:
     """A text of about `tokens` tokens, questions whose answers take about `answers` tokens, and
-    the spans (characters) that they need. `plain` gives other text to hide things in."""
+    the spans (characters) that they need. `plain` gives other text to hide things in. `focus` is
+    the share of documents for what is learnt last: several values, counts, what is absent."""
     keys = Keys(rng)
+    hard = rng.random() < focus
+    prose, records = (HARD_TASKS, (tasks.count_marks,)) if hard else (PROSE_TASKS, RECORD_TASKS)
     if rng.random() < 0.12:
         text, asked = _frequency(rng, keys, tokens)
         return text, asked, [(0, len(text))]
@@ -97,9 +107,9 @@ def made(
         share, room = tokens // sections, answers // sections
         chosen: list[Task] = []
         units = 0
-        record = rng.choice(RECORD_TASKS) if rng.random() < 0.35 else None
+        record = rng.choice(records) if rng.random() < 0.35 else None
         while room > 0 and len(chosen) < 14:
-            maker = record or rng.choices(list(PROSE_TASKS), list(PROSE_TASKS.values()))[0]
+            maker = record or rng.choices(list(prose), list(prose.values()))[0]
             try:
                 if maker in (tasks.count_marks, tasks.count_names):
                     task = maker(rng, keys, False, min(20, share // 16))  # type: ignore[call-arg]
@@ -125,7 +135,7 @@ def made(
             questions += chosen
     if not text:
         text = compose(documents.PROSE, (), tokens, _approximately, rng, keys).text
-    missing = sum(rng.random() < 0.12 for _ in range(len(questions) + 1))
+    missing = sum(rng.random() < (0.3 if hard else 0.12) for _ in range(len(questions) + 1))
     questions += [_absent(rng, keys) for _ in range(missing)]
     rng.shuffle(questions)
     return text, questions, spans

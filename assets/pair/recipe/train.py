@@ -39,7 +39,7 @@ class Stream(IterableDataset[Batch]):
         texts = training_texts(a.licences)
         sources = []
         for length in a.length:
-            mix = Mix(length, a.real, a.gapped, a.reach, tuple(a.document))
+            mix = Mix(length, a.real, a.gapped, a.reach, tuple(a.document), a.focus, a.tasks)
             rows = max(1, a.tokens // length)
             sources.append(Rows(tokenizer, texts, mix, rng.randrange(1 << 30)).batches(rows))
         while True:
@@ -104,6 +104,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gapped", type=float, default=0.5)
     parser.add_argument("--reach", type=int, default=32768)
     parser.add_argument("--document", type=float, nargs=2, default=(0.35, 0.7))
+    parser.add_argument("--focus", type=float, default=0.0)
+    parser.add_argument("--tasks", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true")

@@ -1,0 +1,122 @@
+"""Other ways to read: floors, snapped chunks, a forced answer, and auto mode's guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm import load
+
+from app.engine.messages import (
+    Ask,
+    Document,
+    FellBack,
+    Finished,
+    Loaded,
+    Message,
+    Mode,
+    PhaseProgress,
+    Planned,
+    Reading,
+    Role,
+    Selected,
+    Statistics,
+)
+from app.engine.messages import Phase as P
+from app.engine.tuning import Scoring, Snap, Tuning
+from tests import tiny
+from tests.engine.driver import TEXT, Driver, question
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("models") / "target", "qwen3", 0)
+
+
+@pytest.fixture(scope="module")
+def driver(target: Path) -> Iterator[Driver]:
+    driver = Driver()
+    assert isinstance(driver.load(target, target), Loaded)
+    yield driver
+    driver.close()
+
+
+def _statistics(finished: Finished) -> Statistics:
+    assert finished.statistics is not None
+    return finished.statistics
+
+
+@pytest.mark.parametrize("scoring", [Scoring.RANDOM, Scoring.LEXICAL])
+def test_the_floors_read_without_asking_the_draft(driver: Driver, scoring: Scoring) -> None:
+    ask = replace(question(), tuning=Tuning(scoring=scoring))
+    statistics = _statistics(driver.answer(ask))
+    assert statistics.reading is Reading.SPARSE
+    assert not driver.of(FellBack)
+    assert P.SCORE not in {event.phase for event in driver.of(PhaseProgress)}
+    assert statistics.read_fraction < 0.5
+
+
+def test_lexical_reads_the_line_that_is_asked_about(driver: Driver) -> None:
+    text = "\n".join(f"Line {n} says nothing much at all." for n in range(90))
+    text = text.replace("Line 77 says nothing much", "The zyx of quokkas is qwx")
+    message = Message(Role.USER, "What is the zyx of quokkas?", (Document("a.txt", text),))
+    ask = Ask(1, (message,), Mode.SPARSE, 0.05, tuning=Tuning(scoring=Scoring.LEXICAL, chunk=16))
+    driver.answer(replace(ask, sampling=question().sampling))
+    read = "".join(text[t.start : t.end] for t in driver.of(Selected)[-1].texts)
+    assert "zyx of quokkas" in read
+
+
+def test_snapped_chunks_begin_where_lines_do(driver: Driver) -> None:
+    text = TEXT.replace(". ", ".\n")
+    message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", text),))
+    starts = {}
+    for snap in Snap:
+        ask = replace(question(), messages=(message,), tuning=Tuning(snap=snap))
+        driver.answer(ask)
+        places = [t.start for t in driver.of(Selected)[-1].texts if t.start]
+        starts[snap] = np.mean([text[start - 1] == "\n" for start in places])
+    assert starts[Snap.LINE] >= 0.7 > 0.3 > starts[Snap.NONE]
+
+
+def test_a_forced_answer_is_measured_not_written(driver: Driver, target: Path) -> None:
+    forced = "The code of gate 7 is 57."
+    finished = driver.answer(replace(question(mode=Mode.FULL), forced=forced))
+    assert finished.text == forced
+    model, tokenizer = load(str(target))[:2]
+    prompt = list(driver.of(Planned)[-1].prompt_ids)
+    answer = tokenizer.encode(forced, add_special_tokens=False)
+    logits = model(mx.array([prompt + answer]))[0, len(prompt) - 1 : -1].astype(mx.float32)
+    likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    losses = [-float(likely[i, token].item()) for i, token in enumerate(answer)]
+    assert _statistics(finished).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
+    kept = driver.answer(replace(question(keep=1.0), forced=forced))
+    assert _statistics(kept).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
+    sparse = driver.answer(replace(question(keep=0.1), forced=forced))
+    assert _statistics(sparse).forced_loss != pytest.approx(np.mean(losses), rel=1e-3)
+
+
+def _asked(text: str, mode: Mode) -> Ask:
+    message = Message(Role.USER, text, (Document("gates.txt", TEXT),))
+    return replace(question(mode=mode, tokens=2), messages=(message,), tuning=Tuning(dense_below=0))
+
+
+def test_auto_mode_reads_everything_when_the_question_counts(driver: Driver) -> None:
+    statistics = _statistics(driver.answer(_asked("How many gates are there?", Mode.AUTO)))
+    planned = driver.of(Planned)[-1]
+    assert statistics.reading is planned.reading is Reading.DENSE
+    assert planned.guard == planned.reason == statistics.reason
+    assert "how many" in planned.reason
+
+
+def test_the_guard_leaves_other_questions_and_other_modes_alone(driver: Driver) -> None:
+    for text, mode in (
+        ("What is the code of gate 7?", Mode.AUTO),
+        ("How many gates are there?", Mode.SPARSE),
+    ):
+        statistics = _statistics(driver.answer(_asked(text, mode)))
+        assert statistics.reading is Reading.SPARSE
+        assert driver.of(Planned)[-1].guard is None

@@ -1,0 +1,82 @@
+"""The embedded pair itself: does sparse reading keep its answers? A minute here; more in the slow
+tests; all of it by `specchat eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat.pairs import pair
+from app.chat.session import Session
+from app.engine.tuning import Scoring
+from app.eval import results
+from app.eval.ledger import Ledger
+from app.eval.results import Cell
+from app.eval.run import FolderTokens, Runner, Settings
+from app.models.embedded import target_path
+
+SAFE = ("needle-single", "needle-multikey", "lookup", "quote")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with Session() as session:
+        session.load(pair())
+        yield session
+
+
+def measure(session: Session, settings: Settings, folder: Path) -> tuple[Cell, ...]:
+    ledger = Ledger(folder / "results.jsonl")
+    try:
+        runner = Runner(session, settings, ledger, FolderTokens(target_path()))
+        outcome = runner.run()
+    finally:
+        ledger.close()
+    assert outcome.complete
+    assert not results.failures(outcome.records)
+    return results.cells(outcome.records)
+
+
+def check_answers(cells: tuple[Cell, ...], scoring: Scoring, dense: float, lost: float) -> None:
+    """At least the share `dense` is right in full, and at keep 0.2 at most `lost` of all is lost.
+    Fails for a scoring that finds nothing."""
+    chosen = [cell for cell in cells if cell.scoring == scoring]
+    items = sum(cell.n for cell in chosen if cell.keep == 0.2)
+    assert sum(cell.dense_right for cell in chosen if cell.keep == 0.2) >= dense * items
+    assert sum(cell.regressions for cell in chosen if cell.keep == 0.2) <= lost * items
+    assert [cell.differing for cell in chosen if cell.keep == 1.0] in ([0] * len(SAFE), [])
+
+
+def test_a_fifth_is_enough_for_what_stands_in_one_place(session: Session, tmp_path: Path) -> None:
+    settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=6)
+    cells = measure(session, settings, tmp_path)
+    check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.1)
+    with pytest.raises(AssertionError):
+        check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.1)
+
+
+def test_counting_needs_everything_and_auto_mode_knows(session: Session, tmp_path: Path) -> None:
+    suites = ("count", "cwe", "vt", "lookup", "quote")
+    settings = Settings(suites, (512,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
+    ledger = Ledger(tmp_path / "results.jsonl")
+    try:
+        outcome = Runner(session, settings, ledger, FolderTokens(target_path())).run()
+    finally:
+        ledger.close()
+    guard = results.guard(outcome.records)
+    assert guard is not None
+    assert guard.recall.share >= 0.9
+    assert guard.precision.share >= 0.9
+    read_in_full = {r.suite for r in outcome.records if r.guard and r.reading == "dense"}
+    assert read_in_full >= {"count", "cwe", "vt"}
+
+
+@pytest.mark.slow
+def test_more_of_it_at_the_length_of_a_contract(session: Session, tmp_path: Path) -> None:
+    settings = Settings(SAFE, (4096,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=15)
+    cells = measure(session, settings, tmp_path)
+    check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.04)
+    with pytest.raises(AssertionError):
+        check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.04)
