@@ -87,13 +87,14 @@ def function(rng: Random, keys: Keys) -> str:
 
 
 def ticket(rng: Random, keys: Keys) -> str:
-    """`DONE ticket 482 for the amber falcon`; only DONE and SENT, its number used once."""
+    """`Ticket 482 is DONE, for the amber falcon.`; only DONE and SENT, its number used once."""
     return ticket_line(rng, keys, rng.choice(("DONE", "SENT")))
 
 
 def ticket_line(rng: Random, keys: Keys, mark: str) -> str:
     """A line of a ticket list with this mark."""
-    return f"{mark} ticket {keys.number()} for the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
+    thing = f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
+    return f"Ticket {keys.number()} is {mark}, for the {thing}."
 
 
 PROSE = Filler(prose, join="")

@@ -308,10 +308,10 @@ COUNT_MARKS = (
     "What is the number of {} tickets in the list?",
 )
 COUNT_NAMES = (
-    'How often does the name "{}" occur?',
-    'How many times is "{}" named?',
-    'Count how often "{}" is named.',
-    'What is the number of times that "{}" comes up?',
+    "How often does the name {} occur?",
+    "How many times is {} named?",
+    "Count how often {} is named.",
+    "What is the number of times that {} comes up?",
 )
 
 

@@ -275,20 +275,3 @@ def _prime_unsaying(
     seen = basis[torch.randperm(len(basis))[:d]]
     unsay.v_proj.weight[rows] = seen
     unsay.o_proj.weight[:, rows] = -EMBEDDING * seen.T
-
-
-@torch.no_grad()
-def grow(model: Model, smaller: dict[str, Tensor]) -> None:
-    """Starts a model as the function of a smaller one of the same width.
-
-    Further heads, hidden units and layers are there, but write nothing yet, since what they write
-    through is zero.
-    """
-    for name, parameter in model.named_parameters():
-        known = smaller.get(name)
-        if known is not None and known.shape == parameter.shape:
-            parameter.copy_(known)
-        elif name.endswith(("o_proj.weight", "down_proj.weight")):
-            parameter.zero_()
-        if known is not None and known.ndim == 2:
-            parameter[: known.shape[0], : known.shape[1]] = known

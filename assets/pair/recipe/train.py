@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from corpus import LICENCES, training_texts
 from data import Mix, Rows
-from model import SHAPES, Model, grow, prime
+from model import SHAPES, Model, prime
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
@@ -92,8 +93,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--licences", type=Path, default=LICENCES)
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write")
-    parser.add_argument("--start", type=Path, help="the checkpoint to go on from")
-    parser.add_argument("--grow", type=Path, help="a smaller model's checkpoint to start from")
+    parser.add_argument(
+        "--start", type=Path, help="the checkpoint, or exported folder, to go on from"
+    )
     parser.add_argument("--length", type=int, nargs="+", default=[256])
     parser.add_argument("--tokens", type=int, default=8192, help="tokens in a batch")
     parser.add_argument("--million", type=float, default=5, help="tokens to train on, millions")
@@ -108,7 +110,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--compile", action="store_true")
     return parser.parse_args()
 
 
@@ -118,19 +119,16 @@ def main() -> None:
     torch.manual_seed(a.seed)
     torch.set_num_threads(a.threads)
     model = Model(SHAPES[a.model])
-    if a.grow:
-        grow(model, torch.load(a.grow)["model"])
-    elif not a.start:
+    if not a.start:
         prime(model, reply_token(a.tokenizer))
     optimizers = optimisers(model, a.rate)
-    if a.start:
+    if a.start and a.start.is_dir():
+        model.load_state_dict(load_file(a.start / "model.safetensors"))
+    elif a.start:
         state = torch.load(a.start)
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-    if a.compile:
-        for layer in model.model.layers:
-            layer.compile(dynamic=False)
     begun = saved_at = time.monotonic()
     seen = 0
     loader = DataLoader(Stream(a), batch_size=None, num_workers=1, prefetch_factor=4)
