@@ -105,7 +105,7 @@ def test_it_finds_other_passages_too(session: Session, licence: Document) -> Non
         question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
         finished, _, _ = _answer(session, question)
         right += _flat(finished.text)[: len(continued) - 20] == continued[:-20]
-    assert right >= 0.8 * len(asked)
+    assert right >= 0.6 * len(asked)
 
 
 SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
