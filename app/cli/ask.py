@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from app.chat.conversation import Conversation, Question, check_sampling
 from app.chat.pairs import pair
 from app.chat.session import EngineError, Session
+from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
 from app.engine.messages import (
@@ -39,7 +36,7 @@ def ask(options: argparse.Namespace) -> int:
     with Session() as session:
         report.show(session.load(models))
         events = session.run(command)
-        with _first_interrupt_cancels(session, command.turn):
+        with first_interrupt(lambda: session.cancel(command.turn)):
             for event in events:
                 report.show(event)
     if isinstance(event, Failed):
@@ -63,21 +60,6 @@ def _command(options: argparse.Namespace) -> Ask:
         sys.stderr.write(f"Skipped {skipped.path}: {skipped.reason}\n")
     question = dataclasses.replace(question, documents=gathered.documents)
     return Conversation(sampling).begin(question)[1]
-
-
-@contextmanager
-def _first_interrupt_cancels(session: Session, turn: int) -> Iterator[None]:
-    """Inside, Ctrl-C cancels the turn at its next step, and pressed again ends the process."""
-
-    def cancel(*_: object) -> None:
-        session.cancel(turn)
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-
-    before = signal.signal(signal.SIGINT, cancel)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class JsonLines:

@@ -7,12 +7,11 @@ import math
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import fields, replace
 from enum import StrEnum
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 from app import paths
 from app.chat.pairs import pair
 from app.chat.session import Session
+from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.engine.messages import Load
 from app.engine.tuning import Scoring, Tuning
@@ -84,23 +84,8 @@ def _measure(load: Load, settings: Settings, ledger: Ledger, tokens: Tokens) -> 
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
         runner = Runner(session, settings, ledger, tokens, loaded.target.context)
-        with _Progress() as progress, _first_interrupt_stops(runner):
+        with _Progress() as progress, first_interrupt(runner.cancel):
             return runner.run(progress.show)
-
-
-@contextmanager
-def _first_interrupt_stops(runner: Runner) -> Iterator[None]:
-    """Inside, Ctrl-C stops at the next step border, and pressed again ends the process."""
-
-    def stop(*_: object) -> None:
-        runner.cancel()
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:

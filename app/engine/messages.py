@@ -191,10 +191,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The prompt was built and the reading decided. `reason` is one sentence for the user.
-
-    Sent again when the draft's scores change the decision; `guard` then says why.
-    """
+    """The prompt was built and the reading decided. `reason` is one sentence for the user; `guard`
+    is the same where sparse reading was foreseen to lose the answer."""
 
     turn: int
     reading: Reading

@@ -268,7 +268,7 @@ class Runner:
         """Ask the engine; None when it was cancelled."""
         self._turn += 1
         guard: str | None = None
-        spread: float | None = None
+        buckets: tuple[float, ...] | None = None
         event: Event | None = None
         for event in self._session.run(self._ask(item, way)):
             if self._stopped:
@@ -276,7 +276,7 @@ class Runner:
             if isinstance(event, Planned):
                 guard = event.guard or guard
             if isinstance(event, ImportanceMap):
-                spread = round(evenness(event.buckets), 4)
+                buckets = event.buckets
         empty = Record(
             item.id,
             item.digest,
@@ -288,7 +288,7 @@ class Runner:
             way.keep,
             way.scoring,
             guard=guard,
-            spread=spread,
+            spread=None if buckets is None else round(evenness(buckets), 4),
         )
         if isinstance(event, Failed):
             return None if self._stopped else replace(empty, failed=event.sentence)
