@@ -92,9 +92,12 @@ def _magic(key: str, value: str) -> str:
     return f"The special magic number for {key} is: {value}. "
 
 
-def _numbered(units: Sequence[str]) -> str:
-    """`(1 of 2) ... (2 of 2) ...`: how many there are is said first."""
-    return "".join(f"({i} of {len(units)}) {unit}" for i, unit in enumerate(units, 1)).strip()
+def _numbered(rng: Random, units: Sequence[str]) -> str:
+    """`... is 17 (1 of 2). ... is 4 (2 of 2).`, in any order: next to the key how many there are
+    is easily seen, and what was said already is all that the next one depends on."""
+    mixed = rng.sample(units, len(units))
+    numbered = (f"{u.strip()[:-1]} ({i} of {len(units)})." for i, u in enumerate(mixed, 1))
+    return " ".join(numbered)
 
 
 def needle(rng: Random, keys: Keys, held_out: bool = False) -> Task:
@@ -120,7 +123,7 @@ def multi_value(rng: Random, keys: Keys, held_out: bool = False, values: int = 4
     found = tuple(_value(rng) for _ in range(values))
     units = tuple(f"One of the special magic numbers for {key} is: {v}. " for v in found)
     question = worded(rng, MAGICS, held_out and "magics").format(key)
-    return Task(PROSE, units, question, _numbered(units), found)
+    return Task(PROSE, units, question, _numbered(rng, units), found)
 
 
 def multi_query(rng: Random, keys: Keys, held_out: bool = False, queries: int = 4) -> Task:
@@ -296,7 +299,7 @@ def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = N
     for unit in near:
         units.insert(rng.randint(0, len(units)), unit)
     question = worded(rng, MANY, held_out and "many").format(a=attribute, t=thing)
-    answer = _numbered([unit for unit, _ in pairs])
+    answer = _numbered(rng, [unit for unit, _ in pairs])
     return Task(PROSE, tuple(units), question, answer, tuple(value for _, value in pairs))
 
 
@@ -315,13 +318,18 @@ COUNT_NAMES = (
 )
 
 
+def _times(number: int) -> str:
+    return "1 time" if number == 1 else f"{number} times"
+
+
 def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
     """How many of a list's tickets carry a mark."""
     mark = keys.one_of(MARKS)
     units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, most))]
     question = worded(rng, COUNT_MARKS, held_out and "count_marks").format(mark)
     number = str(len(units))
-    return Task(TICKETS, tuple(units), question, number, (number,), Check.LAST_NUMBER)
+    answer = f"Marked {mark} {_times(len(units))}."
+    return Task(TICKETS, tuple(units), question, answer, (number,), Check.LAST_NUMBER)
 
 
 def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
@@ -331,7 +339,8 @@ def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20)
     units = tuple(f"{name} {v} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}. " for v in verbs)
     question = worded(rng, COUNT_NAMES, held_out and "count_names").format(name)
     number = str(len(verbs))
-    return Task(PROSE, units, question, number, (number,), Check.LAST_NUMBER)
+    answer = f"Named {name} {_times(len(verbs))}."
+    return Task(PROSE, units, question, answer, (number,), Check.LAST_NUMBER)
 
 
 TRACK = (
@@ -377,11 +386,23 @@ def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
 
 
+def unanswerable(task: Task, said: str) -> Task:
+    """`task` without the units that answer it. The answer restates what was asked for, `said`:
+    what would follow it is what is missing."""
+    there = tuple(unit for unit in task.units if not any(e in unit for e in task.expected))
+    return Task(task.filler, there, task.question, f"{said}? {ABSENT}", (), Check.NOT_SAID)
+
+
+def restated(task: Task) -> str:
+    """What stands before the value in the answer of `task`."""
+    said = task.answer[: min(task.answer.index(e) for e in task.expected)]
+    return said.rstrip(" >:=").removesuffix(" is").removesuffix(" lautet")
+
+
 def absent(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A question about what is not there, though its neighbours are."""
     task = rng.choice((fact, needle, json_value, code_value))(rng, keys, held_out)
-    there = [unit for unit in task.units if task.expected[0] not in unit]
-    return Task(task.filler, tuple(there), task.question, ABSENT, (), Check.NOT_SAID)
+    return unanswerable(task, restated(task))
 
 
 Maker = Callable[[Random, Keys, bool], Task]

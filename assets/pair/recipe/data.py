@@ -20,13 +20,13 @@ from skills import made
 from tokenizers import Tokenizer
 
 from app.eval.adversarial import AGAIN
-from app.eval.tasks import QUOTES, Task
+from app.eval.tasks import ABSENT, QUOTES, Check, Task, restated
 
 CHUNK = 32
 MAX_ANSWER = 84
 WORD = re.compile(r"\w+")
 IN_QUOTES = re.compile(r'(?<=")\w[^"\n]{1,40}\w(?=")')
-FIRST_WEIGHT = 4.0  # where to begin, quotation mark or not, is decided with the first token
+DECISIVE = 4.0  # the weight of tokens that decide an answer: the first, a count, the first value
 SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
 
 # In the quoted ones the document's own quotation marks count as the question's.
@@ -345,6 +345,19 @@ def holes(tokens: int, rng: random.Random, wanted: int, needed: np.ndarray) -> n
     return np.repeat(keep, CHUNK)[:tokens]
 
 
+def decisive(task: Task) -> list[int]:
+    """Where in the answer (characters) it is decided whether it is right."""
+    answer = task.answer
+    if task.check is Check.LAST_NUMBER:
+        return [answer.rindex(task.expected[0])]
+    if task.check is Check.NOT_SAID:
+        return [answer.index(f"? {ABSENT}")]
+    said = len(restated(task))
+    return [said, min(answer.index(e) for e in task.expected)] + [
+        found.start(1) for found in re.finditer(r" of (\d)\)", answer[: said + 40])
+    ]
+
+
 def bigrams(ids: np.ndarray) -> set[int]:
     """Every pair of neighbours as one number."""
     return set((ids[:-1] * (1 << 20) + ids[1:]).tolist())
@@ -434,9 +447,10 @@ class Rows:
         known = bigrams(document.ids[kept])
         failures, turns, last, repeated = 0, 0, "", False
         while len(row.ids) < mix.length and failures < 100:
+            decides: list[int] = []
             if questions and rng.random() < 0.8:
                 task = questions.pop()
-                question, answer = task.question, task.answer
+                question, answer, decides = task.question, task.answer, decisive(task)
             elif last and rng.random() < 0.05 and not repeated:
                 question, answer, repeated = rng.choice(AGAIN), last, True
             else:
@@ -453,9 +467,13 @@ class Rows:
                 QUESTION_WEIGHT if (a << 20) + b in known else 0.0 for a, b in pairwise(ids)
             ]
             row.add(prompt.reply)
-            first, *rest = [*prompt.encode(answer), *prompt.end]
-            row.add([first], weight=FIRST_WEIGHT)
-            row.add(rest, weight=1.0)
+            said = self.tokenizer.encode(answer, add_special_tokens=False)
+            row.add([*said.ids, *prompt.end], weight=1.0)
+            begun = len(row.ids) - len(said.ids) - len(prompt.end)
+            row.weights[begun] = DECISIVE
+            for at in decides:
+                token = next(i for i, (_, end) in enumerate(said.offsets) if end > at)
+                row.weights[begun + token] = DECISIVE
             turns, failures, last = turns + 1, 0, answer
         return row
 

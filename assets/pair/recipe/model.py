@@ -43,7 +43,8 @@ class Shape:
 
 
 SHAPES = {
-    "target": Shape(192, 4, 4, 4, 512),
+    "sapling": Shape(192, 4, 4, 4, 512),  # what the target was before it was grown
+    "target": Shape(192, 5, 6, 6, 512),
     "draft": Shape(128, 2, 1, 1, 320),
 }
 

@@ -30,7 +30,7 @@ PROSE_TASKS: dict[Maker, float] = {
 HARD_TASKS: dict[Maker, float] = {
     tasks.many: 4,
     tasks.multi_value: 2,
-    tasks.count_names: 4,
+    tasks.count_names: 6,
     tasks.variables: 2,
     tasks.fact: 1,
 }
@@ -76,7 +76,7 @@ def _absent(rng: Random, keys: Keys) -> Task:
         task = rng.choice(kinds)(rng, keys, False)
     except LookupError:
         task = tasks.needle(rng, keys)
-    return Task(task.filler, (), task.question, tasks.ABSENT, (), tasks.Check.NOT_SAID)
+    return tasks.unanswerable(task, tasks.restated(task))
 
 
 def _frequency(rng: Random, keys: Keys, tokens: int) -> tuple[str, list[Task]]:
@@ -97,7 +97,7 @@ def made(
     keys = Keys(rng)
     hard = rng.random() < focus
     prose, records = (HARD_TASKS, (tasks.count_marks,)) if hard else (PROSE_TASKS, RECORD_TASKS)
-    if rng.random() < 0.12:
+    if rng.random() < 0.15:
         text, asked = _frequency(rng, keys, tokens)
         return text, asked, [(0, len(text))]
     sections = 1 if tokens < 400 else rng.choice((1, 1, 2, 3))

@@ -127,7 +127,7 @@ def main() -> None:
     elif a.start:
         state = torch.load(a.start)
         model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        for optimizer, saved in zip(optimizers, state.get("optimizers", ()), strict=False):
             optimizer.load_state_dict(saved)
     begun = saved_at = time.monotonic()
     seen = 0
