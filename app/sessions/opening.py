@@ -1,0 +1,165 @@
+"""What happens before the first conversation is seen: the lock, the check, and what was cut off.
+
+Nothing that might hold a word of the user is ever overwritten: what is broken is moved aside.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from app.sessions import backup, health, schema
+from app.sessions.database import (
+    StoreError,
+    explained,
+    for_reading,
+    for_writing,
+    transaction,
+    unusable,
+)
+from app.sessions.files import Lock, make_folder
+from app.sessions.health import Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything lies below one folder."""
+
+    folder: Path
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "conversations.db"
+
+    @property
+    def attachments(self) -> Path:
+        return self.folder / "attachments"
+
+    @property
+    def backups(self) -> Path:
+        return self.folder / "backups"
+
+    @property
+    def broken(self) -> Path:
+        return self.folder / "broken"
+
+
+@dataclass(slots=True)
+class Opened:
+    """The database, ready. Without `connection` it can only be read, and `read_only` says why;
+    `notices` say what else the user should know."""
+
+    connection: sqlite3.Connection | None = None
+    lock: Lock | None = None
+    read_only: StoreError | None = None
+    notices: list[str] = field(default_factory=list)
+
+
+def open_database(places: Places, now: datetime) -> Opened:
+    """Raises StoreError when there is nothing to be read or written."""
+    lock = None
+    try:
+        make_folder(places.folder)
+        lock = Lock(places.folder / "lock")
+        opened = _open_alone(places, lock, now)
+    except BlockingIOError:
+        return _open_beside_another(places)
+    except OSError as error:
+        failure: StoreError = unusable(places.folder, error)
+    except sqlite3.Error as error:
+        failure = explained(error)
+    except StoreError as error:
+        failure = error
+    else:
+        return opened
+    if lock is not None:
+        lock.release()
+    raise failure
+
+
+def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
+    opened = Opened(lock=lock)
+    finding = _checked(places, opened.notices)
+    if finding.condition is Condition.NEWER:
+        lock.release()  # for the newer program
+        opened.lock = None
+        opened.read_only = StoreError(
+            "A newer version of specchat has kept these conversations, so this one only reads them",
+            "update specchat to go on with them",
+        )
+        return opened
+    if finding.condition is Condition.GOOD and finding.pending:
+        backup.back_up(places.database, places.backups, now)
+    try:
+        opened.connection = _writable(places, finding.pending, opened.notices)
+    except StoreError as error:
+        if finding.pending:
+            raise
+        opened.read_only = error  # a full disk, say: what is there can be read
+    return opened
+
+
+def _writable(places: Places, pending: bool, notices: list[str]) -> sqlite3.Connection:
+    try:
+        connection = for_writing(places.database)
+    except sqlite3.Error as error:
+        raise explained(error) from error
+    try:
+        if pending:
+            schema.migrate(connection)
+        _mark_stopped(connection, notices)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _checked(places: Places, notices: list[str]) -> health.Finding:
+    """The state of the database after what is broken was moved aside, and replaced if possible."""
+    if not health.is_journal_readable(places.database):
+        aside = health.move_aside(places.database, places.broken, journal_only=True)
+        notices.append(f"The last changes before specchat ended cannot be read: see '{aside}'.")
+    finding = health.examine(places.database)
+    if finding.condition is Condition.BROKEN:
+        aside = health.move_aside(places.database, places.broken)
+        what = f"The file of conversations is {finding.fault} and lies now in '{aside}'"
+    elif finding.condition is Condition.NEW and backup.backups(places.backups):
+        what = "The file of conversations has gone"
+    else:
+        return finding
+    used = backup.restore(places.backups, places.database)
+    how = f"the backup of {backup.date(used)} is used" if used else "a new one is begun"
+    notices.append(f"{what}: {how}.")
+    return health.examine(places.database)
+
+
+def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
+    """What the end of the program cut off. Nothing is asked again by itself."""
+    with transaction(connection):
+        cut_off = connection.execute(
+            "UPDATE messages SET state = 'stopped' WHERE state = 'partial'"
+        ).rowcount
+    if cut_off:
+        answers = "An answer was" if cut_off == 1 else f"{cut_off} answers were"
+        notices.append(f"{answers} cut off when specchat ended: what was written is kept.")
+
+
+def _open_beside_another(places: Places) -> Opened:
+    try:
+        with closing(for_reading(places.database)) as connection:
+            steps = schema.applied(connection)
+    except sqlite3.Error:
+        steps = None
+    if not steps or schema.is_pending(steps):
+        raise StoreError(
+            "Another specchat is preparing the conversations", "wait until it is ready, or close it"
+        )
+    return Opened(
+        read_only=StoreError(
+            "Another specchat has the conversations open, so this one only reads them",
+            "close the other one and start again to change them",
+        )
+    )
