@@ -1,4 +1,4 @@
-"""Copies of the database through SQLite's own backup: the newest seven, and the way back.
+"""Copies of the database through SQLite's own backup: the newest seven, and the ways back.
 
 They are numbered, since a clock may be moved; the date in the name is for people, and keeps it to
 one copy a day. Attachments are not copied: their files never change (see `attachments.py`).
@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from app.sessions import health
-from app.sessions.database import for_reading
+from app.sessions.database import ERRORS, for_reading
 from app.sessions.files import make_folder, put, sync, sync_folder, written_aside
 
 KEPT = 7
@@ -70,6 +70,28 @@ def restore(folder: Path, database: Path) -> Path | None:
             put(aside, database)
             return path
     return None
+
+
+def rebuild(broken: Path, database: Path) -> bool:
+    """Make the database anew from the tables of one whose indexes are damaged; False when more is.
+    Raises OSError."""
+    aside = database.with_suffix(".rebuilt")
+    aside.unlink(missing_ok=True)
+    try:
+        with closing(for_reading(broken)) as source:
+            source.execute("VACUUM INTO ?", (str(aside),))
+        with closing(sqlite3.connect(aside, isolation_level=None)) as copy:
+            copy.execute("INSERT INTO message_text(message_text) VALUES ('rebuild')")
+            faults = copy.execute("PRAGMA integrity_check(1)").fetchall()
+            whole = faults == [("ok",)] and not copy.execute("PRAGMA foreign_key_check").fetchall()
+    except ERRORS:
+        whole = False
+    if whole:
+        with aside.open("rb") as file:
+            sync(file.fileno())
+        put(aside, database)
+    aside.unlink(missing_ok=True)
+    return whole
 
 
 def date(path: Path) -> str:

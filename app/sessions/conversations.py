@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from app.sessions import messages
-from app.sessions.database import StoreError
+from app.sessions.database import DamagedError, StoreError
 from app.sessions.packing import pack_time, unpack_time
 from app.sessions.records import Conversation, ReadMap, State, Tree
 
@@ -143,15 +143,18 @@ def _update(connection: sqlite3.Connection, id: int, setting: str, *values: obje
 
 def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
     id, title, pinned, created_at, updated_at, trashed_at, current = row
-    return Conversation(
-        id=id,
-        title=title,
-        pinned=bool(pinned),
-        created_at=unpack_time(created_at),
-        updated_at=unpack_time(updated_at),
-        trashed_at=None if trashed_at is None else unpack_time(trashed_at),
-        current=current,
-    )
+    try:
+        return Conversation(
+            id=id,
+            title=title,
+            pinned=bool(pinned),
+            created_at=unpack_time(created_at),
+            updated_at=unpack_time(updated_at),
+            trashed_at=None if trashed_at is None else unpack_time(trashed_at),
+            current=current,
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DamagedError from error
 
 
 def _gone() -> StoreError:

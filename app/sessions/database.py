@@ -21,8 +21,22 @@ _FOR_WRITING = (
 )
 
 
+ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises: its message may quote something damaged, which is no UTF-8 then."""
+
+
 class StoreError(UserError):
     """Conversations cannot be kept or read."""
+
+
+class DamagedError(StoreError):
+    """SQLite has found the file damaged."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The file of conversations is damaged",
+            "start specchat again, and it mends the file or uses the newest good backup",
+        )
 
 
 def for_writing(path: Path) -> sqlite3.Connection:
@@ -58,7 +72,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explained(error) from error
     finally:
         if connection.in_transaction:
@@ -80,7 +94,7 @@ class Readers:
         try:
             connection.execute("BEGIN")
             yield connection
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise explained(error) from error
         finally:
             if connection.in_transaction:
@@ -97,7 +111,7 @@ class Readers:
             pass
         try:
             return for_reading(self._path)
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise explained(error) from error
 
     def close(self) -> None:
@@ -119,24 +133,26 @@ _SENTENCES = {
         "Another program keeps the conversations locked",
         "close it and try again",
     ),
-    sqlite3.SQLITE_CORRUPT: (
-        "The file of conversations is damaged",
-        "start specchat again, and it uses the newest good backup",
-    ),
     sqlite3.SQLITE_TOOBIG: ("The text is too long to be kept", "attach it as a file"),
 }
 _SENTENCES[sqlite3.SQLITE_LOCKED] = _SENTENCES[sqlite3.SQLITE_BUSY]
-_SENTENCES[sqlite3.SQLITE_NOTADB] = _SENTENCES[sqlite3.SQLITE_CORRUPT]
 
 
-def explained(error: sqlite3.Error) -> StoreError:
+def explained(error: Exception) -> StoreError:
     """One sentence for what SQLite says."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is not None and (sentence := _SENTENCES.get(code & 0xFF)):
-        return StoreError(*sentence)
+    # Errors of Python's own module have no code.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    if damaged or isinstance(error, UnicodeDecodeError):
+        return DamagedError()
     return StoreError(
-        f"The conversations cannot be read or changed ({error})",
-        "check their disk and start specchat again",
+        *_SENTENCES.get(
+            code,
+            (
+                f"The conversations cannot be read or changed ({error})",
+                "check their disk and start specchat again",
+            ),
+        )
     )
 
 

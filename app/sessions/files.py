@@ -50,8 +50,12 @@ def written_aside(aside: Path) -> Iterator[BinaryIO]:
 
 
 def put(aside: Path, path: Path) -> None:
-    """Give a durable file its name, durably."""
-    os.replace(aside, path)
+    """Give a durable file its name, durably; when that fails it is gone."""
+    try:
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -55,15 +55,17 @@ def examine(path: Path) -> Finding:
     cannot be looked at: that says nothing about the file."""
     try:
         with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
+            head = file.read(20)
     except FileNotFoundError:
-        magic = b""
-    if not magic:
+        head = b""
+    if not head:
         # A journal without its database holds changes that a new database would overwrite.
         lost = any(_size(part) for part in _parts(path))
-        return Finding(Condition.BROKEN, fault="empty") if lost else _NEW
-    if magic != _MAGIC:
+        return Finding(Condition.BROKEN, fault="only a journal") if lost else _NEW
+    if not head.startswith(_MAGIC):
         return Finding(Condition.BROKEN, fault="not a database")
+    if not {*head[18:]} <= {1, 2}:  # other file formats are read-only for SQLite
+        return Finding(Condition.BROKEN, fault="damaged")
     try:
         with closing(for_reading(path)) as connection:
             return _finding(connection)
@@ -71,12 +73,13 @@ def examine(path: Path) -> Finding:
         if error.sqlite_errorcode & 0xFF in _NOT_THE_FILE:
             raise
         return Finding(Condition.BROKEN, fault="damaged")
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return Finding(Condition.BROKEN, fault="damaged")
 
 
 def _finding(connection: sqlite3.Connection) -> Finding:
     connection.execute("PRAGMA cell_size_check = 1")
+    connection.execute("PRAGMA foreign_keys = 1")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         return Finding(Condition.BROKEN, fault="damaged")
@@ -85,7 +88,12 @@ def _finding(connection: sqlite3.Connection) -> Finding:
         return Finding(Condition.BROKEN, fault="another program's")
     if schema.is_newer(steps):
         return Finding(Condition.NEWER)
-    return Finding(Condition.GOOD, schema.is_pending(steps)) if steps else _NEW
+    if not steps:
+        return _NEW
+    pending = schema.is_pending(steps)
+    if not pending and not schema.is_whole(connection):
+        return Finding(Condition.BROKEN, fault="damaged")
+    return Finding(Condition.GOOD, pending)
 
 
 def is_journal_readable(database: Path) -> bool:
@@ -114,9 +122,9 @@ def is_journal_readable(database: Path) -> bool:
 
 def move_aside(database: Path, folder: Path, journal_only: bool = False) -> Path:
     """Move a broken database with its journal, or only that, into `folder` under names that are
-    free. Returns the new path of the first part. Raises OSError."""
+    free; what is empty stays. Returns the new path of the first part. Raises OSError."""
     make_folder(folder)
-    parts = [part for part in _parts(database) if part.exists()]
+    parts = [part for part in _parts(database) if _size(part)]
     if journal_only:
         parts = [part for part in parts if part != database]
     number = 1

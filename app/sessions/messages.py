@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable
 from datetime import datetime
 
-from app.sessions.database import StoreError
+from app.sessions.database import DamagedError, StoreError
 from app.sessions.packing import (
     RUN_FIELDS,
     pack_ids,
@@ -175,12 +176,19 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
         (json.dumps([*attached]),),
     ):
         attached[id].append(Attachment(sha256, name, size))
-    return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
+    try:
+        return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DamagedError from error  # on a read-only connection SQLite checks no CHECK
 
 
 def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, token_ids, failure, *figures = row
-    run = dict(zip(RUN_FIELDS, figures, strict=True))
+    run = None
+    if figures[0] is not None:
+        # An answer is worth more than its figures: damage to these must not hide it.
+        with contextlib.suppress(ValueError, TypeError):
+            run = unpack_run(dict(zip(RUN_FIELDS, figures, strict=True)))
     return Message(
         id=id,
         conversation=conversation,
@@ -192,7 +200,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         token_ids=unpack_ids(token_ids),
         failure=failure,
         attachments=attachments,
-        run=unpack_run(run) if run["mode"] is not None else None,
+        run=run,
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from app.sessions import backup, health, schema
 from app.sessions.database import (
+    ERRORS,
+    DamagedError,
     StoreError,
     explained,
     for_reading,
@@ -43,6 +45,11 @@ class Places:
         return self.folder / "backups"
 
     @property
+    def suspect(self) -> Path:
+        """Is there when SQLite has found damage that its check at the start does not see."""
+        return self.folder / "suspect"
+
+    @property
     def broken(self) -> Path:
         return self.folder / "broken"
 
@@ -69,7 +76,7 @@ def open_database(places: Places, now: datetime) -> Opened:
         return _open_beside_another(places)
     except OSError as error:
         failure: StoreError = unusable(places.folder, error)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         failure = explained(error)
     except StoreError as error:
         failure = error
@@ -94,7 +101,11 @@ def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
     if finding.condition is Condition.GOOD and finding.pending:
         backup.back_up(places.database, places.backups, now)
     try:
-        opened.connection = _writable(places, finding.pending, opened.notices)
+        try:
+            opened.connection = _writable(places, finding.pending, opened.notices)
+        except DamagedError:
+            finding = _mended(places, opened.notices)
+            opened.connection = _writable(places, finding.pending, opened.notices)
     except StoreError as error:
         if finding.pending:
             raise
@@ -105,7 +116,7 @@ def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
 def _writable(places: Places, pending: bool, notices: list[str]) -> sqlite3.Connection:
     try:
         connection = for_writing(places.database)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explained(error) from error
     try:
         if pending:
@@ -123,16 +134,34 @@ def _checked(places: Places, notices: list[str]) -> health.Finding:
         aside = health.move_aside(places.database, places.broken, journal_only=True)
         notices.append(f"The last changes before specchat ended cannot be read: see '{aside}'.")
     finding = health.examine(places.database)
+    if finding.condition is Condition.GOOD and places.suspect.exists():
+        return _mended(places, notices)
     if finding.condition is Condition.BROKEN:
         aside = health.move_aside(places.database, places.broken)
-        what = f"The file of conversations is {finding.fault} and lies now in '{aside}'"
-    elif finding.condition is Condition.NEW and backup.backups(places.backups):
-        what = "The file of conversations has gone"
+        return _restored(places, f"is {finding.fault} and lies now in '{aside}'", notices)
+    if finding.condition is Condition.NEW and backup.backups(places.backups):
+        return _restored(places, "has gone", notices)
+    return finding
+
+
+def _mended(places: Places, notices: list[str]) -> health.Finding:
+    """The state after damage was found where SQLite's quick check does not look: in indexes."""
+    aside = health.move_aside(places.database, places.broken)
+    what = f"is damaged and lies now in '{aside}'"
+    if backup.rebuild(aside, places.database):
+        notices.append(f"The file of conversations {what}: all of it could be mended.")
+        finding = health.examine(places.database)
     else:
-        return finding
+        finding = _restored(places, what, notices)
+    places.suspect.unlink(missing_ok=True)
+    return finding
+
+
+def _restored(places: Places, what: str, notices: list[str]) -> health.Finding:
+    """The state after the newest good backup was put in place, or nothing where there is none."""
     used = backup.restore(places.backups, places.database)
     how = f"the backup of {backup.date(used)} is used" if used else "a new one is begun"
-    notices.append(f"{what}: {how}.")
+    notices.append(f"The file of conversations {what}: {how}.")
     return health.examine(places.database)
 
 
@@ -151,7 +180,7 @@ def _open_beside_another(places: Places) -> Opened:
     try:
         with closing(for_reading(places.database)) as connection:
             steps = schema.applied(connection)
-    except sqlite3.Error:
+    except ERRORS:
         steps = None
     if not steps or schema.is_pending(steps):
         raise StoreError(

@@ -7,6 +7,7 @@ tests. `_sqlite_migrations`, which sqlite-utils keeps, says which steps a databa
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 NAME = "specchat conversations"
 
@@ -81,8 +82,10 @@ CREATE TABLE read_maps (
   importance BLOB NOT NULL
 ) STRICT;
 
+CREATE VIEW searchable AS
+  SELECT id, text FROM messages WHERE state <> 'partial' AND role <> 'system';
 CREATE VIRTUAL TABLE message_text USING fts5(
-  text, content='messages', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
+  text, content='searchable', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
 );
 CREATE TRIGGER text_of_new AFTER INSERT ON messages
 WHEN new.state <> 'partial' AND new.role <> 'system' BEGIN
@@ -123,6 +126,31 @@ def is_newer(steps: tuple[str, ...]) -> bool:
 
 def is_pending(steps: tuple[str, ...]) -> bool:
     return not set(steps) >= STEPS.keys()
+
+
+def is_whole(connection: sqlite3.Connection) -> bool:
+    """Whether all the present schema names is there, which SQLite's own check does not look at.
+    Raises sqlite3.Error when what is there makes no sense."""
+    with closing(sqlite3.connect(":memory:")) as model:
+        for sql in STEPS.values():
+            model.executescript(sql)
+        if not _names(model) <= _names(connection):
+            return False
+    # So that triggers are compiled, too.
+    connection.execute("EXPLAIN INSERT INTO messages DEFAULT VALUES")
+    connection.execute("EXPLAIN UPDATE messages SET state = 'done'")
+    connection.execute("EXPLAIN DELETE FROM conversations")
+    return True
+
+
+def _names(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """Kind, name and column of everything but FTS5's own tables, which change with SQLite."""
+    rows = connection.execute(
+        "SELECT s.type, s.name, coalesce(c.name, '')"
+        " FROM sqlite_schema s LEFT JOIN pragma_table_info(s.name) c"
+        " WHERE s.name NOT LIKE 'message\\_text\\_%' ESCAPE '\\'"
+    )
+    return set(rows)
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from app.sessions import backup, conversations, health, messages
 from app.sessions.attachments import Attachments
-from app.sessions.database import Readers, StoreError, transaction
+from app.sessions.database import DamagedError, Readers, StoreError, transaction
 from app.sessions.opening import Places, open_database
 from app.sessions.records import (
     Attachment,
@@ -262,14 +262,26 @@ class Store:
     # -- inside
 
     def _read(self, task: Task[T]) -> T:
-        with self._readers.reading() as connection:
+        with self._noticing_damage(), self._readers.reading() as connection:
             return task(connection)
 
     def _write(self, task: Task[T]) -> T:
         if self.read_only is not None:
             raise self.read_only
         assert self._writer is not None
-        return self._writer.run(task)
+        with self._noticing_damage():
+            return self._writer.run(task)
+
+    @contextlib.contextmanager
+    def _noticing_damage(self) -> Iterator[None]:
+        """The next start looks closer after SQLite has found damage."""
+        try:
+            yield
+        except DamagedError:
+            if self.read_only is None:
+                with contextlib.suppress(OSError):
+                    self._places.suspect.touch()
+            raise
 
     def _message(self, task: Task[int]) -> Message:
         return self._write(lambda c: messages.message(c, task(c)))
