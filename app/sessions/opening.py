@@ -67,24 +67,22 @@ class Opened:
 
 def open_database(places: Places, now: datetime) -> Opened:
     """Raises StoreError when there is nothing to be read or written."""
-    lock = None
     try:
         make_folder(places.folder)
         lock = Lock(places.folder / "lock")
-        opened = _open_alone(places, lock, now)
     except BlockingIOError:
         return _open_beside_another(places)
     except OSError as error:
-        failure: StoreError = unusable(places.folder, error)
-    except ERRORS as error:
-        failure = explained(error)
-    except StoreError as error:
-        failure = error
-    else:
-        return opened
-    if lock is not None:
+        raise unusable(places.folder, error) from error
+    try:
+        return _open_alone(places, lock, now)
+    except BaseException as error:
         lock.release()
-    raise failure
+        if isinstance(error, OSError):
+            raise unusable(places.folder, error) from error
+        if isinstance(error, ERRORS):
+            raise explained(error) from error
+        raise
 
 
 def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
@@ -149,17 +147,16 @@ def _mended(places: Places, notices: list[str]) -> health.Finding:
     aside = health.move_aside(places.database, places.broken)
     what = f"is damaged and lies now in '{aside}'"
     if backup.rebuild(aside, places.database):
+        places.suspect.unlink(missing_ok=True)
         notices.append(f"The file of conversations {what}: all of it could be mended.")
-        finding = health.examine(places.database)
-    else:
-        finding = _restored(places, what, notices)
-    places.suspect.unlink(missing_ok=True)
-    return finding
+        return health.examine(places.database)
+    return _restored(places, what, notices)
 
 
 def _restored(places: Places, what: str, notices: list[str]) -> health.Finding:
     """The state after the newest good backup was put in place, or nothing where there is none."""
     used = backup.restore(places.backups, places.database)
+    places.suspect.unlink(missing_ok=True)
     how = f"the backup of {backup.date(used)} is used" if used else "a new one is begun"
     notices.append(f"The file of conversations {what}: {how}.")
     return health.examine(places.database)
@@ -182,7 +179,7 @@ def _open_beside_another(places: Places) -> Opened:
             steps = schema.applied(connection)
     except ERRORS:
         steps = None
-    if not steps or schema.is_pending(steps):
+    if not steps or schema.pending(steps):
         raise StoreError(
             "Another specchat is preparing the conversations", "wait until it is ready, or close it"
         )

@@ -119,13 +119,14 @@ def applied(connection: sqlite3.Connection) -> tuple[str, ...] | None:
     return tuple(name for (name,) in rows) or None
 
 
-def is_newer(steps: tuple[str, ...]) -> bool:
-    """Whether a later version of the program has been at work."""
-    return not STEPS.keys() >= set(steps)
+def unknown(steps: tuple[str, ...]) -> set[str]:
+    """Those that only a later version of the program has, if they are not damaged names."""
+    return set(steps) - STEPS.keys()
 
 
-def is_pending(steps: tuple[str, ...]) -> bool:
-    return not set(steps) >= STEPS.keys()
+def pending(steps: tuple[str, ...]) -> set[str]:
+    """Those still to be applied."""
+    return STEPS.keys() - set(steps)
 
 
 def is_whole(connection: sqlite3.Connection) -> bool:

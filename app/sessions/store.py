@@ -77,7 +77,7 @@ class Store:
             self.notices.append(str(self.read_only))
         if opened.connection is not None:
             self._tidy(opened.connection, trash_days)
-            self._writer = Writer(opened.connection)
+            self._writer = Writer(opened.connection, self._look_closer)
             self._writer.later(self._back_up_daily, 0)
 
     def __enter__(self) -> Store:
@@ -210,9 +210,8 @@ class Store:
             conversations.advance(connection, conversation, id, now)
             return id
 
-        id = self._write(begin)
-        assert self._writer is not None
-        reply = Reply(self._writer, id)
+        writer = self._writing()
+        reply = Reply(writer, writer.run(begin))
         self._replies.add(reply)
         return reply
 
@@ -234,8 +233,7 @@ class Store:
 
     def attach(self, name: str, source: BinaryIO) -> Attachment:
         """Keep a document, durably, for a message to come."""
-        if self.read_only is not None:
-            raise self.read_only
+        self._writing()
         messages.check_text(name)
         return self._attachments.add(name, source)
 
@@ -262,26 +260,28 @@ class Store:
     # -- inside
 
     def _read(self, task: Task[T]) -> T:
-        with self._noticing_damage(), self._readers.reading() as connection:
-            return task(connection)
+        try:
+            with self._readers.reading() as connection:
+                return task(connection)
+        except DamagedError:
+            self._look_closer()
+            raise
 
     def _write(self, task: Task[T]) -> T:
-        if self.read_only is not None:
-            raise self.read_only
-        assert self._writer is not None
-        with self._noticing_damage():
-            return self._writer.run(task)
+        return self._writing().run(task)
 
-    @contextlib.contextmanager
-    def _noticing_damage(self) -> Iterator[None]:
-        """The next start looks closer after SQLite has found damage."""
-        try:
-            yield
-        except DamagedError:
-            if self.read_only is None:
-                with contextlib.suppress(OSError):
-                    self._places.suspect.touch()
-            raise
+    def _writing(self) -> Writer:
+        """The writer. Raises StoreError when there is none."""
+        if self._writer is None:
+            assert self.read_only is not None
+            raise StoreError(self.read_only.problem, self.read_only.advice)
+        return self._writer
+
+    def _look_closer(self) -> None:
+        """Let the next start do that: SQLite has found damage."""
+        if self.read_only is None:
+            with contextlib.suppress(OSError):
+                self._places.suspect.touch()
 
     def _message(self, task: Task[int]) -> Message:
         return self._write(lambda c: messages.message(c, task(c)))
@@ -327,11 +327,10 @@ class Store:
                 self._attachments.sweep(used)
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:
-        assert self._writer is not None
         try:
             if backup.is_due(self._places.backups, self._now()):
                 backup.back_up(self._places.database, self._places.backups, self._now())
         except (OSError, sqlite3.Error) as error:
             self.notices.append(f"The daily backup was not made ({error}).")
         with contextlib.suppress(StoreError):  # the store may be closing
-            self._writer.later(self._back_up_daily, _BACKUP_SECONDS)
+            self._writing().later(self._back_up_daily, _BACKUP_SECONDS)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.sessions.database import StoreError, transaction
+from app.sessions.database import DamagedError, StoreError, transaction
 
 T = TypeVar("T")
 Task = Callable[[sqlite3.Connection], T]
@@ -29,9 +29,13 @@ class _Job:
 class Writer:
     """Every method may be called from any thread."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Takes the connection over, and closes it in the end."""
+    def __init__(
+        self, connection: sqlite3.Connection, on_damage: Callable[[], None] = lambda: None
+    ) -> None:
+        """Takes the connection over, and closes it in the end. `on_damage` is called when SQLite
+        finds the file damaged."""
         self._connection = connection
+        self._on_damage = on_damage
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -87,6 +91,8 @@ class Writer:
             with transaction(self._connection):
                 result = job.task(self._connection)
         except BaseException as error:
+            if isinstance(error, DamagedError):
+                self._on_damage()
             job.result.set_exception(error)
         else:
             job.result.set_result(result)

@@ -150,6 +150,12 @@ FOUND = {
     "page size flipped": Found(flip(DATABASE, 17), DAMAGED, OLD),
     "root page flipped": Found(flip(DATABASE, 100), DAMAGED, OLD),
     "page count flipped": Found(flip(DATABASE, 4096 * 3, 4096 * 5, 4096 * 7), DAMAGED, OLD),
+    "an unknown step": Found(
+        sql("UPDATE _sqlite_migrations SET name = '1 conversatmons'"), DAMAGED, OLD
+    ),
+    "a table gone": Found(sql("DROP TABLE runs"), DAMAGED, OLD),
+    "a trigger gone": Found(sql("DROP TRIGGER text_of_ended"), DAMAGED, OLD),
+    "a read-only file format": Found(flip(DATABASE, 18), DAMAGED, OLD),
     "another program's": Found(foreign, USED.format("another program's"), OLD),
     "emptied": Found(cut(DATABASE, 0), "has gone: the backup of 2030-01-02 is used", OLD, False),
     "removed": Found(remove(DATABASE), "has gone: the backup of 2030-01-02 is used", OLD, False),

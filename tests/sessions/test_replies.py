@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.sessions import replies
-from app.sessions.database import StoreError
+from app.sessions.database import DamagedError, StoreError
 from app.sessions.records import Role, State
 from app.sessions.replies import Reply
 from app.sessions.store import Store
@@ -107,17 +107,25 @@ def test_while_the_disk_is_full_nothing_is_lost(
 def test_a_task_that_fails_leaves_nothing_and_the_writer_goes_on(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "x.db", isolation_level=None, check_same_thread=False)
     connection.execute("CREATE TABLE t (x)")
-    writer = Writer(connection)
+    damages: list[str] = []
+    writer = Writer(connection, lambda: damages.append("found"))
 
     def fail(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO t VALUES (1)")
         raise LookupError("mine")
+
+    def damaged(_: sqlite3.Connection) -> None:
+        raise DamagedError
 
     with pytest.raises(LookupError, match="mine"):
         writer.run(fail)
     with pytest.raises(StoreError, match="cannot be read or changed"):
         writer.run(lambda c: c.execute("no such SQL"))
     assert writer.run(lambda c: c.execute("SELECT count(*) FROM t").fetchone()) == (0,)
+    assert damages == []
+    with pytest.raises(DamagedError):
+        writer.run(damaged)
+    assert damages == ["found"]
     never = writer.later(fail, 3600)
     soon = writer.later(lambda c: c.execute("INSERT INTO t VALUES (2)"), 0.01)
     assert soon.result(30)
