@@ -115,9 +115,9 @@ def check_text(text: str) -> None:
 def write_reply(
     connection: sqlite3.Connection, id: int, text: str, token_ids: tuple[int, ...]
 ) -> None:
-    """What has been written of a reply so far; once it has ended it does not change any more."""
+    """What has been written of a reply so far."""
     connection.execute(
-        "UPDATE messages SET text = ?, token_ids = ? WHERE id = ? AND state = 'partial'",
+        "UPDATE messages SET text = ?, token_ids = ? WHERE id = ?",
         (text, pack_ids(token_ids), id),
     )
 

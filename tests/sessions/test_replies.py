@@ -104,6 +104,16 @@ def test_while_the_disk_is_full_nothing_is_lost(
     assert store.message(reply.message).token_ids == tuple(range(1000))
 
 
+def test_a_task_holds_the_write_lock_from_its_first_read_on(store: Store, tmp_path: Path) -> None:
+    def read_then_try(_: sqlite3.Connection) -> None:
+        with closing(sqlite3.connect(tmp_path / "conversations.db", timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+    assert store._writer is not None
+    with pytest.raises(StoreError, match="Another program keeps the conversations locked"):
+        store._writer.run(read_then_try)
+
+
 def test_a_task_that_fails_leaves_nothing_and_the_writer_goes_on(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "x.db", isolation_level=None, check_same_thread=False)
     connection.execute("CREATE TABLE t (x)")
