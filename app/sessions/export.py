@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -35,37 +36,30 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
     """The current branch as one page without scripts, and below each answer its documents: what was
     read of them is bright, the rest dim."""
     branch = store.branch(conversation)
-    asked = {message.id: message for message in branch}
     out.write(html.head(store.conversation(conversation).title))
-    for message in branch:
+    for number, message in enumerate(branch):
         out.write(html.message(NAMES[message.role], message, remarks(message)))
-        for attachment, read in _documents_read(store, message, asked):
+        for attachment, read in _documents_read(store, message, branch[:number]):
             out.write(html.document(attachment.name, store.text(attachment), read))
     out.write(html.FOOT)
 
 
 def _documents_read(
-    store: Store, answer: Message, asked: dict[int, Message]
-) -> list[tuple[Attachment, list[tuple[int, int]] | None]]:
-    """The documents an answer's read map is about, each with the characters that were read; None
-    is all of them."""
+    store: Store, answer: Message, before: tuple[Message, ...]
+) -> Iterator[tuple[Attachment, list[tuple[int, int]] | None]]:
+    """The documents before an answer, each with the characters that were read for it; None is all
+    of them. Nothing where that is not known."""
     read_map = store.read_map(answer.id)
     if read_map is None or answer.run is None:
-        return []
-    parent = answer.parent
-    documents = []
-    while parent is not None and parent in asked:
-        message = asked[parent]
+        return
+    for message in before:
         for index, attachment in enumerate(message.attachments):
-            kept = [
+            kept = sorted(
                 (text.start, text.end)
                 for text in read_map.texts
                 if (text.message, text.document) == (message.id, index)
-            ]
-            dense = answer.run.reading == "dense"
-            documents.append((attachment, None if dense else sorted(kept)))
-        parent = message.parent
-    return documents[::-1]
+            )
+            yield attachment, None if answer.run.reading == "dense" else kept
 
 
 def remarks(message: Message) -> str:

@@ -17,7 +17,7 @@ from app.sessions.database import StoreError
 from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.html import document
 from app.sessions.importing import from_json
-from app.sessions.records import Role
+from app.sessions.records import ReadMap, Role
 from app.sessions.store import Store
 from tests.sessions.samples import answered, attach, run
 
@@ -48,7 +48,9 @@ def rich(store: Store) -> int:
     follow_up = store.add_message(conversation, Role.USER, "And this?", more)
     reply = store.begin_reply(follow_up.id)
     reply.append("", ())
-    reply.finish(run(reading="dense", fallback="The draft could not score", kept_tokens=1000))
+    reply.finish(
+        run(reading="dense", fallback="The draft could not score", kept_tokens=1000), ReadMap()
+    )
     store.pin(conversation)
     return conversation
 
@@ -160,6 +162,15 @@ def test_html_shows_what_was_read(store: Store) -> None:
         '<span class="skipped">The </span><span class="read">tenant</span>'
         '<span class="skipped"> pays.\n</span><span class="read">The landlord may</span>'
     ) in page
+
+
+def test_html_shows_the_documents_of_a_dense_answer_in_order_and_bright(store: Store) -> None:
+    page = exported(store, rich(store), to_html)
+    names = re.findall("<summary>(.*?)</summary>", page)
+    assert names == ["contract.txt", "contract.txt", "contract.txt", "second.txt"]
+    _, _, dense = page.partition("And this?")
+    assert dense.count('class="read"') == 3
+    assert 'class="skipped"' not in dense
 
 
 def test_html_holds_nothing_that_acts(store: Store) -> None:
