@@ -105,7 +105,14 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["app.ui", "app.engine.messages", "app.models.locate", "app.ingest.reader"]
+    "module",
+    [
+        "app.ui",
+        "app.engine.messages",
+        "app.models.locate",
+        "app.ingest.reader",
+        "app.sessions.store",
+    ],
 )
 def test_rooms_that_know_no_mlx_do_not_load_it(module: str) -> None:
     code = f"import sys, {module}; sys.exit('mlx' in sys.modules or 'mlx.core' in sys.modules)"

@@ -49,8 +49,10 @@ def parser() -> argparse.ArgumentParser:
     overhead = measures.add_parser(
         "overhead", help="what sparse reading costs beyond its two reads"
     )
-    overhead.add_argument("--runs", type=int, default=5, help="take the median of this many")
-    overhead.add_argument("--json", action="store_true", help="print the figures as JSON")
+    store = measures.add_parser("store", help="how long kept conversations keep one waiting")
+    for measure in (overhead, store):
+        measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
+        measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
     return top
 
@@ -133,6 +135,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.cli.doctor import doctor
 
             return doctor(sys.stdout)
+        case "bench" if options.measure == "store":
+            from app.bench.store import store
+
+            return store(options.runs, options.json, sys.stdout)
         case "bench":
             from app.bench.overhead import overhead
 

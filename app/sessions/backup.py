@@ -1,0 +1,102 @@
+"""Copies of the database through SQLite's own backup: the newest seven, and the ways back.
+
+They are numbered, since a clock may be moved; the date in the name is for people, and keeps it to
+one copy a day. Attachments are not copied: their files never change (see `attachments.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from app.sessions import health
+from app.sessions.database import ERRORS, for_reading
+from app.sessions.files import make_folder, put, sync, sync_folder, written_aside
+
+KEPT = 7
+_NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")
+
+
+def backups(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_number)
+
+
+def is_due(folder: Path, now: datetime) -> bool:
+    """Whether there is no backup of this day yet."""
+    newest = backups(folder)[-1:]
+    return not any(path.name.endswith(f"-{now:%Y-%m-%d}.db") for path in newest)
+
+
+def back_up(database: Path, folder: Path, now: datetime) -> None:
+    """Copy what is committed; other connections may be at work. Only once the copy is good and on
+    the disk does the oldest one go. Raises OSError or sqlite3.Error."""
+    make_folder(folder)
+    kept = backups(folder)
+    path = folder / f"{_number(kept[-1]) + 1 if kept else 1:06}-{now:%Y-%m-%d}.db"
+    aside = folder / "unfinished"
+    aside.unlink(missing_ok=True)
+    try:
+        with closing(for_reading(database)) as source, closing(sqlite3.connect(aside)) as copy:
+            source.backup(copy)
+            # As one file, so that looking at a backup leaves no others beside it.
+            copy.execute("PRAGMA journal_mode = DELETE")
+        if health.examine(aside).condition is not health.Condition.GOOD:
+            raise sqlite3.DatabaseError("the copy is damaged")
+        with aside.open("rb") as file:
+            sync(file.fileno())
+        put(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    for old in backups(folder)[:-KEPT]:
+        old.unlink()
+    sync_folder(folder)
+
+
+def restore(folder: Path, database: Path) -> Path | None:
+    """Copy the newest good backup to where the database was; None when there is none."""
+    usable = (health.Condition.GOOD, health.Condition.NEWER)
+    for path in reversed(backups(folder)):
+        if health.examine(path).condition in usable:
+            aside = database.with_suffix(".restored")
+            aside.unlink(missing_ok=True)
+            with path.open("rb") as source, written_aside(aside) as copy:
+                shutil.copyfileobj(source, copy)
+            put(aside, database)
+            return path
+    return None
+
+
+def rebuild(broken: Path, database: Path) -> bool:
+    """Make the database anew from the tables of one whose indexes are damaged; False when more is.
+    Raises OSError."""
+    aside = database.with_suffix(".rebuilt")
+    aside.unlink(missing_ok=True)
+    try:
+        with closing(for_reading(broken)) as source:
+            source.execute("VACUUM INTO ?", (str(aside),))
+        with closing(sqlite3.connect(aside, isolation_level=None)) as copy:
+            copy.execute("INSERT INTO message_text(message_text) VALUES ('rebuild')")
+            faults = copy.execute("PRAGMA integrity_check(1)").fetchall()
+            whole = faults == [("ok",)] and not copy.execute("PRAGMA foreign_key_check").fetchall()
+    except ERRORS:
+        whole = False
+    if whole:
+        with aside.open("rb") as file:
+            sync(file.fileno())
+        put(aside, database)
+    aside.unlink(missing_ok=True)
+    return whole
+
+
+def date(path: Path) -> str:
+    return path.stem.partition("-")[2]
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("-")[0])

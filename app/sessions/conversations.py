@@ -1,0 +1,161 @@
+"""Conversations: what is asked of one connection, and whole trees in and out."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from datetime import datetime
+
+from app.sessions import messages
+from app.sessions.database import DamagedError, StoreError
+from app.sessions.packing import pack_time, unpack_time
+from app.sessions.records import Conversation, ReadMap, State, Tree
+
+TITLE_LENGTH = 60
+"""Characters of an automatic title."""
+
+_COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current"
+_NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
+"""What was used last comes first in the list, whatever the clock says."""
+
+
+def listed(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation, ...]:
+    """Pinned ones first, then the last used ones."""
+    where = "IS NOT NULL" if trashed else "IS NULL"
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at {where}"
+        " ORDER BY pinned DESC, sequence DESC"
+    )
+    return tuple(_record(row) for row in rows)
+
+
+def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
+    row = connection.execute(f"SELECT {_COLUMNS} FROM conversations WHERE id = ?", (id,)).fetchone()
+    if row is None:
+        raise _gone()
+    return _record(row)
+
+
+def create(connection: sqlite3.Connection, title: str, now: datetime) -> int:
+    id = connection.execute(
+        "INSERT INTO conversations (title, created_at, updated_at, sequence)"
+        f" VALUES (?, ?, ?, {_NEXT})",
+        (title, pack_time(now), pack_time(now)),
+    ).lastrowid
+    assert id is not None
+    return id
+
+
+def rename(connection: sqlite3.Connection, id: int, title: str) -> None:
+    messages.check_text(title)
+    _update(connection, id, "title = ?", title)
+
+
+def pin(connection: sqlite3.Connection, id: int, pinned: bool) -> None:
+    _update(connection, id, "pinned = ?", pinned)
+
+
+def trash(connection: sqlite3.Connection, id: int, now: datetime | None) -> None:
+    """Into the trash, or out of it without a time."""
+    _update(connection, id, "trashed_at = ?", None if now is None else pack_time(now))
+
+
+def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -> None:
+    """Make the branch that ends with message `last` the current one, and this the last used."""
+    _update(
+        connection, id, f"current = ?, updated_at = ?, sequence = {_NEXT}", last, pack_time(now)
+    )
+
+
+def switch(connection: sqlite3.Connection, id: int, last: int) -> None:
+    _update(connection, id, "current = ?", last)
+
+
+def name_after(connection: sqlite3.Connection, id: int, question: str) -> None:
+    """Give a conversation without a title one from its first question."""
+    line = " ".join(question.split())
+    if len(line) > TITLE_LENGTH:
+        cut = line[:TITLE_LENGTH]
+        line = (cut.rpartition(" ")[0] or cut[:-1]) + "…"
+    connection.execute("UPDATE conversations SET title = ? WHERE id = ? AND title = ''", (line, id))
+
+
+def expire(connection: sqlite3.Connection, before: datetime) -> None:
+    """Delete for good what went into the trash before then."""
+    connection.execute("DELETE FROM conversations WHERE trashed_at < ?", (pack_time(before),))
+
+
+def tree(connection: sqlite3.Connection, id: int) -> Tree:
+    """Everything of a conversation but the contents of its attachments."""
+    found = messages.all_of(connection, id)
+    maps = ((message.id, messages.read_map(connection, message.id)) for message in found)
+    return Tree(
+        conversation(connection, id),
+        found,
+        {id: read_map for id, read_map in maps if read_map is not None},
+    )
+
+
+def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
+    """A new conversation with these messages, whatever ids they had. A reply that was being
+    written is a stopped one here. Returns its id."""
+    old = tree.conversation
+    messages.check_text(old.title)
+    new = create(connection, old.title, old.created_at)
+    ids: dict[int, int] = {}
+    for message in tree.messages:
+        state = State.STOPPED if message.state is State.PARTIAL else message.state
+        ids[message.id] = messages.add(
+            connection,
+            new,
+            None if message.parent is None else ids[message.parent],
+            message.role,
+            state,
+            message.text,
+            message.created_at,
+            message.attachments,
+            message.token_ids,
+            message.failure,
+        )
+        if message.run is not None:
+            messages.add_run(connection, ids[message.id], message.run)
+    for id, read_map in tree.maps.items():
+        messages.add_read_map(connection, ids[id], _renumbered(read_map, ids))
+    times = (pack_time(old.created_at), pack_time(old.updated_at))
+    current = None if old.current is None else ids[old.current]
+    _update(
+        connection, new, "created_at = ?, updated_at = ?, pinned = ?, current = ?",
+        *times, old.pinned, current,
+    )  # fmt: skip
+    return new
+
+
+def _renumbered(read_map: ReadMap, ids: dict[int, int]) -> ReadMap:
+    texts = tuple(replace(text, message=ids[text.message]) for text in read_map.texts)
+    return replace(read_map, texts=texts)
+
+
+def _update(connection: sqlite3.Connection, id: int, setting: str, *values: object) -> None:
+    updated = connection.execute(f"UPDATE conversations SET {setting} WHERE id = ?", (*values, id))
+    if not updated.rowcount:
+        raise _gone()
+
+
+def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
+    id, title, pinned, created_at, updated_at, trashed_at, current = row
+    try:
+        return Conversation(
+            id=id,
+            title=title,
+            pinned=bool(pinned),
+            created_at=unpack_time(created_at),
+            updated_at=unpack_time(updated_at),
+            trashed_at=None if trashed_at is None else unpack_time(trashed_at),
+            current=current,
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DamagedError from error
+
+
+def _gone() -> StoreError:
+    return StoreError("This conversation is not there any more", "choose another one")

@@ -1,0 +1,163 @@
+"""Connections to the database, and what their errors mean to the user."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.errors import UserError
+
+BUSY_SECONDS = 5.0
+
+_FOR_WRITING = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "fullfsync = 1",
+    "checkpoint_fullfsync = 1",
+    "foreign_keys = 1",
+    "cell_size_check = 1",
+)
+
+
+ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises: its message may quote something damaged, which is no UTF-8 then."""
+
+
+class StoreError(UserError):
+    """Conversations cannot be kept or read."""
+
+
+class DamagedError(StoreError):
+    """SQLite has found the file damaged."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The file of conversations is damaged",
+            "start specchat again, and it mends the file or uses the newest good backup",
+        )
+
+
+def for_writing(path: Path) -> sqlite3.Connection:
+    """The one connection that writes. Transactions are opened explicitly."""
+    connection = _connect(str(path), uri=False)
+    try:
+        for pragma in _FOR_WRITING:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def for_reading(path: Path) -> sqlite3.Connection:
+    """A connection that cannot change a byte of the database, not even by closing."""
+    return _connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def _connect(name: str, uri: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri
+    )
+    # A damaged character is shown as such, instead of hiding the whole conversation.
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of the block or nothing of it. Raises StoreError."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except ERRORS as error:
+        raise explained(error) from error
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+class Readers:
+    """Read-only connections, each used by one thread at a time and then again by the next."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection on which all reads see one state. Raises StoreError."""
+        connection = self._take()
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        except ERRORS as error:
+            raise explained(error) from error
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def _take(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        try:
+            return for_reading(self._path)
+        except ERRORS as error:
+            raise explained(error) from error
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+_SENTENCES = {
+    sqlite3.SQLITE_FULL: (
+        "The disk is full, so nothing more can be kept",
+        "free some space; what was kept before is safe",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        "The conversations cannot be changed, only read",
+        "make their folder writable",
+    ),
+    sqlite3.SQLITE_BUSY: (
+        "Another program keeps the conversations locked",
+        "close it and try again",
+    ),
+    sqlite3.SQLITE_TOOBIG: ("The text is too long to be kept", "attach it as a file"),
+}
+_SENTENCES[sqlite3.SQLITE_LOCKED] = _SENTENCES[sqlite3.SQLITE_BUSY]
+
+
+def explained(error: Exception) -> StoreError:
+    """One sentence for what SQLite says."""
+    # Errors of Python's own module have no code.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    if damaged or isinstance(error, UnicodeDecodeError):
+        return DamagedError()
+    return StoreError(
+        *_SENTENCES.get(
+            code,
+            (
+                f"The conversations cannot be read or changed ({error})",
+                "check their disk and start specchat again",
+            ),
+        )
+    )
+
+
+def unusable(folder: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"Conversations cannot be kept in '{folder}' ({error.strerror})",
+        "make that folder writable, with room left",
+    )

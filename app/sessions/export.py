@@ -1,0 +1,136 @@
+"""A conversation as Markdown or HTML, to be read, or as JSON, to be read back by `importing`.
+
+All raise StoreError, also when a document is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from app.sessions import html
+from app.sessions.records import Attachment, Message, ReadMap, Role, State, Tree
+from app.sessions.store import Store
+
+FORMAT, VERSION = "specchat conversation", 1
+NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
+
+
+def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
+    """The current branch; documents by name and size."""
+    out.write(f"# {store.conversation(conversation).title}\n")
+    for message in store.branch(conversation):
+        out.write(f"\n## {NAMES[message.role]} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
+        for attachment in message.attachments:
+            out.write(f"- {attachment.name} ({attachment.size:,} bytes)\n")
+        out.write("\n" if message.attachments and message.text else "")
+        out.write(f"{message.text}\n" if message.text else "")
+        if remark := remarks(message):
+            out.write(f"\n*{remark}*\n")
+
+
+def to_html(store: Store, conversation: int, out: TextIO) -> None:
+    """The current branch as one page without scripts, and below each answer its documents: what was
+    read of them is bright, the rest dim."""
+    branch = store.branch(conversation)
+    out.write(html.head(store.conversation(conversation).title))
+    for number, message in enumerate(branch):
+        out.write(html.message(NAMES[message.role], message, remarks(message)))
+        for attachment, read in _documents_read(store, message, branch[:number]):
+            out.write(html.document(attachment.name, store.text(attachment), read))
+    out.write(html.FOOT)
+
+
+def _documents_read(
+    store: Store, answer: Message, before: tuple[Message, ...]
+) -> Iterator[tuple[Attachment, list[tuple[int, int]] | None]]:
+    """The documents before an answer, each with the characters that were read for it; None is all
+    of them. Nothing where that is not known."""
+    read_map = store.read_map(answer.id)
+    if read_map is None or answer.run is None:
+        return
+    for message in before:
+        for index, attachment in enumerate(message.attachments):
+            kept = sorted(
+                (text.start, text.end)
+                for text in read_map.texts
+                if (text.message, text.document) == (message.id, index)
+            )
+            yield attachment, None if answer.run.reading == "dense" else kept
+
+
+def remarks(message: Message) -> str:
+    """How an answer was read and how it ended, in one line; nothing for one like any other."""
+    parts = []
+    if (run := message.run) is not None:
+        parts += [f"read {run.read_fraction:.0%}", run.reading, f"first word in {run.ttft:.1f} s"]
+        parts += [run.fallback] if run.fallback else []
+    if message.state in (State.STOPPED, State.PARTIAL):
+        parts.append("stopped")
+    return " · ".join([*parts, *([message.failure] if message.failure else [])])
+
+
+def to_json(store: Store, conversation: int, out: TextIO) -> None:
+    """Everything: every branch, figures, read maps, token ids and the documents' bytes."""
+    tree = store.tree(conversation)
+    head = json.dumps(_plain(tree), ensure_ascii=False, indent=1)
+    out.write(head.removesuffix("\n}") + ',\n "documents": {')
+    written: set[str] = set()
+    for message in tree.messages:
+        for attachment in message.attachments:
+            if attachment.sha256 not in written:
+                out.write(("," if written else "") + f'\n  "{attachment.sha256}": "')
+                _write_base64(store, attachment, out)
+                out.write('"')
+                written.add(attachment.sha256)
+    out.write("\n }\n}\n")
+
+
+def _write_base64(store: Store, attachment: Attachment, out: TextIO) -> None:
+    """A piece at a time, so that a large document is never there twice."""
+    held = b""
+    for piece in store.pieces(attachment):
+        held += piece
+        whole = len(held) // 3 * 3
+        out.write(base64.b64encode(held[:whole]).decode())
+        held = held[whole:]
+    out.write(base64.b64encode(held).decode())
+
+
+def _plain(tree: Tree) -> dict[str, Any]:
+    """Messages are numbered from 0, so that a conversation looks the same wherever it was kept."""
+    numbers = {message.id: number for number, message in enumerate(tree.messages)}
+    conversation = tree.conversation
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": conversation.title,
+        "pinned": conversation.pinned,
+        "created_at": conversation.created_at.isoformat(),
+        "updated_at": conversation.updated_at.isoformat(),
+        "current": None if conversation.current is None else numbers[conversation.current],
+        "messages": [_plain_message(m, tree.maps.get(m.id), numbers) for m in tree.messages],
+    }
+
+
+def _plain_message(
+    message: Message, read_map: ReadMap | None, numbers: dict[int, int]
+) -> dict[str, Any]:
+    plain = asdict(message)
+    del plain["id"], plain["conversation"]
+    return plain | {
+        "parent": None if message.parent is None else numbers[message.parent],
+        "created_at": message.created_at.isoformat(),
+        "read_map": None if read_map is None else _plain_map(read_map, numbers),
+    }
+
+
+def _plain_map(read_map: ReadMap, numbers: dict[int, int]) -> dict[str, Any]:
+    return {
+        "spans": [asdict(span) for span in read_map.spans],
+        "texts": [asdict(text) | {"message": numbers[text.message]} for text in read_map.texts],
+        "importance": base64.b64encode(read_map.importance).decode(),
+    }

@@ -1,0 +1,77 @@
+"""Files that survive a power cut, and the lock that one instance holds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+def sync(descriptor: int) -> None:
+    """Return when what was written is on the disk."""
+    if sys.platform == "darwin":
+        # There, fsync stops at the disk's own cache; but not every file system knows better.
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the names in this folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for this user alone, with its parents, durably."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+@contextmanager
+def written_aside(aside: Path) -> Iterator[BinaryIO]:
+    """A new file that is on the disk when the block ends, and gone when it fails."""
+    try:
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            sync(file.fileno())
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def put(aside: Path, path: Path) -> None:
+    """Give a durable file its name, durably; when that fails it is gone."""
+    try:
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+class Lock:
+    """Held by one process at a time; the kernel releases it however that process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BlockingIOError when another one holds it, OSError when there can be none."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,214 @@
+"""Messages, their attachments, runs and read maps: what is asked of one connection."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable
+from datetime import datetime
+
+from app.sessions.database import DamagedError, StoreError
+from app.sessions.packing import (
+    RUN_FIELDS,
+    pack_ids,
+    pack_map,
+    pack_run,
+    pack_time,
+    unpack_ids,
+    unpack_map,
+    unpack_run,
+    unpack_time,
+)
+from app.sessions.records import Attachment, Message, ReadMap, Role, Run, State
+
+_COLUMNS = (
+    "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.token_ids, m.failure,"
+    + ", ".join(f"r.{name}" for name in RUN_FIELDS)
+)
+_BRANCH = f"""
+WITH RECURSIVE branch(id, depth) AS (
+  SELECT :last, 0
+  UNION ALL
+  SELECT parent, depth + 1 FROM branch JOIN messages USING (id) WHERE parent IS NOT NULL
+  LIMIT :limit
+)
+SELECT {_COLUMNS} FROM branch JOIN messages m USING (id) LEFT JOIN runs r ON r.message = m.id
+ORDER BY branch.depth DESC
+"""
+
+
+def branch(connection: sqlite3.Connection, last: int, limit: int | None) -> tuple[Message, ...]:
+    """The messages up to `last`, oldest first; of those only the last `limit`, if given."""
+    rows = connection.execute(_BRANCH, {"last": last, "limit": -1 if limit is None else limit})
+    return _records(connection, rows)
+
+
+def message(connection: sqlite3.Connection, id: int) -> Message:
+    return _only(_records(connection, _select(connection, "m.id = ?", id)))
+
+
+def all_of(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
+    """Every branch of a conversation, in the order of writing."""
+    return _records(connection, _select(connection, "m.conversation = ?", conversation))
+
+
+def versions(connection: sqlite3.Connection, id: int) -> tuple[int, ...]:
+    """The ids of the messages that fork where this one does, itself among them."""
+    rows = connection.execute(
+        "SELECT other.id FROM messages m JOIN messages other"
+        " ON other.conversation = m.conversation AND other.parent IS m.parent"
+        " WHERE m.id = ? ORDER BY other.id",
+        (id,),
+    )
+    return tuple(id for (id,) in rows)
+
+
+def newest_below(connection: sqlite3.Connection, id: int) -> int:
+    """The end of a branch through this message: from each fork on, its newest."""
+    newest: int | None = id
+    while newest is not None:
+        id = newest
+        (newest,) = connection.execute(
+            "SELECT max(id) FROM messages WHERE parent = ?", (id,)
+        ).fetchone()
+    return id
+
+
+def add(
+    connection: sqlite3.Connection,
+    conversation: int,
+    parent: int | None,
+    role: Role,
+    state: State,
+    text: str,
+    now: datetime,
+    attachments: Iterable[Attachment] = (),
+    token_ids: tuple[int, ...] | None = None,
+    failure: str | None = None,
+) -> int:
+    """Insert a message and return its id. Raises StoreError for text that is no UTF-8."""
+    check_text(text)
+    values = (conversation, parent, role, state, pack_time(now), text, pack_ids(token_ids), failure)
+    id = connection.execute(
+        "INSERT INTO messages"
+        " (conversation, parent, role, state, created_at, text, token_ids, failure)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        values,
+    ).lastrowid
+    assert id is not None
+    connection.executemany(
+        "INSERT INTO attachments (message, position, sha256, name, size) VALUES (?, ?, ?, ?, ?)",
+        [(id, index, a.sha256, a.name, a.size) for index, a in enumerate(attachments)],
+    )
+    return id
+
+
+def check_text(text: str) -> None:
+    """Raise StoreError for half a character, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise StoreError("The text is not valid Unicode", "type or paste it again") from None
+
+
+def write_reply(
+    connection: sqlite3.Connection, id: int, text: str, token_ids: tuple[int, ...]
+) -> None:
+    """What has been written of a reply so far."""
+    connection.execute(
+        "UPDATE messages SET text = ?, token_ids = ? WHERE id = ?",
+        (text, pack_ids(token_ids), id),
+    )
+
+
+def end_reply(connection: sqlite3.Connection, id: int, state: State, failure: str | None) -> None:
+    ended = connection.execute(
+        "UPDATE messages SET state = ?, failure = ? WHERE id = ? AND state = 'partial'",
+        (state, failure, id),
+    )
+    if not ended.rowcount:
+        raise _gone()
+
+
+def add_run(connection: sqlite3.Connection, message: int, run: Run) -> None:
+    names = ", ".join(("message", *RUN_FIELDS))
+    values = ", ".join(f":{name}" for name in ("message", *RUN_FIELDS))
+    connection.execute(
+        f"INSERT INTO runs ({names}) VALUES ({values})", {"message": message} | pack_run(run)
+    )
+
+
+def add_read_map(connection: sqlite3.Connection, message: int, read_map: ReadMap) -> None:
+    connection.execute(
+        "INSERT INTO read_maps (message, spans, importance) VALUES (?, ?, ?)",
+        (message, *pack_map(read_map)),
+    )
+
+
+def read_map(connection: sqlite3.Connection, message: int) -> ReadMap | None:
+    row = connection.execute(
+        "SELECT spans, importance FROM read_maps WHERE message = ?", (message,)
+    ).fetchone()
+    return None if row is None else unpack_map(*row)
+
+
+def attached(connection: sqlite3.Connection) -> set[str]:
+    """The SHA-256 of every document that a message refers to."""
+    return {sha256 for (sha256,) in connection.execute("SELECT DISTINCT sha256 FROM attachments")}
+
+
+def _select(connection: sqlite3.Connection, where: str, value: int) -> sqlite3.Cursor:
+    return connection.execute(
+        f"SELECT {_COLUMNS} FROM messages m LEFT JOIN runs r ON r.message = m.id"
+        f" WHERE {where} ORDER BY m.id",
+        (value,),
+    )
+
+
+def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Message, ...]:
+    rows = cursor.fetchall()
+    attached: dict[int, list[Attachment]] = {row[0]: [] for row in rows}
+    # As one JSON value, since a statement takes only so many parameters.
+    for id, sha256, name, size in connection.execute(
+        "SELECT message, sha256, name, size FROM attachments"
+        " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
+        (json.dumps([*attached]),),
+    ):
+        attached[id].append(Attachment(sha256, name, size))
+    try:
+        return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DamagedError from error  # on a read-only connection SQLite checks no CHECK
+
+
+def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
+    id, conversation, parent, role, state, created_at, text, token_ids, failure, *figures = row
+    run = None
+    if figures[0] is not None:
+        # An answer is worth more than its figures: damage to these must not hide it.
+        with contextlib.suppress(ValueError, TypeError):
+            run = unpack_run(dict(zip(RUN_FIELDS, figures, strict=True)))
+    return Message(
+        id=id,
+        conversation=conversation,
+        parent=parent,
+        role=Role(role),
+        state=State(state),
+        created_at=unpack_time(created_at),
+        text=text,
+        token_ids=unpack_ids(token_ids),
+        failure=failure,
+        attachments=attachments,
+        run=run,
+    )
+
+
+def _only(found: tuple[Message, ...]) -> Message:
+    if not found:
+        raise _gone()
+    return found[0]
+
+
+def _gone() -> StoreError:
+    return StoreError("This message is not there any more", "choose another one")

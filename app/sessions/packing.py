@@ -1,0 +1,65 @@
+"""Between records and what a column holds."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+from app.sessions.database import StoreError
+from app.sessions.records import ReadMap, Run, Span, SpanText
+
+RUN_FIELDS = tuple(field.name for field in fields(Run))
+
+
+def pack_time(time: datetime) -> int:
+    """Milliseconds since 1970 UTC; a clock set to before then counts as 1970."""
+    return max(0, round(time.timestamp() * 1000))
+
+
+def unpack_time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def pack_ids(ids: tuple[int, ...] | None) -> bytes | None:
+    """Token ids as 4 bytes each, little-endian."""
+    return None if ids is None else struct.pack(f"<{len(ids)}I", *ids)
+
+
+def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
+    return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
+
+
+def pack_run(run: Run) -> dict[str, Any]:
+    """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
+    values = {name: getattr(run, name) for name in RUN_FIELDS}
+    return values | {"seed": str(run.seed), "phases": json.dumps(run.phases)}
+
+
+def unpack_run(values: dict[str, Any]) -> Run:
+    phases = tuple((str(name), float(seconds)) for name, seconds in json.loads(values["phases"]))
+    return Run(**values | {"seed": int(values["seed"]), "phases": phases})
+
+
+def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:
+    """Spans, compressed, and importance."""
+    spans = [(span.start, span.end, span.reason, span.score) for span in read_map.spans]
+    texts = [(t.span, t.message, t.document, t.start, t.end) for t in read_map.texts]
+    packed = json.dumps([spans, texts], separators=(",", ":"))
+    return zlib.compress(packed.encode()), read_map.importance
+
+
+def unpack_map(spans: bytes, importance: bytes) -> ReadMap:
+    """Raises StoreError when it is damaged."""
+    try:
+        kept, texts = json.loads(zlib.decompress(spans))
+    except (zlib.error, ValueError) as error:
+        raise StoreError(
+            "The map of what was read for this answer is damaged", "ask again to have a new one"
+        ) from error
+    return ReadMap(
+        tuple(Span(*span) for span in kept), tuple(SpanText(*text) for text in texts), importance
+    )

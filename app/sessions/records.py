@@ -1,0 +1,166 @@
+"""What the store keeps, as plain frozen dataclasses. Times are UTC; ids grow and never come back,
+so that order never depends on a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class State(StrEnum):
+    DONE = "done"
+    PARTIAL = "partial"
+    """A reply that is being written."""
+    STOPPED = "stopped"
+    """Stopped by the user, or cut off by the end of the program: what was written is there."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A document of a message. `size` is the original's, in bytes."""
+
+    sha256: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The figures of one answer: tokens, seconds and bytes. `keep` is a fraction, `ttft` counts to
+    the first token and `phases` are its parts; `peak_bytes` is the peak memory."""
+
+    mode: str
+    reading: str
+    keep: float
+    reason: str
+    prompt_tokens: int
+    eligible_tokens: int
+    kept_tokens: int
+    reused_tokens: int
+    recalled_tokens: int
+    generated_tokens: int
+    seed: int
+    ttft: float
+    phases: tuple[tuple[str, float], ...]
+    decode_seconds: float
+    peak_bytes: int
+    target: str
+    target_revision: str | None = None
+    draft: str | None = None
+    draft_revision: str | None = None
+    fallback: str | None = None
+    guard: str | None = None
+
+    @property
+    def read_fraction(self) -> float:
+        """Of all prompt tokens, how many the target read, 0..1."""
+        return self.kept_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first one; 0 when there was no second one."""
+        if self.generated_tokens < 2 or self.decode_seconds <= 0:
+            return 0.0
+        return (self.generated_tokens - 1) / self.decode_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Kept prompt tokens `start:end`. `score` is None for a pinned span."""
+
+    start: int
+    end: int
+    reason: str
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanText:
+    """Where span number `span` lies: characters `start:end` of the `document`-th attachment (from
+    0) of message id `message`."""
+
+    span: int
+    message: int
+    document: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMap:
+    """What was read for an answer. `importance` is one byte a bucket of prompt tokens, see
+    `quantise`."""
+
+    spans: tuple[Span, ...] = ()
+    texts: tuple[SpanText, ...] = ()
+    importance: bytes = b""
+
+
+def quantise(importance: Sequence[float]) -> bytes:
+    """Importances as one byte each, in 255ths of the highest; all zero if none is above 0."""
+    highest = max(importance, default=0.0)
+    if highest <= 0:
+        return bytes(len(importance))
+    return bytes(round(255 * max(value, 0.0) / highest) for value in importance)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
+    the very ids that were generated, `failure` the sentence of one that failed."""
+
+    id: int
+    conversation: int
+    parent: int | None
+    role: Role
+    state: State
+    created_at: datetime
+    text: str
+    token_ids: tuple[int, ...] | None = None
+    failure: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    run: Run | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """`current` is the last message of the current branch, None while there is none."""
+
+    id: int
+    title: str
+    pinned: bool
+    created_at: datetime
+    updated_at: datetime
+    trashed_at: datetime | None
+    current: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A whole conversation: every branch, parents before their children, and the read maps by the
+    ids of their messages."""
+
+    conversation: Conversation
+    messages: tuple[Message, ...]
+    maps: dict[int, ReadMap]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message that was found. `matches` are the characters of `snippet` that match."""
+
+    conversation: int
+    title: str
+    message: int
+    role: Role
+    snippet: str
+    matches: tuple[tuple[int, int], ...]

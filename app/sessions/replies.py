@@ -1,0 +1,102 @@
+"""A reply that is being written."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from app.sessions import messages
+from app.sessions.database import StoreError
+from app.sessions.records import ReadMap, Run, State
+from app.sessions.writer import Writer
+
+FLUSH_SECONDS = 0.5
+"""From a token's arrival to its commit; twice that is promised."""
+
+
+class Reply:
+    """One answer, from its first token to its end. `append` never waits for the disk: the writer
+    thread commits what has come within a second, whether or not more is appended."""
+
+    def __init__(self, writer: Writer, message: int) -> None:
+        self.message = message
+        """Its message's id."""
+        self.problem: StoreError | None = None
+        """Why the last commit did not work; it is tried again, and nothing is lost meanwhile."""
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._awaiting_flush = False
+        self._ended = False
+
+    def append(self, text: str, token_ids: Iterable[int] = ()) -> None:
+        """Take in what was generated."""
+        with self._lock:
+            if self._ended:
+                raise RuntimeError("the reply has ended")
+            self._text.append(text)
+            self._token_ids.extend(token_ids)
+        self._flush_later()
+
+    def finish(self, run: Run | None = None, read_map: ReadMap | None = None) -> None:
+        """The answer is complete; returns when it is on the disk. After a StoreError it may be
+        called again."""
+        self._end(State.DONE, run, read_map)
+
+    def stop(self, run: Run | None = None, read_map: ReadMap | None = None) -> None:
+        """The user stopped it."""
+        self._end(State.STOPPED, run, read_map)
+
+    def fail(self, sentence: str, run: Run | None = None) -> None:
+        """It did not work; `sentence` says why."""
+        self._end(State.FAILED, run, None, sentence)
+
+    def close(self) -> None:
+        """The program ends: a reply that has not ended is stopped."""
+        if not self._ended:
+            self.stop()
+
+    def _end(
+        self, state: State, run: Run | None, read_map: ReadMap | None, failure: str | None = None
+    ) -> None:
+        if self._ended:
+            raise RuntimeError("the reply has ended")
+
+        def end(connection: sqlite3.Connection) -> None:
+            self._write(connection)
+            messages.end_reply(connection, self.message, state, failure)
+            if run is not None:
+                messages.add_run(connection, self.message, run)
+            if read_map is not None:
+                messages.add_read_map(connection, self.message, read_map)
+
+        self._writer.run(end)
+        self._ended = True
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            # One piece, so that a long answer is not joined from its first token each time.
+            self._text = ["".join(self._text)]
+            text, token_ids = self._text[0], tuple(self._token_ids)
+            self._awaiting_flush = False
+        messages.write_reply(connection, self.message, text, token_ids)
+
+    def _flush_later(self) -> None:
+        with self._lock:
+            if self._awaiting_flush:
+                return
+            self._awaiting_flush = True
+        self._writer.later(self._write, FLUSH_SECONDS).add_done_callback(self._flushed)
+
+    def _flushed(self, result: Future[None]) -> None:
+        if result.cancelled():
+            return
+        error = result.exception()
+        self.problem = error if isinstance(error, StoreError) else None
+        if self.problem is not None and not self._ended:
+            with contextlib.suppress(StoreError):  # the store may be closing
+                self._flush_later()

@@ -1,0 +1,69 @@
+"""Full-text search over what was typed and answered."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+
+from app.sessions.records import Hit, Role
+
+_OPEN, _CLOSE = "\x02", "\x03"
+"""Around a match in a snippet; a text that holds them itself only looks odd there."""
+WORDS = 24
+"""About how long a snippet is."""
+
+# The snippets in a second step, so that they are made only for what is shown.
+_SEARCH = f"""
+WITH found(id, score) AS MATERIALIZED (
+  SELECT message_text.rowid, message_text.rank
+  FROM message_text
+  JOIN messages m ON m.id = message_text.rowid
+  JOIN conversations c ON c.id = m.conversation
+  WHERE message_text MATCH :query AND c.trashed_at IS NULL
+  ORDER BY message_text.rank, message_text.rowid DESC LIMIT :limit
+)
+SELECT c.id, c.title, m.id, m.role,
+  snippet(message_text, 0, '{_OPEN}', '{_CLOSE}', '…', {WORDS})
+FROM found
+JOIN message_text ON message_text.rowid = found.id
+JOIN messages m ON m.id = found.id
+JOIN conversations c ON c.id = m.conversation
+WHERE message_text MATCH :query
+ORDER BY found.score, found.id DESC
+"""
+
+
+def search(connection: sqlite3.Connection, words: str, limit: int) -> tuple[Hit, ...]:
+    """Messages with all these words, the last of which may be unfinished; the best first. What is
+    in the trash is not found."""
+    query = _query(words)
+    if not query:
+        return ()
+    rows = connection.execute(_SEARCH, {"query": query, "limit": limit})
+    return tuple(
+        Hit(conversation, title, message, Role(role), *_snippet(marked))
+        for conversation, title, message, role, marked in rows
+    )
+
+
+def _query(words: str) -> str:
+    """Each word as a quoted string, so that nothing in it is an operator of FTS5."""
+    quoted = [
+        '"' + word.replace('"', '""') + '"'
+        for word in words.replace("\0", " ").split()
+        if any(character.isalnum() for character in word)
+    ]
+    return " ".join(quoted) + "*" if quoted else ""
+
+
+def _snippet(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The text without its marks, and where they were."""
+    text, matches, start = "", [], 0
+    for piece in re.split(f"([{_OPEN}{_CLOSE}])", marked):
+        if piece == _OPEN:
+            start = len(text)
+        elif piece == _CLOSE:
+            matches.append((start, len(text)))
+        else:
+            text += piece
+    return text, tuple(matches)

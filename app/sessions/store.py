@@ -1,0 +1,336 @@
+"""The store of conversations: the one face of this room.
+
+Every method may be called from any thread. One that changes something returns when the change is on
+the disk; all of them raise StoreError, one sentence for the user.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, TypeVar
+from weakref import WeakSet
+
+from app.sessions import backup, conversations, health, messages
+from app.sessions.attachments import Attachments
+from app.sessions.database import DamagedError, Readers, StoreError, transaction
+from app.sessions.opening import Places, open_database
+from app.sessions.records import (
+    Attachment,
+    Conversation,
+    Hit,
+    Message,
+    ReadMap,
+    Role,
+    State,
+    Tree,
+)
+from app.sessions.replies import Reply
+from app.sessions.search import search
+from app.sessions.writer import Task, Writer
+
+ATTACHMENT_LIMIT = 256 * 2**20
+TRASH_DAYS = 30.0
+_BACKUP_SECONDS = 3600.0
+"""How often a running program looks whether the day's backup is due."""
+
+T = TypeVar("T")
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Store:
+    """Use as a context manager, or `close` it: that stops the replies still being written."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        attachment_limit: int = ATTACHMENT_LIMIT,
+        trash_days: float = TRASH_DAYS,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """Open what `folder` holds, or begin it. `attachment_limit` is the most bytes of one
+        document; what is in the trash for longer than `trash_days` is deleted for good."""
+        places = Places(folder)
+        self._now = clock
+        self._places = places
+        self._attachments = Attachments(places.attachments, attachment_limit)
+        opened = open_database(places, clock())
+        self.notices: list[str] = opened.notices
+        """What the user should know about how the store was opened, a sentence each."""
+        self.read_only = opened.read_only
+        """Why nothing can be changed here, or None."""
+        self._lock = opened.lock
+        self._readers = Readers(places.database)
+        self._replies: WeakSet[Reply] = WeakSet()
+        self._writer: Writer | None = None
+        if self.read_only is not None:
+            self.notices.append(str(self.read_only))
+        if opened.connection is not None:
+            self._tidy(opened.connection, trash_days)
+            self._writer = Writer(opened.connection, self._look_closer)
+            self._writer.later(self._back_up_daily, 0)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what is being written and let another instance write. May be called again."""
+        for reply in list(self._replies):
+            # What cannot be marked as stopped now is at the next start.
+            with contextlib.suppress(StoreError):
+                reply.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._readers.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # -- conversations
+
+    def create(self, title: str = "") -> Conversation:
+        """A new, empty conversation. Without a title its first question gives it one."""
+        messages.check_text(title)
+        return self._conversation(lambda c: conversations.create(c, title, self._now()))
+
+    def conversations(self, trashed: bool = False) -> tuple[Conversation, ...]:
+        """Pinned ones first, then the last used ones; or those in the trash."""
+        return self._read(lambda c: conversations.listed(c, trashed))
+
+    def conversation(self, id: int) -> Conversation:
+        return self._read(lambda c: conversations.conversation(c, id))
+
+    def rename(self, id: int, title: str) -> None:
+        self._write(lambda c: conversations.rename(c, id, title))
+
+    def pin(self, id: int, pinned: bool = True) -> None:
+        self._write(lambda c: conversations.pin(c, id, pinned))
+
+    def trash(self, id: int) -> None:
+        """Delete a conversation; until it expires, `restore` undoes that."""
+        self._write(lambda c: conversations.trash(c, id, self._now()))
+
+    def restore(self, id: int) -> None:
+        self._write(lambda c: conversations.trash(c, id, None))
+
+    def empty_trash(self) -> None:
+        """For good. The documents go at the next start."""
+        self._write(lambda c: conversations.expire(c, datetime.max.replace(tzinfo=UTC)))
+
+    def duplicate(self, id: int) -> Conversation:
+        """The same conversation once more, with every branch."""
+
+        def copy(connection: sqlite3.Connection) -> int:
+            tree, now = conversations.tree(connection, id), self._now()
+            copied = replace(
+                tree.conversation,
+                title=f"{tree.conversation.title} (copy)".lstrip(),
+                pinned=False,
+                created_at=now,
+                updated_at=now,
+            )
+            return conversations.add_tree(connection, replace(tree, conversation=copied))
+
+        return self._conversation(copy)
+
+    # -- messages
+
+    def branch(self, conversation: int, limit: int | None = None) -> tuple[Message, ...]:
+        """The current branch, oldest first; of it only the last `limit` messages, if given."""
+
+        def read(connection: sqlite3.Connection) -> tuple[Message, ...]:
+            last = conversations.conversation(connection, conversation).current
+            return () if last is None else messages.branch(connection, last, limit)
+
+        return self._read(read)
+
+    def message(self, id: int) -> Message:
+        return self._read(lambda c: messages.message(c, id))
+
+    def versions(self, id: int) -> tuple[int, ...]:
+        """The ids of the messages that stand at the same place of the tree, itself among them."""
+        return self._read(lambda c: messages.versions(c, id))
+
+    def read_map(self, id: int) -> ReadMap | None:
+        """What was read for this answer, if that is known."""
+        return self._read(lambda c: messages.read_map(c, id))
+
+    def add_message(
+        self,
+        conversation: int,
+        role: Role,
+        text: str,
+        attachments: Sequence[Attachment] = (),
+    ) -> Message:
+        """Continue the current branch."""
+
+        def add(connection: sqlite3.Connection) -> int:
+            last = conversations.conversation(connection, conversation).current
+            return self._add(connection, conversation, last, role, text, attachments)
+
+        return self._message(add)
+
+    def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
+        """Fork: another version of message `id`, with its attachments unless others are given."""
+
+        def fork(connection: sqlite3.Connection) -> int:
+            old = messages.message(connection, id)
+            kept = old.attachments if attachments is None else attachments
+            return self._add(connection, old.conversation, old.parent, old.role, text, kept)
+
+        return self._message(fork)
+
+    def begin_reply(self, question: int) -> Reply:
+        """An answer to message `question`, empty as yet; to try again, begin another one."""
+
+        def begin(connection: sqlite3.Connection) -> int:
+            conversation = messages.message(connection, question).conversation
+            now = self._now()
+            id = messages.add(
+                connection, conversation, question, Role.ASSISTANT, State.PARTIAL, "", now
+            )
+            conversations.advance(connection, conversation, id, now)
+            return id
+
+        writer = self._writing()
+        reply = Reply(writer, writer.run(begin))
+        self._replies.add(reply)
+        return reply
+
+    def switch(self, id: int) -> None:
+        """Make the newest branch through message `id` the current one."""
+
+        def go(connection: sqlite3.Connection) -> None:
+            conversation = messages.message(connection, id).conversation
+            last = messages.newest_below(connection, id)
+            conversations.switch(connection, conversation, last)
+
+        self._write(go)
+
+    def search(self, words: str, limit: int = 50) -> tuple[Hit, ...]:
+        """Messages with all these words, the last of which may be unfinished; the best first."""
+        return self._read(lambda c: search(c, words, limit))
+
+    # -- attachments
+
+    def attach(self, name: str, source: BinaryIO) -> Attachment:
+        """Keep a document, durably, for a message to come."""
+        self._writing()
+        messages.check_text(name)
+        return self._attachments.add(name, source)
+
+    def pieces(self, attachment: Attachment) -> Iterator[bytes]:
+        """Its original bytes, some at a time. What came is right only if nothing is raised."""
+        return self._attachments.pieces(attachment)
+
+    def text(self, attachment: Attachment) -> str:
+        """Its text, without a byte order mark, as `app.ingest` gives it."""
+        decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        text = [decoder.decode(piece) for piece in self.pieces(attachment)]
+        return "".join([*text, decoder.decode(b"", final=True)])
+
+    # -- whole conversations, for export and import
+
+    def tree(self, id: int) -> Tree:
+        return self._read(lambda c: conversations.tree(c, id))
+
+    def add_tree(self, tree: Tree) -> Conversation:
+        """A new conversation with these messages. Their attachments must be here."""
+        self._check_attached([a for message in tree.messages for a in message.attachments])
+        return self._conversation(lambda c: conversations.add_tree(c, tree))
+
+    # -- inside
+
+    def _read(self, task: Task[T]) -> T:
+        try:
+            with self._readers.reading() as connection:
+                return task(connection)
+        except DamagedError:
+            self._look_closer()
+            raise
+
+    def _write(self, task: Task[T]) -> T:
+        return self._writing().run(task)
+
+    def _writing(self) -> Writer:
+        """The writer. Raises StoreError when there is none."""
+        if self._writer is None:
+            assert self.read_only is not None
+            raise StoreError(self.read_only.problem, self.read_only.advice)
+        return self._writer
+
+    def _look_closer(self) -> None:
+        """Let the next start do that: SQLite has found damage."""
+        if self.read_only is None:
+            with contextlib.suppress(OSError):
+                self._places.suspect.touch()
+
+    def _message(self, task: Task[int]) -> Message:
+        return self._write(lambda c: messages.message(c, task(c)))
+
+    def _conversation(self, task: Task[int]) -> Conversation:
+        return self._write(lambda c: conversations.conversation(c, task(c)))
+
+    def _add(
+        self,
+        connection: sqlite3.Connection,
+        conversation: int,
+        parent: int | None,
+        role: Role,
+        text: str,
+        attachments: Sequence[Attachment],
+    ) -> int:
+        self._check_attached(attachments)
+        now = self._now()
+        id = messages.add(
+            connection, conversation, parent, role, State.DONE, text, now, attachments
+        )
+        conversations.advance(connection, conversation, id, now)
+        if role is Role.USER:
+            conversations.name_after(connection, conversation, text)
+        return id
+
+    def _check_attached(self, attachments: Sequence[Attachment]) -> None:
+        for attachment in attachments:
+            if not self._attachments.has(attachment.sha256):
+                raise StoreError(
+                    f"The document '{attachment.name}' is not here any more", "attach it again"
+                )
+
+    def _tidy(self, connection: sqlite3.Connection, trash_days: float) -> None:
+        """Delete what has expired, and the documents nobody refers to. When that does not work, the
+        next start tries again."""
+        with contextlib.suppress(StoreError, OSError):
+            with transaction(connection):
+                conversations.expire(connection, self._now() - timedelta(days=trash_days))
+                used = messages.attached(connection)
+            # A broken database may be repaired one day: its documents stay as long as it does.
+            if not health.lie_aside(self._places.broken):
+                self._attachments.sweep(used)
+
+    def _back_up_daily(self, _: sqlite3.Connection) -> None:
+        try:
+            if backup.is_due(self._places.backups, self._now()):
+                backup.back_up(self._places.database, self._places.backups, self._now())
+        except (OSError, sqlite3.Error) as error:
+            self.notices.append(f"The daily backup was not made ({error}).")
+        with contextlib.suppress(StoreError):  # the store may be closing
+            self._writing().later(self._back_up_daily, _BACKUP_SECONDS)

@@ -1,0 +1,195 @@
+"""Conversations as Markdown, HTML and JSON, and JSON back again."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.sessions.database import StoreError
+from app.sessions.export import to_html, to_json, to_markdown
+from app.sessions.html import document
+from app.sessions.importing import from_json
+from app.sessions.records import ReadMap, Role
+from app.sessions.store import Store
+from tests.sessions.samples import answered, attach, run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "one") as store:
+        yield store
+
+
+def exported(store: Store, conversation: int, how: Callable[..., None] = to_json) -> str:
+    out = io.StringIO()
+    how(store, conversation, out)
+    return out.getvalue()
+
+
+def rich(store: Store) -> int:
+    """A conversation with forks, two documents, one of them twice, and every kind of ending."""
+    conversation = answered(store)
+    question, answer = store.branch(conversation)
+    store.edit(question.id, 'Odd </pre><script>alert(1)</script> "text" \x1b[31m \u202e 中文')
+    again = store.begin_reply(question.id)
+    again.append("Sto", [5])
+    again.stop()
+    store.begin_reply(question.id).fail("It broke: mend it.")
+    store.switch(answer.id)
+    more = [attach(store), attach(store, "ä" * 1_000_001, "second.txt")]
+    follow_up = store.add_message(conversation, Role.USER, "And this?", more)
+    reply = store.begin_reply(follow_up.id)
+    reply.append("", ())
+    reply.finish(
+        run(reading="dense", fallback="The draft could not score", kept_tokens=1000), ReadMap()
+    )
+    store.pin(conversation)
+    return conversation
+
+
+def test_json_comes_back_exactly_with_its_documents(store: Store, tmp_path: Path) -> None:
+    conversation = rich(store)
+    first = exported(store, conversation)
+    with Store(tmp_path / "two") as other:
+        answered(other)  # so that ids differ
+        imported = from_json(other, io.StringIO(first))
+        assert exported(other, imported.id) == first
+        assert imported.pinned
+        old, new = store.branch(conversation), other.branch(imported.id)
+        assert [(m.text, m.token_ids, m.run, m.state) for m in old] == [
+            (m.text, m.token_ids, m.run, m.state) for m in new
+        ]
+        assert other.text(new[2].attachments[1]) == "ä" * 1_000_001
+    assert len(json.loads(first)["documents"]) == 2
+
+
+def test_an_empty_conversation_comes_back(store: Store) -> None:
+    text = exported(store, store.create("Empty").id)
+    assert exported(store, from_json(store, io.StringIO(text)).id) == text
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(plain: Any) -> None:
+        *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        for part in way:
+            plain = plain[part]
+        plain[last] = value
+
+    return change
+
+
+SPOILT = [
+    _set("format", "other"),
+    _set("version", "1"),
+    _set("title", 5),
+    _set("title", "\ud800"),
+    _set("pinned", 1),
+    _set("created_at", "yesterday"),
+    _set("created_at", "2026-01-01T00:00:00"),
+    _set("current", 99),
+    _set("current", -1),
+    _set("messages", {}),
+    _set("messages.1.parent", 1),
+    _set("messages.1.role", "tool"),
+    _set("messages.1.state", "odd"),
+    _set("messages.1.text", None),
+    _set("messages.1.text", "\udfff"),
+    _set("messages.1.token_ids", [2**32]),
+    _set("messages.1.token_ids", [True]),
+    _set("messages.1.run.prompt_tokens", 2**70),
+    _set("messages.1.run.prompt_tokens", "many"),
+    _set("messages.1.run.reason", "\ud800"),
+    _set("messages.1.run.phases", [["x"]]),
+    _set("messages.1.run", {}),
+    _set("messages.1.read_map.texts.0.message", 99),
+    _set("messages.1.read_map.importance", "?"),
+    _set("messages.0.attachments.0.sha256", "../../etc"),
+    _set("messages.0.attachments.0.size", 1),
+    _set("messages.0.attachments.0", None),
+    _set("documents", {}),
+    _set("documents", None),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=range(len(SPOILT)))
+def test_a_spoilt_export_is_refused_whole(store: Store, spoil: Callable[..., None]) -> None:
+    plain = json.loads(exported(store, answered(store)))
+    spoil(plain)
+    with pytest.raises(StoreError, match="not a conversation that specchat exported"):
+        from_json(store, io.StringIO(json.dumps(plain)))
+    assert len(store.conversations()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", "{", "[" * 100_000, '{"format": "x"}'])
+def test_another_file_is_refused(store: Store, text: str) -> None:
+    with pytest.raises(StoreError, match="not a conversation that specchat exported"):
+        from_json(store, io.StringIO(text))
+
+
+def test_a_cut_export_is_refused(store: Store) -> None:
+    text = exported(store, answered(store))
+    for length in range(0, len(text) - 2, 397):
+        with pytest.raises(StoreError, match="not all of it"):
+            from_json(store, io.StringIO(text[:length]))
+    assert len(store.conversations()) == 1
+
+
+def test_a_newer_export_asks_for_an_update(store: Store) -> None:
+    plain = json.loads(exported(store, answered(store))) | {"version": 2}
+    with pytest.raises(StoreError, match="newer specchat: update"):
+        from_json(store, io.StringIO(json.dumps(plain)))
+
+
+def test_markdown_reads_like_the_conversation(store: Store) -> None:
+    text = exported(store, rich(store), to_markdown)
+    assert text.startswith("# Who pays?\n\n## You · 20")
+    assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
+    assert "\nThe tenant.\n\n*read 25% · sparse · first word in 1.2 s*\n" in text
+    assert text.endswith("*read 100% · dense · first word in 1.2 s · The draft could not score*\n")
+
+
+def test_html_shows_what_was_read(store: Store) -> None:
+    page = exported(store, rich(store), to_html)
+    assert (
+        '<span class="skipped">The </span><span class="read">tenant</span>'
+        '<span class="skipped"> pays.\n</span><span class="read">The landlord may</span>'
+    ) in page
+
+
+def test_html_shows_the_documents_of_a_dense_answer_in_order_and_bright(store: Store) -> None:
+    page = exported(store, rich(store), to_html)
+    names = re.findall("<summary>(.*?)</summary>", page)
+    assert names == ["contract.txt", "contract.txt", "contract.txt", "second.txt"]
+    _, _, dense = page.partition("And this?")
+    assert dense.count('class="read"') == 3
+    assert 'class="skipped"' not in dense
+
+
+def test_html_holds_nothing_that_acts(store: Store) -> None:
+    conversation = rich(store)
+    store.switch(store.versions(store.branch(conversation)[0].id)[1])
+    store.rename(conversation, "</title><script>")
+    page = exported(store, conversation, to_html)
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "␛[31m" in page
+    assert "default-src 'none'" in page
+
+
+@given(st.text("ab<&", max_size=30), st.lists(st.tuples(st.integers(0, 35), st.integers(0, 35))))
+def test_the_map_draws_every_character_once(text: str, ranges: list[tuple[int, int]]) -> None:
+    drawn = document("name", text, sorted(ranges))
+    spans = re.findall(r'<span class="(read|skipped)">(.*?)</span>', drawn, re.S)
+    unescaped = [(kind, t.replace("&lt;", "<").replace("&amp;", "&")) for kind, t in spans]
+    assert "".join(part for _, part in unescaped) == text
+    marks = "".join(("#" if kind == "read" else ".") * len(part) for kind, part in unescaped)
+    read = {at for start, end in ranges for at in range(start, end)}
+    assert marks == "".join("#" if at in read else "." for at in range(len(text)))
