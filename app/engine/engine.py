@@ -34,7 +34,7 @@ from app.engine.messages import (
 
 if TYPE_CHECKING:
     from app.engine.loader import Pair
-    from app.engine.turn import Scored
+    from app.engine.reading import Remembered, Scored
 
 
 class MlxEngine:
@@ -53,6 +53,7 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: Pair | None = None
         self._scored: Scored | None = None
+        self._conversations: dict[str | None, Remembered] = {}
         self._missing = ""
 
     def listen(self, listener: Listener) -> None:
@@ -147,12 +148,27 @@ class MlxEngine:
             return
         if self._pair is None:
             raise TurnError("No model is loaded", "load a model first")
-        turn = Turn(self._pair, command, self._emit, cancelled)
+        remembered = self._recall(command.conversation)
+        turn = Turn(self._pair, command, remembered, self._emit, cancelled)
         try:
             turn.run()
+        except BaseException:
+            self._conversations.pop(command.conversation, None)
+            raise
         finally:
-            self._scored = turn.scored
+            self._scored = remembered.scored
             self._report_memory()
+
+    def _recall(self, conversation: str | None) -> Remembered:
+        """What was read of this conversation; of one without a name, nothing."""
+        from app.engine.reading import Remembered
+
+        assert self._pair is not None
+        if conversation is None:
+            return Remembered(self._pair)
+        if conversation not in self._conversations:
+            self._conversations[conversation] = Remembered(self._pair)
+        return self._conversations[conversation]
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
@@ -168,6 +184,7 @@ class MlxEngine:
 
     def _free(self) -> None:
         self._pair = self._scored = None
+        self._conversations.clear()
         gc.collect()
 
 

@@ -84,6 +84,7 @@ class Load:
 class Ask:
     """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO.
 
+    Turns of one `conversation` (any name) reuse what earlier ones read; without it nothing is kept.
     With `forced`, that text is fed as the answer instead of a generated one, and measured.
     """
 
@@ -94,6 +95,7 @@ class Ask:
     sampling: Sampling = DEFAULT_SAMPLING
     tuning: Tuning = DEFAULT_TUNING
     forced: str | None = None
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ class Statistics:
     eligible_tokens: int
     kept_tokens: int
     reused_tokens: int
+    recalled_tokens: int
     generated_tokens: int
     seed: int
     ttft: float
