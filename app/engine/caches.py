@@ -289,7 +289,7 @@ class WindowedCache(PositionedCache):
         return self.retains and not self.lost
 
     def reaches(self, position: int) -> bool:
-        return position - self.window + 1 >= self.lost
+        return not self.lost or position - self.window + 1 >= self.lost
 
 
 Cache = list[Any]

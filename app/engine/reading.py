@@ -151,8 +151,9 @@ class Reader:
 
                 if len(part):
                     target.take_in(model.model, prompt.ids, part, model.step, read)
-                    target.mark_border()
                 done += len(part)
+                if done in borders:
+                    target.mark_border()
         self.kept = int(target.read.sum()) + 1  # with the prompt's last token, which decoding feeds
 
     def _importance(self, prompt: Prompt) -> Importance:
