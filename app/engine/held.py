@@ -53,24 +53,30 @@ class Held:
         """How many tokens, from the first, were read with nothing left out before them."""
         self.borders: list[Border] = []
 
+    def fork(self) -> Held:
+        """A twin that goes its own way; the arrays are shared until one of the two writes."""
+        twin = Held(self._fresh)
+        twin.cache = copy.deepcopy(self.cache)
+        twin.ids, twin.read, twin.exact = self.ids, self.read.copy(), self.exact
+        twin.borders = list(self.borders)
+        return twin
+
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def nbytes(self) -> int:
         kept = [state for border in self.borders for state in border.states.values()]
-        return sum(int(c.nbytes) for c in [*_flat(self.cache), *kept])
+        return sum(int(c.nbytes) for c in [*flat(self.cache), *kept])
 
     def inserts(self, position: int) -> bool:
         """Whether a token can be read that stands before what was read already."""
-        return all(
-            isinstance(c, PositionedCache) and c.reaches(position) for c in _flat(self.cache)
-        )
+        return all(isinstance(c, PositionedCache) and c.reaches(position) for c in flat(self.cache))
 
     @property
     def forgets(self) -> bool:
         """Whether coming back takes a border."""
-        return any(_forgets(c) for c in _flat(self.cache))
+        return any(_forgets(c) for c in flat(self.cache))
 
     def shared(self, ids: NDArray[np.int32]) -> int:
         """How many of `ids` are, from the first on, what was read or left out here."""
@@ -127,7 +133,7 @@ class Held:
 
     def mark_border(self) -> None:
         """Make it possible to come back to where the cache is now."""
-        states = {i: copy.deepcopy(c) for i, c in enumerate(_flat(self.cache)) if _forgets(c)}
+        states = {i: copy.deepcopy(c) for i, c in enumerate(flat(self.cache)) if _forgets(c)}
         if not states or any(border.position == len(self) for border in self.borders):
             return
         first, *later = [*self.borders, Border(len(self), states)]
@@ -138,16 +144,16 @@ class Held:
         come back to a border. Returns how many tokens are left."""
         if position >= len(self):
             return len(self)
-        flat = _flat(self.cache)
-        if not all(_comes_back(c, position) for c in flat):
+        every = flat(self.cache)
+        if not all(_comes_back(c, position) for c in every):
             borders = [border for border in self.borders if border.position <= position]
             if not borders:
                 self.clear()
                 return 0
             self.borders, position = borders, borders[-1].position
             for index, state in borders[-1].states.items():
-                flat[index].__dict__.update(copy.deepcopy(state).__dict__)
-        for c in flat:
+                every[index].__dict__.update(copy.deepcopy(state).__dict__)
+        for c in every:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
             elif isinstance(c, KVCache):
@@ -162,10 +168,11 @@ class Held:
         mx.eval([c.state for c in self.cache])
 
 
-def _flat(cache: Cache) -> list[Any]:
+def flat(cache: Cache) -> list[Any]:
+    """All layers' caches, lists unfolded."""
     found: list[Any] = []
     for c in cache:
-        found += _flat(c.caches) if isinstance(c, CacheList) else [c]
+        found += flat(c.caches) if isinstance(c, CacheList) else [c]
     return found
 
 

@@ -113,12 +113,39 @@ class Cancel:
     turn: int
 
 
+class Heal(StrEnum):
+    """When what sparse reading left out is read after all, while nothing else is to be done."""
+
+    NEVER = "never"
+    PLUGGED = "plugged"
+    """Not on battery, where the system tells."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What happens to conversations' caches between turns. With `snapshots`, a folder, they
+    outlive the program; budgets are bytes, the least recently used goes first."""
+
+    heal: Heal = Heal.PLUGGED
+    memory_budget: int = 4_000_000_000
+    snapshots: str | None = None
+    disk_budget: int = 20_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop what is held of a conversation, on disk too."""
+
+    conversation: str
+
+
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the engine thread after what is running was cancelled."""
+    """End the engine thread after what is running was cancelled and what is held was saved."""
 
 
-Command = Load | Ask | Reselect | Cancel | Close
+Command = Load | Ask | Reselect | Cancel | Upkeep | Forget | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +290,25 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
+    no use, `reason` says why, in one sentence, and `tokens` is 0."""
+
+    turn: int
+    tokens: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """`done` of a conversation's `total` tokens are read with nothing left out before them."""
+
+    conversation: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class FellBack:
     """The sparse path failed, so the turn reads densely instead. `reason` is one sentence."""
 
@@ -391,6 +437,8 @@ Event = (
     | Planned
     | ImportanceMap
     | Selected
+    | Restored
+    | Healed
     | FellBack
     | Token
     | Finished

@@ -1,10 +1,11 @@
-"""Later turns equal what they must: after dense ones a dense pass over the whole conversation, after
-sparse ones a pass in which every token sees exactly what had been read when it was computed."""
+"""Later turns equal what they must: after dense ones a dense pass over the whole conversation,
+after sparse ones a pass in which every token sees what had been read when it was computed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.reading import Reader, Remembered
+from app.engine.snapshot import Snapshots
 from app.engine.tuning import Tuning
 from tests.engine.oracle import difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
@@ -131,7 +133,7 @@ def dense_logits(model: Any, ids: NDArray[np.int32]) -> mx.array:
 
 def expected_after_recall(name: str, model: Any) -> mx.array:
     """The second question's logits when only FIRST and then LATER chunks are read."""
-    first, answer, second = conversation()
+    first, _, second = conversation()
     total, end = len(second.ids), len(first.ids)
     turn = np.full(total, 9)  # when each token is read; 9 is never
     turn[: DOCUMENT[0]] = turn[DOCUMENT[1] : end + ANSWER] = 1
@@ -240,3 +242,28 @@ def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, An
     chat.read(second, LATER)
     assert chat.reader is not None
     assert chat.reader.reused == 0
+
+
+@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("needed", [None, FIRST], ids=["dense", "sparse"])
+def test_a_snapshot_goes_on_as_memory_would(
+    name: str, needed: tuple[int, ...] | None, models: dict[str, Any], tmp_path: Path
+) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, needed)
+    chat.write(first, answer)
+    snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
+    for _ in snapshots.save("c", chat.remembered):
+        pass
+    loaded = snapshots.load("c", lambda: Remembered(pair(models[name])))
+    assert loaded is not None
+    assert loaded.nbytes
+    later = LATER if needed else None
+    expected = chat.read(second, later)
+    again = Chat(models[name])
+    again.remembered = loaded
+    assert difference(again.read(second, later), expected) == 0
+    assert again.reader is not None
+    assert chat.reader is not None
+    assert again.reader.reused == chat.reader.reused > 0
