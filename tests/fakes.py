@@ -319,6 +319,7 @@ class FakeEngine:
             eligible_tokens=max(1, total - 60),
             kept_tokens=kept,
             reused_tokens=0,
+            recalled_tokens=0,
             generated_tokens=generated,
             seed=0,
             ttft=1.9 if generated else 0.0,

@@ -8,7 +8,8 @@ with the next *position*, and build masks from positions, so that unmodified mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -30,45 +31,60 @@ class UnsupportedCache(ValueError):
 
 
 class PositionRuns:
-    """An ascending sequence of positions, held as runs, so that decoding adds in O(1)."""
+    """Positions in the order in which their entries are stored, held as runs, so that decoding adds
+    in O(1). What was recalled stands behind what comes after it in the text."""
 
-    def __init__(self) -> None:
-        self._runs: list[list[int]] = []
+    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
+        self._set([start, end] for start, end in runs)
+
+    def _set(self, runs: Iterable[list[int]]) -> None:
+        self._runs = list(runs)
+        self.next = max((end for _, end in self._runs), default=0)
+        """One past the highest position; 0 when empty."""
+        self.ascending = all(a[1] <= b[0] for a, b in pairwise(self._runs))
 
     @property
-    def next(self) -> int:
-        """One past the last position; 0 when empty."""
-        return self._runs[-1][1] if self._runs else 0
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((start, end) for start, end in self._runs)
 
     def append(self, positions: Positions) -> None:
-        """Add ascending positions, all of them at or after `next`."""
+        """Add ascending positions, none of which is held already."""
         borders = np.flatnonzero(np.diff(positions) != 1) + 1
         for run in np.split(positions, borders):
             start, end = int(run[0]), int(run[-1]) + 1
             if start < self.next:
-                raise ValueError(f"position {start} was already passed")
+                if any(start < e and s < end for s, e in self._runs):
+                    raise ValueError(f"position {start} is held already")
+                self.ascending = False
             if self._runs and self._runs[-1][1] == start:
                 self._runs[-1][1] = end
             else:
                 self._runs.append([start, end])
+            self.next = max(self.next, end)
 
     def drop_first(self, count: int) -> None:
-        while count > 0:
-            start, end = self._runs[0]
-            if end - start > count:
-                self._runs[0][0] += count
-                return
-            count -= end - start
-            del self._runs[0]
+        """Drop what is stored first."""
+        kept = []
+        for start, end in self._runs:
+            gone = min(count, end - start)
+            count -= gone
+            if start + gone < end:
+                kept.append([start + gone, end])
+        self._set(kept)
 
     def drop_last(self, count: int) -> None:
-        while count > 0 and self._runs:
-            start, end = self._runs[-1]
-            if end - start > count:
-                self._runs[-1][1] -= count
-                return
-            count -= end - start
-            del self._runs[-1]
+        """Drop what is stored last."""
+        kept = []
+        for start, end in reversed(self._runs):
+            gone = min(count, end - start)
+            count -= gone
+            if start < end - gone:
+                kept.append([start, end - gone])
+        self._set(reversed(kept))
+
+    def drop_from(self, position: int) -> None:
+        """Drop every position from this one on."""
+        self._set([s, min(e, position)] for s, e in self._runs if s < position)
 
     def count_below(self, position: int) -> int:
         return sum(min(end, position) - start for start, end in self._runs if start < position)
@@ -80,10 +96,11 @@ class PositionRuns:
 
 
 class PositionedCache:
-    """A `KVCache` whose entries sit at known, ascending positions.
+    """A `KVCache` whose entries sit at known positions.
 
     `place(positions)` announces where the next step's tokens go; without it they go to the run
-    that starts at `offset`.
+    that starts at `offset`. Entries that are placed before others (recalled ones) are stored after
+    them, and masks then go by position.
     """
 
     def __init__(self, inner: KVCache | None = None) -> None:
@@ -104,7 +121,7 @@ class PositionedCache:
         self._placed = positions
 
     def seek(self, position: int) -> None:
-        """Let the next token go to `position`, at or after the last entry's."""
+        """Let the next token go to `position`, after every entry."""
         if position < self.positions.next:
             raise ValueError(f"position {position} was already passed")
         self._placed, self._seek = None, position
@@ -128,24 +145,26 @@ class PositionedCache:
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
         """The mask of the next N tokens over all entries and themselves: bool (N, stored + N),
-        or what mlx-lm uses instead of an array. Entries are ascending, so without a window order
+        or what mlx-lm uses instead of an array. After every entry and without a window, order
         alone decides."""
-        if window_size is None:
+        if window_size is None and self.offset >= self.positions.next:
             mask: mx.array | str | None = create_attention_mask(
                 N, self.inner.offset, return_array, None
             )
             return mask
-        return self._window_mask(N, window_size, return_array, self.positions.array())
+        return self._mask(N, window_size, return_array, self.positions.array())
 
-    def _window_mask(
-        self, N: int, window: int, return_array: bool, stored: Positions
+    def _mask(
+        self, N: int, window: int | None, return_array: bool, stored: Positions
     ) -> mx.array | str | None:
         queries = self._next_positions(N)
         keys = np.concatenate([stored, queries])
-        if not return_array and int(queries[-1]) - int(keys[0]) < window:
+        after = bool((stored < queries[0]).all())
+        fits = window is None or int(queries[-1]) - int(keys.min()) < window
+        if not return_array and after and fits:
             return None if N == 1 else "causal"
         q, k = mx.array(queries)[:, None], mx.array(keys)[None]
-        return (q >= k) & (q < k + window)
+        return q >= k if window is None else (q >= k) & (q < k + window)
 
     # ------------------------------------------------------------ the rest of mlx-lm's interface
 
@@ -187,35 +206,64 @@ class PositionedCache:
     def is_trimmable(self) -> bool:
         return True
 
+    def reaches(self, position: int) -> bool:
+        """Whether a token at `position` would find everything here that it may see."""
+        return True
+
     def trim(self, n: int) -> int:
-        """Take back the last n entries; returns how many there were to take."""
+        """Take back the n entries stored last; returns how many there were to take."""
         trimmed = int(self.inner.trim(n))
         self.positions.drop_last(trimmed)
         self._placed = self._seek = None
         return trimmed
 
     def rewind(self, position: int) -> int:
-        """Take back every entry at or after `position`; returns how many."""
-        return self.trim(self.size() - self.positions.count_below(position))
+        """Take back every entry at or after `position`; returns how many. What stays never saw
+        them: nothing sees what comes after it."""
+        before, count = self.size(), self.positions.count_below(position)
+        if self.positions.ascending:
+            return self.trim(before - count)
+        self._take(np.flatnonzero(self.positions.array() < position))
+        self.positions.drop_from(position)
+        return before - count
+
+    def _take(self, entries: NDArray[np.int64]) -> None:
+        """Keep only these entries, indices in the order of storage."""
+        self._placed = self._seek = None
+        self.inner.offset = len(entries)
+        if len(entries) == 0:
+            self.inner.keys = self.inner.values = None
+            return
+        index = mx.array(entries)
+        self.inner.keys = mx.take(self.inner.keys, index, axis=2)
+        self.inner.values = mx.take(self.inner.values, index, axis=2)
 
 
 class WindowedCache(PositionedCache):
-    """The cache of a sliding-window layer: entries that no later query can see are dropped.
+    """The cache of a sliding-window layer.
 
     A key at k is seen from q while q < k + window. Stock `RotatingKVCache` counts entries instead
-    of positions, so with gaps it would let a local layer look thousands of tokens back. Dropping is
-    put off until `slack` entries have fallen out, so that decoding seldom copies.
+    of positions, so with gaps it would let a local layer look thousands of tokens back.
+
+    While everything is read in order, entries that no later query can see are dropped, once
+    `slack` of them have fallen out, so that decoding seldom copies. With `retains` they stay: what
+    is recalled later sees the entries before it.
     """
 
     slack = 256
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, retains: bool = False) -> None:
         super().__init__()
         self.window = window
+        self.retains = retains
+        self.lost = 0
+        """One past the highest position that was dropped."""
 
     def _droppable(self, count: int) -> int:
         """How many entries go before the next `count` tokens come. A function of state alone, so
         that every layer of a kind does the same and one mask fits them all."""
+        if self.retains:
+            return 0
         first = int(self._next_positions(count)[0])
         fallen = self.positions.count_below(first - self.window + 1)
         return fallen if fallen >= self.slack or count > 1 else 0
@@ -223,49 +271,51 @@ class WindowedCache(PositionedCache):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         fallen = self._droppable(keys.shape[2])
         if fallen:
-            end = self.inner.offset
-            self.inner.keys = self.inner.keys[..., fallen:end, :]
-            self.inner.values = self.inner.values[..., fallen:end, :]
-            self.inner.offset = end - fallen
+            placed, sought = self._placed, self._seek
+            self.lost = int(self.positions.array()[:fallen].max()) + 1
+            self._take(np.arange(fallen, self.size()))
             self.positions.drop_first(fallen)
-            if self.inner.offset == 0:
-                self.inner.keys = self.inner.values = None
+            self._placed, self._seek = placed, sought
         return super().update_and_fetch(keys, values)
 
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
         stored = self.positions.array()[self._droppable(N) :]
-        return self._window_mask(N, window_size or self.window, return_array, stored)
+        return self._mask(N, window_size or self.window, return_array, stored)
 
     def is_trimmable(self) -> bool:
         """What has been dropped cannot come back."""
-        return False
+        return self.retains and not self.lost
+
+    def reaches(self, position: int) -> bool:
+        return not self.lost or position - self.window + 1 >= self.lost
 
 
 Cache = list[Any]
 """One cache per layer, as mlx-lm's models take it."""
 
 
-def positioned(stock: Sequence[Any]) -> Cache:
-    """Position-aware twins of a model's own empty caches, layer by layer.
+def positioned(stock: Sequence[Any], retains: bool = False) -> Cache:
+    """Position-aware twins of a model's own empty caches, layer by layer. With `retains`, more can
+    be recalled later, so that windowed layers drop nothing.
 
     Recurrent layers keep theirs: they have no positions, they see the kept tokens in order.
     Raises UnsupportedCache for kinds that cannot be placed.
     """
-    return [_twin(cache) for cache in stock]
+    return [_twin(cache, retains) for cache in stock]
 
 
-def _twin(cache: Any) -> Any:
+def _twin(cache: Any, retains: bool) -> Any:
     kind = type(cache)
     if kind is KVCache:
         return PositionedCache(cache)
     if kind is RotatingKVCache and cache.keep == 0:
-        return WindowedCache(cache.max_size)
+        return WindowedCache(cache.max_size, retains)
     if kind is ArraysCache:
         return cache
     if kind is CacheList:
-        return CacheList(*(_twin(c) for c in cache.caches))
+        return CacheList(*(_twin(c, retains) for c in cache.caches))
     raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
 
 

@@ -25,16 +25,22 @@ from app.engine.messages import (
     Event,
     Failed,
     Finished,
+    Forget,
     Listener,
     Load,
     Loaded,
     MemoryReport,
     Reselect,
+    Upkeep,
 )
 
 if TYPE_CHECKING:
     from app.engine.loader import Pair
-    from app.engine.turn import Scored
+    from app.engine.reading import Scored
+    from app.engine.residents import Residents
+
+SETTLE = 0.5
+"""Seconds without a command after which upkeep begins."""
 
 
 class MlxEngine:
@@ -53,6 +59,8 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: Pair | None = None
         self._scored: Scored | None = None
+        self._upkeep = Upkeep()
+        self._residents: Residents | None = None
         self._missing = ""
 
     def listen(self, listener: Listener) -> None:
@@ -82,12 +90,32 @@ class MlxEngine:
 
     def _work(self) -> None:
         carry_out = self._carry_out if self._start() else self._refuse
-        while not isinstance(command := self._commands.get(), Close):
+        while not isinstance(command := self._next(), Close):
             carry_out(command)
         self._free()
         if (mx := sys.modules.get("mlx.core")) is not None:
             mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())
+
+    def _next(self) -> Command:
+        """The next command; while none comes, the conversations' caches are looked after."""
+        try:
+            return self._commands.get(timeout=SETTLE)
+        except queue.Empty:
+            pass
+        while self._commands.empty() and self._look_after():
+            pass
+        return self._commands.get()
+
+    def _look_after(self) -> bool:
+        """One step of upkeep; False when there is nothing to do."""
+        if self._residents is None:
+            return False
+        try:
+            return self._residents.step()
+        except Exception:  # nobody asked for it: what it worked on is read again when needed
+            self._residents.drop_all()
+            return True
 
     def _start(self) -> bool:
         """Import MLX; False when it is not to be had."""
@@ -122,6 +150,11 @@ class MlxEngine:
                 self._ask(command)
             elif isinstance(command, Reselect):
                 self._reselect(command)
+            elif isinstance(command, Upkeep):
+                self._upkeep = command
+                self._settle_in()
+            elif isinstance(command, Forget) and self._residents is not None:
+                self._residents.drop(command.conversation, on_disk=True)
         except Exception as error:  # the thread must outlive every failed command
             self._emit(_failure(turn, error))
 
@@ -131,6 +164,7 @@ class MlxEngine:
         begun = time.perf_counter()
         self._free()
         pair = self._pair = load_pair(command, self._step)
+        self._settle_in()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
         self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds))
@@ -147,16 +181,30 @@ class MlxEngine:
             return
         if self._pair is None:
             raise TurnError("No model is loaded", "load a model first")
-        turn = Turn(self._pair, command, self._emit, cancelled)
+        assert self._residents is not None
+        remembered = self._residents.recall(command.conversation, command.turn)
+        turn = Turn(self._pair, command, remembered, self._emit, cancelled)
         try:
             turn.run()
+        except BaseException:
+            self._residents.drop(command.conversation)
+            raise
         finally:
-            self._scored = turn.scored
+            self._scored = remembered.scored
+            self._residents.make_room()
             self._report_memory()
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
             self._emit(self._scored.selected(command.keep)[1])
+
+    def _settle_in(self) -> None:
+        from app.engine.residents import Residents
+
+        if self._residents is not None:
+            self._residents.close()
+        if self._pair is not None:
+            self._residents = Residents(self._pair, self._upkeep, self._emit)
 
     def _report_memory(self) -> None:
         import mlx.core as mx
@@ -167,7 +215,9 @@ class MlxEngine:
         self._emit(MemoryReport(memory.figures()))
 
     def _free(self) -> None:
-        self._pair = self._scored = None
+        if self._residents is not None:
+            self._residents.close()
+        self._pair = self._scored = self._residents = None
         gc.collect()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ class LoadedModel:
     cache_size: memory.CacheSize
     step: StepSize
     """How much to feed it at once, learnt from turn to turn."""
+    fingerprint: str = ""
+    """Of everything in its folder that a cache depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,21 @@ def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
         _info(name, model, config),
         _cache_size(path, model),
         StepSize(step),
+        _fingerprint(path),
     )
+
+
+def _fingerprint(path: Path) -> str:
+    """Weights are told apart by name, size and time, since reading them again would take too long;
+    the other files by what they say."""
+    digest = hashlib.sha256()
+    for file in sorted(path.iterdir()):
+        if file.suffix == ".safetensors":
+            status = file.stat()
+            digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
+        elif file.suffix in (".json", ".jinja"):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _cache_size(path: Path, model: Any) -> memory.CacheSize:

@@ -84,6 +84,7 @@ class Load:
 class Ask:
     """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO.
 
+    Turns of one `conversation` (any name) reuse what earlier ones read; without it nothing is kept.
     With `forced`, that text is fed as the answer instead of a generated one, and measured.
     """
 
@@ -94,6 +95,7 @@ class Ask:
     sampling: Sampling = DEFAULT_SAMPLING
     tuning: Tuning = DEFAULT_TUNING
     forced: str | None = None
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,39 @@ class Cancel:
     turn: int
 
 
+class Heal(StrEnum):
+    """When what sparse reading left out is read after all, while nothing else is to be done."""
+
+    NEVER = "never"
+    PLUGGED = "plugged"
+    """Not on battery, where the system tells."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What happens to conversations' caches between turns. With `snapshots`, a folder, they
+    outlive the program; budgets are bytes, the least recently used goes first."""
+
+    heal: Heal = Heal.PLUGGED
+    memory_budget: int = 4_000_000_000
+    snapshots: str | None = None
+    disk_budget: int = 20_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop what is held of a conversation, on disk too."""
+
+    conversation: str
+
+
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the engine thread after what is running was cancelled."""
+    """End the engine thread after what is running was cancelled and what is held was saved."""
 
 
-Command = Load | Ask | Reselect | Cancel | Close
+Command = Load | Ask | Reselect | Cancel | Upkeep | Forget | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +290,25 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
+    no use, `reason` says why, in one sentence, and `tokens` is 0."""
+
+    turn: int
+    tokens: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """`done` of a conversation's `total` tokens are read with nothing left out before them."""
+
+    conversation: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class FellBack:
     """The sparse path failed, so the turn reads densely instead. `reason` is one sentence."""
 
@@ -306,6 +354,7 @@ class Statistics:
     eligible_tokens: int
     kept_tokens: int
     reused_tokens: int
+    recalled_tokens: int
     generated_tokens: int
     seed: int
     ttft: float
@@ -388,6 +437,8 @@ Event = (
     | Planned
     | ImportanceMap
     | Selected
+    | Restored
+    | Healed
     | FellBack
     | Token
     | Finished

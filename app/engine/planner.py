@@ -18,10 +18,10 @@ class Plan:
     """Why sparse reading was foreseen to lose the answer, or None."""
 
 
-def plan(ask: Ask, new: int, eligible: int, dense_only: str | None) -> Plan:
-    """Decide for `new` tokens to read, `eligible` of which may be dropped.
+def plan(ask: Ask, new: int, left_out: int, eligible: int, dense_only: str | None) -> Plan:
+    """Decide for `new` tokens to read, after a prefix of which `left_out` tokens were not read.
 
-    `dense_only` is why this pair cannot read sparsely, or None.
+    `eligible` of both may be left out; `dense_only` is why this pair cannot read sparsely, or None.
     """
     mode, dense_below = ask.mode, ask.tuning.dense_below
     if mode is Mode.FULL:
@@ -35,8 +35,11 @@ def plan(ask: Ask, new: int, eligible: int, dense_only: str | None) -> Plan:
     foreseen = guard.asks_for_every_token(ask.messages[-1].text)
     if foreseen is not None:
         return Plan(Reading.DENSE, foreseen, foreseen)
-    if new < dense_below:
+    if left_out + new < dense_below:
         return Plan(
-            Reading.DENSE, f"{new:,} tokens are read in full; sparse pays from {dense_below:,}."
+            Reading.DENSE,
+            f"{left_out + new:,} tokens are read in full; sparse pays from {dense_below:,}.",
         )
+    if left_out:
+        return Plan(Reading.SPARSE, "What this question needs of the rest is read as well.")
     return Plan(Reading.SPARSE, f"{new:,} tokens are new, from {dense_below:,} on sparse pays.")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import seams
-from app.engine.caches import Cache
-from app.engine.prefill import OnStep, StepSize, dense_cache, feed, prefill
+from app.engine.held import Held
+from app.engine.prefill import OnStep, StepSize, feed
 from app.engine.tuning import DEFAULT_TUNING, Combine, Scoring, Tuning
 
 MOST_OBSERVED = 128
@@ -166,6 +166,7 @@ def _pooled(x: mx.array, width: int) -> mx.array:
 
 def score(
     model: Any,
+    held: Held,
     ids: NDArray[np.int32],
     observed_from: int,
     stop_ids: Iterable[int],
@@ -176,7 +177,8 @@ def score(
 ) -> Importance:
     """Importance of each of the prompt's `ids` (M,), as the draft `model` sees it.
 
-    As the tuning says, tokens from `observed_from` on (the question and the generation prompt) are
+    What `held` has of the prompt is not read again, and it holds all of it afterwards. As the
+    tuning says, tokens from `observed_from` on (the question and the generation prompt) are
     observed, and greedy tokens after them. `on_step` is called with prompt tokens done,
     `on_observed` with the observations and how many there will be; either raises to cancel.
     """
@@ -185,23 +187,29 @@ def score(
     sees_question = tuning.scoring is not Scoring.LOOKAHEAD
     rows = total - observed_from if sees_question else 0
     lookahead = tuning.lookahead if tuning.scoring is not Scoring.QUESTION else 0
-    cache = dense_cache(model)
     observations = Observations(total, tuning)
-    prefill(model, cache, ids[:observed_from], None, step, on_step)
+    start = held.rewind(min(held.shared(ids), observed_from))
+    positions = np.arange(start, observed_from, dtype=np.int32)
+    held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
+    held.mark_border()
 
     def read_question() -> mx.array:
-        return feed(model, cache, ids[observed_from:])[:, -1]
+        return feed(model, held.cache, ids[observed_from:])[:, -1]
 
     last = observations.watch(rows, read_question) if sees_question else read_question()
+    held.note(ids, np.arange(observed_from, total, dtype=np.int32))
     on_step(total)
     on_observed(observations, rows + lookahead)
-    _look_ahead(model, cache, last, set(stop_ids), lookahead, observations, rows, on_observed)
+    try:
+        _look_ahead(model, held, last, set(stop_ids), lookahead, observations, rows, on_observed)
+    finally:
+        held.rewind(total)
     return observations.importance
 
 
 def _look_ahead(
     model: Any,
-    cache: Cache,
+    held: Held,
     last: mx.array,
     stop_ids: set[int],
     count: int,
@@ -216,8 +224,13 @@ def _look_ahead(
         if token in stop_ids:
             return
         ids = np.array([token], np.int32)
+
+        def write(ids: NDArray[np.int32] = ids) -> mx.array:
+            return feed(model, held.cache, ids)[:, -1]
+
+        held.follow(ids)
         try:
-            logits = observations.watch(1, lambda ids=ids: feed(model, cache, ids)[:, -1])  # type: ignore[misc]
+            logits = observations.watch(1, write)
         except ScoringError:
             if not rows:
                 raise

@@ -28,8 +28,12 @@ def select(
     keep: float,
     tuning: Tuning = DEFAULT_TUNING,
     borders: NDArray[np.int64] | None = None,
+    read: NDArray[np.bool_] | None = None,
 ) -> Selection:
     """Keep every pinned token and the most important chunks of the others.
+
+    `read` bool (L,) says which of the first L tokens earlier turns have read: those stay, and what
+    is new has a budget of its own, so that a second document is not crowded out by the first.
 
     `importance` and `pinned` are (M,). Each run of eligible tokens is cut into chunks from its
     start, at the nearest of `borders` (token indices, ascending) where there are some; by chunk
@@ -44,9 +48,12 @@ def select(
     if len(starts):
         means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
         order = np.argsort(-_carried(means, starts, ends, tuning.carry), kind="stable")
-        wanted = math.ceil(keep * len(starts))
-        for index in order[:wanted]:
-            kept[starts[index] : ends[index]] = True
+        earlier = starts[order] < (0 if read is None else len(read))
+        for part in (order[earlier], order[~earlier]):
+            for index in part[: math.ceil(keep * len(part))]:
+                kept[starts[index] : ends[index]] = True
+    if read is not None:
+        kept[: len(read)] |= read
     if tuning.first or tuning.tail:
         eligible = np.flatnonzero(~pinned)
         kept[eligible[: tuning.first]] = True

@@ -47,10 +47,10 @@ def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject)
     assert runs.count_below(border) == sum(p < border for p in model)
 
 
-def test_positions_only_go_up() -> None:
+def test_no_position_is_held_twice() -> None:
     runs = PositionRuns()
     runs.append(_array([3, 4]))
-    with pytest.raises(ValueError, match="passed"):
+    with pytest.raises(ValueError, match="held"):
         runs.append(_array([4]))
     cache = PositionedCache()
     cache.positions.append(_array([7]))

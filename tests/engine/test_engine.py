@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 
-from app.engine import scoring, turn
+from app.engine import held, reading, scoring, turn
 from app.engine.messages import (
     Cancel,
     Ended,
@@ -39,37 +38,6 @@ from app.engine.messages import (
 )
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {
-        "target": tiny.save(root / "target", "qwen3", 0),
-        "draft": tiny.save(root / "draft", "qwen3", 1),
-        "hybrid": tiny.save(root / "hybrid", "qwen3_next", 2),
-        "sliding": tiny.save(root / "sliding", "gpt_oss", 2),
-        "gpt2": tiny.save(root / "gpt2", "gpt2", 2),
-        "gemma2": tiny.save(root / "gemma2", "gemma2", 2),
-        "bf16": tiny.save(root / "bf16", "qwen3", 0, mx.bfloat16),
-        "short": tiny.save(root / "short", "qwen3", 0, max_position_embeddings=500),
-    }
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver()
-    yield driver
-    driver.on_event = lambda event: None
-    driver.close()
-
-
-@pytest.fixture
-def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
-    event = driver.load(folders["target"], folders["draft"])
-    assert isinstance(event, Loaded)
-    assert event.dense_only is None
-    return driver
 
 
 def _phases(driver: Driver) -> list[Phase]:
@@ -319,13 +287,13 @@ def test_the_model_is_never_altered(
     assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
     assert driver.answer(question(2)).ended is Ended.CANCELLED
-    original = turn.prefill
+    original = held.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
         original(model, cache, ids[:70], None if positions is None else positions[:70], *rest)
         raise ValueError("broken on purpose")
 
-    monkeypatch.setattr(turn, "prefill", broken)
+    monkeypatch.setattr(held, "prefill", broken)
     assert isinstance(driver.run(question(3)), Failed)
     assert len(driver.of(FellBack)) == 1
     monkeypatch.undo()
@@ -343,8 +311,8 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
 ) -> None:
     """After sparse prefill, and to the end of decoding."""
     caches: list[Any] = []
-    original = turn.sparse_cache
-    monkeypatch.setattr(turn, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1])
+    original = reading.sparse_cache
+    monkeypatch.setattr(reading, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1])
     driver.load(folders["bf16"], folders["draft"])
     dtypes: list[set[mx.Dtype]] = []
 
@@ -373,7 +341,7 @@ def test_a_failing_draft_falls_back_and_says_so(
     def broken(*_: Any, **__: Any) -> Any:
         raise scoring.ScoringError("its attention cannot be observed")
 
-    monkeypatch.setattr(turn, "score", broken)
+    monkeypatch.setattr(reading, "score", broken)
     finished = loaded.answer(question(2))
     (fell_back,) = loaded.of(FellBack)
     assert "cannot be observed" in fell_back.reason
@@ -388,14 +356,14 @@ def test_a_failure_in_sparse_prefill_falls_back(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = loaded.answer(question(1, Mode.FULL))
-    original = turn.prefill
+    original = held.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
         if positions is not None:
             raise ValueError("shapes do not match")
         original(model, cache, ids, positions, *rest)
 
-    monkeypatch.setattr(turn, "prefill", broken)
+    monkeypatch.setattr(held, "prefill", broken)
     finished = loaded.answer(question(2))
     assert len(loaded.of(FellBack)) == 1
     assert finished.generated_ids == full.generated_ids
@@ -450,7 +418,7 @@ def test_running_out_of_memory_is_a_sentence(
     def exhausted(*_: Any, **__: Any) -> None:
         raise RuntimeError("[malloc] Unable to allocate 99 bytes.")
 
-    monkeypatch.setattr(turn, "prefill", exhausted)
+    monkeypatch.setattr(held, "prefill", exhausted)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
     assert failed.problem == "The machine ran out of memory"
@@ -503,7 +471,7 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
         time.sleep(0.5)
         raise scoring.ScoringError("broken on purpose")
 
-    monkeypatch.setattr(turn, "score", slow)
+    monkeypatch.setattr(reading, "score", slow)
     finished = loaded.answer(question())
     assert finished.statistics
     phases = {part.phase: part.seconds for part in finished.statistics.phases}

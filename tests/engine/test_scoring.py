@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine import scoring, seams
+from app.engine.held import Held
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
 from app.engine.tuning import Combine, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
@@ -26,7 +27,8 @@ def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring
         "on_observed": lambda observations, expected: None,
     }
     tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
-    return scoring.score(model, ids, start, **(options | kw), tuning=tuning)
+    held = Held(lambda: dense_cache(model))
+    return scoring.score(model, held, ids, start, **(options | kw), tuning=tuning)
 
 
 def _ids(length: int) -> NDArray[np.int32]:

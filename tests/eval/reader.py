@@ -126,6 +126,7 @@ def statistics(ask: Ask, reading: Reading, kept: int, total: int) -> Statistics:
         eligible_tokens=total,
         kept_tokens=kept,
         reused_tokens=0,
+        recalled_tokens=0,
         generated_tokens=1,
         seed=0,
         ttft=float(total) if dense else kept + total / 10,

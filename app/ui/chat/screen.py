@@ -21,6 +21,7 @@ from app.engine.messages import (
     Engine,
     Event,
     Failed,
+    Healed,
     Load,
     Loaded,
     MemoryReport,
@@ -175,6 +176,8 @@ class ChatScreen(Screen[None]):
                 self.header.show_memory(event.figures)
             case Closed():
                 self._broken = True
+            case Healed():
+                pass
             case _:
                 return self._apply_to_turn(event, event.turn)
         return None

@@ -1,0 +1,188 @@
+"""What one model has read of a conversation: its cache, and which tokens are in it.
+
+Tokens are counted as the conversation has them: a logical prefix is reused, whatever the buffers
+look like. A cache that lacks tokens is never taken for one that has them all: `exact` says how far
+every entry has seen everything before it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import CacheList, KVCache
+from numpy.typing import NDArray
+
+from app.engine.caches import Cache, PositionedCache, Positions, layers
+from app.engine.prefill import OnStep, StepSize, prefill
+
+MOST_BORDERS = 3
+"""Before the documents, and before the last two answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """The layers that cannot take anything back, as they were after `position` tokens."""
+
+    position: int
+    states: dict[int, Any]
+    """By the layer's index."""
+
+
+class Held:
+    """A cache of `fresh()`'s kind with what was read into it.
+
+    `ids` int32 (L,) are the conversation's tokens up to the last one read, `read` bool (L,) says
+    which of them are in the cache, in exactly this order of positions unless some were recalled.
+    """
+
+    def __init__(self, fresh: Callable[[], Cache]) -> None:
+        self._fresh = fresh
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.cache = self._fresh()
+        self.ids = np.zeros(0, np.int32)
+        self.read = np.zeros(0, bool)
+        self.exact = 0
+        """How many tokens, from the first, were read with nothing left out before them."""
+        self.borders: list[Border] = []
+
+    def fork(self) -> Held:
+        """A twin that goes its own way; the arrays are shared until one of the two writes."""
+        twin = Held(self._fresh)
+        twin.cache = copy.deepcopy(self.cache)
+        twin.ids, twin.read, twin.exact = self.ids, self.read.copy(), self.exact
+        twin.borders = list(self.borders)
+        return twin
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        kept = [state for border in self.borders for state in border.states.values()]
+        return sum(int(c.nbytes) for c in [*flat(self.cache), *kept])
+
+    def inserts(self, position: int) -> bool:
+        """Whether a token can be read that stands before what was read already."""
+        return all(isinstance(c, PositionedCache) and c.reaches(position) for c in flat(self.cache))
+
+    @property
+    def forgets(self) -> bool:
+        """Whether coming back takes a border."""
+        return any(_forgets(c) for c in flat(self.cache))
+
+    def shared(self, ids: NDArray[np.int32]) -> int:
+        """How many of `ids` are, from the first on, what was read or left out here."""
+        size = min(len(ids), len(self.ids))
+        different = np.flatnonzero(ids[:size] != self.ids[:size])
+        return int(different[0]) if len(different) else size
+
+    def missing(self, positions: Positions) -> Positions:
+        """Those of the ascending `positions` that were not read."""
+        unread = np.ones(len(positions), bool)
+        known = np.searchsorted(positions, len(self))
+        unread[:known] = ~self.read[positions[:known]]
+        return positions[unread]
+
+    def note(self, ids: NDArray[np.int32], positions: Positions) -> None:
+        """The tokens of `ids`, a whole prompt, at these ascending `positions` are now read."""
+        if len(positions) == 0:
+            return
+        end = int(positions[-1]) + 1
+        if end > len(self.ids):
+            self.read = np.concatenate([self.read, np.zeros(end - len(self.ids), bool)])
+            self.ids = ids[:end].copy()
+        self.read[positions] = True
+        if int(positions[0]) == self.exact:
+            gaps = np.flatnonzero(np.diff(positions) != 1)
+            self.exact = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
+
+    def follow(self, ids: NDArray[np.int32]) -> None:
+        """These tokens (n,) are read after all others."""
+        start = len(self)
+        positions = np.arange(start, start + len(ids), dtype=np.int32)
+        self.note(np.concatenate([self.ids, ids]), positions)
+
+    def take_in(
+        self,
+        model: Any,
+        ids: NDArray[np.int32],
+        positions: Positions,
+        step: StepSize,
+        on_step: OnStep,
+    ) -> None:
+        """Let `model` read those tokens of `ids`, a whole prompt, that stand at `positions`,
+        ascending. mlx-lm's own caches take only what follows without a gap."""
+        done = 0
+
+        def read(now: int) -> None:
+            nonlocal done
+            self.note(ids, positions[done:now])
+            done = now
+            on_step(now)
+
+        placed = positions if layers(self.cache) else None
+        prefill(model, self.cache, ids[positions], placed, step, read)
+
+    def mark_border(self) -> None:
+        """Make it possible to come back to where the cache is now."""
+        states = {i: copy.deepcopy(c) for i, c in enumerate(flat(self.cache)) if _forgets(c)}
+        if not states or any(border.position == len(self) for border in self.borders):
+            return
+        first, *later = [*self.borders, Border(len(self), states)]
+        self.borders = [first, *later[-(MOST_BORDERS - 1) :]]
+
+    def rewind(self, position: int) -> int:
+        """Take back every token from `position` on, or from an earlier one where a layer can only
+        come back to a border. Returns how many tokens are left."""
+        if position >= len(self):
+            return len(self)
+        every = flat(self.cache)
+        if not all(_comes_back(c, position) for c in every):
+            borders = [border for border in self.borders if border.position <= position]
+            if not borders:
+                self.clear()
+                return 0
+            self.borders, position = borders, borders[-1].position
+            for index, state in borders[-1].states.items():
+                every[index].__dict__.update(copy.deepcopy(state).__dict__)
+        for c in every:
+            if isinstance(c, PositionedCache):
+                c.rewind(position)
+            elif isinstance(c, KVCache):
+                c.trim(c.offset - position)
+        self.borders = [border for border in self.borders if border.position <= position]
+        self.ids, self.read = self.ids[:position], self.read[:position]
+        self.exact = min(self.exact, position)
+        return position
+
+    def settle(self) -> None:
+        """Compute what is still lazy, so that nothing of it depends on what comes later."""
+        mx.eval([c.state for c in self.cache])
+
+
+def flat(cache: Cache) -> list[Any]:
+    """All layers' caches, lists unfolded."""
+    found: list[Any] = []
+    for c in cache:
+        found += flat(c.caches) if isinstance(c, CacheList) else [c]
+    return found
+
+
+def _forgets(cache: Any) -> bool:
+    """Whether a layer may be unable to take back its last tokens."""
+    return not isinstance(cache, KVCache) and type(cache) is not PositionedCache
+
+
+def _comes_back(cache: Any, position: int) -> bool:
+    """Whether a layer can take back what stands from `position` on."""
+    if isinstance(cache, PositionedCache):
+        return cache.reaches(position)
+    return isinstance(cache, KVCache)

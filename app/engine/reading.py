@@ -1,0 +1,231 @@
+"""Reads a prompt for one turn: all of it, or what the draft finds important, beside what earlier
+turns of the conversation have read already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine import floors, memory, snapping
+from app.engine.caches import Cache, Positions, WindowedCache, layers
+from app.engine.held import Held
+from app.engine.loader import Pair
+from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
+from app.engine.prefill import dense_cache, seek, sparse_cache
+from app.engine.progress import Progress
+from app.engine.prompt import Prompt
+from app.engine.scoring import Importance, Observations, ScoringError, score
+from app.engine.selection import Selection, select
+from app.engine.tuning import Scoring, Tuning
+
+BUCKETS = 200
+"""Resolution of the importance strip: finer than most terminals are wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a later `Reselect` needs of a turn. `read` bool (L,) is what had been read before it."""
+
+    turn: int
+    prompt: Prompt
+    importance: Importance
+    tuning: Tuning
+    borders: NDArray[np.int64] | None
+    read: NDArray[np.bool_]
+
+    def selected(self, keep: float) -> tuple[Selection, Selected]:
+        selection = select(
+            self.importance, self.prompt.pinned, keep, self.tuning, self.borders, self.read
+        )
+        event = Selected(
+            turn=self.turn,
+            keep=keep,
+            kept_tokens=len(selection.positions),
+            prompt_tokens=len(self.prompt.ids),
+            spans=selection.spans,
+            texts=tuple(_texts(self.prompt, selection)),
+        )
+        return selection, event
+
+
+class Remembered:
+    """What target and draft have read of one conversation, and the last turn's scores."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self.target = Held(self._placed if pair.dense_only is None else self._plain)
+        draft = pair.draft
+        self.draft = Held(lambda: dense_cache(draft.model)) if draft else None
+        self.scored: Scored | None = None
+
+    def _placed(self) -> Cache:
+        return sparse_cache(self._pair.target.model)
+
+    def _plain(self) -> Cache:
+        return dense_cache(self._pair.target.model)
+
+    def start_plainly(self) -> None:
+        """Forget what the target has read, and let it read on into mlx-lm's own caches."""
+        self.target, self.scored = Held(self._plain), None
+
+    def expect_gaps(self) -> None:
+        """Make sure that the target's caches know positions."""
+        if not layers(self.target.cache):
+            self.target = Held(self._placed)
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes + (self.draft.nbytes if self.draft else 0)
+
+
+class Reader:
+    """Brings what one turn needs into the conversation's caches.
+
+    `reused` are prompt tokens that were not read again, `kept` those that the target has, and
+    `recalled` those it read now though they stand before what it had read.
+    """
+
+    def __init__(self, pair: Pair, ask: Ask, remembered: Remembered, progress: Progress) -> None:
+        self.reused = self.kept = self.recalled = 0
+        self._pair, self._ask, self._remembered = pair, ask, remembered
+        self._progress = progress
+
+    @property
+    def _target(self) -> Held:
+        return self._remembered.target
+
+    def densely(self, prompt: Prompt) -> None:
+        """Read everything but the last token, from the first one on that was left out."""
+        ids = prompt.ids
+        target = self._target
+        start = target.rewind(min(target.shared(ids[:-1]), target.exact))
+        self.reused = start
+        self._prefill(prompt, np.arange(start, len(ids) - 1, dtype=np.int32))
+
+    def sparsely(self, prompt: Prompt) -> None:
+        """Read what is pinned or important and was not read yet, but for the last token."""
+        self._remembered.expect_gaps()
+        ask, target, ids = self._ask, self._target, prompt.ids
+        start = target.rewind(target.shared(ids[:-1]))
+        borders = snapping.borders(prompt, ask.messages, ask.tuning.snap)
+        importance = self._importance(prompt)
+        scored = Scored(ask.turn, prompt, importance, ask.tuning, borders, target.read.copy())
+        self._remembered.scored = scored
+        with self._progress.timed(Phase.SELECT):
+            selection, event = scored.selected(ask.keep)
+            self._progress.emit(event)
+        wanted = selection.positions[:-1]
+        missing = target.missing(wanted)
+        if len(missing) and missing[0] < start and not target.inserts(int(missing[0])):
+            # Recurrent layers cannot take in what stands before what they have seen.
+            target.rewind(int(missing[0]))
+            missing = target.missing(wanted)
+        self.reused = int(target.read.sum())
+        self.recalled = int((missing < start).sum())
+        for layer in layers(target.cache):
+            if isinstance(layer, WindowedCache):
+                layer.retains = True
+        self._prefill(prompt, missing)
+        seek(target.cache, len(ids) - 1)
+
+    def _prefill(self, prompt: Prompt, positions: Positions) -> None:
+        """The target reads these positions, ascending. It can come back to where the documents
+        begin, and to where the question ends."""
+        model, target, count = self._pair.target, self._target, len(positions)
+        memory.check_fits(f"Reading {count:,} tokens", model.cache_size.bytes(count))
+        report = self._progress.report(Phase.PREFILL, count)
+        ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
+        places = [int(np.argmin(prompt.pinned)), *ends] if target.forgets else []
+        borders = np.searchsorted(positions, places)
+        done = 0
+        with self._progress.timed(Phase.PREFILL):
+            for part in np.split(positions, borders):
+
+                def read(now: int, before: int = done) -> None:
+                    self.kept = int(target.read.sum())
+                    report(before + now)
+
+                if len(part):
+                    target.take_in(model.model, prompt.ids, part, model.step, read)
+                done += len(part)
+                if done in borders:
+                    target.mark_border()
+        self.kept = int(target.read.sum()) + 1  # with the prompt's last token, which decoding feeds
+
+    def _importance(self, prompt: Prompt) -> Importance:
+        tuning = self._ask.tuning
+        match tuning.scoring:
+            case Scoring.RANDOM:
+                return floors.by_lot(prompt.ids, tuning.chunk)
+            case Scoring.LEXICAL:
+                return floors.lexical(prompt.ids, prompt.question_start, tuning.chunk)
+        return self._score(prompt)
+
+    def _score(self, prompt: Prompt) -> Importance:
+        draft, held, progress = self._pair.draft, self._remembered.draft, self._progress
+        if draft is None or held is None:
+            raise ScoringError("no draft model is loaded")
+        new = len(prompt.ids) - held.shared(prompt.ids)
+        memory.check_fits(f"Scoring {new:,} tokens", draft.cache_size.bytes(new))
+        eligible = ~prompt.pinned
+        reading = progress.report(Phase.SCORE, len(prompt.ids))
+        begun, read = time.perf_counter(), 0.0
+        looking: Callable[[int], None] | None = None
+
+        def observed(observations: Observations, expected: int) -> None:
+            nonlocal looking, read
+            if looking is None:
+                read = time.perf_counter()
+                looking = progress.report(Phase.LOOKAHEAD, expected)
+            progress.emit(_importance_map(progress.turn, observations, expected, eligible))
+            looking(observations.observed)
+
+        try:
+            return score(
+                draft.model,
+                held,
+                prompt.ids,
+                prompt.question_start,
+                self._pair.target.tokenizer.eos_token_ids,
+                draft.step,
+                reading,
+                observed,
+                self._ask.tuning,
+            )
+        finally:
+            ended = time.perf_counter()
+            progress.add(Phase.SCORE, (read or ended) - begun)
+            progress.add(Phase.LOOKAHEAD, ended - (read or ended))
+
+
+def _importance_map(
+    turn: int, observations: Observations, expected: int, eligible: NDArray[np.bool_]
+) -> ImportanceMap:
+    importance = observations.importance * eligible
+    count = min(BUCKETS, len(importance))
+    borders = np.arange(count) * len(importance) // count
+    means = np.add.reduceat(importance, borders) / np.diff([*borders, len(importance)])
+    buckets = tuple((means / max(float(means.max()), 1e-12)).tolist())
+    return ImportanceMap(turn, buckets, observations.observed, expected)
+
+
+def _texts(prompt: Prompt, selection: Selection) -> Iterator[SpanText]:
+    """Where each kept span lies in its document's text."""
+    documents = [s for s in prompt.segments if s.document is not None and s.message is not None]
+    for number, span in enumerate(selection.spans):
+        for segment in documents:
+            start, end = max(span.start, segment.start), min(span.end, segment.end)
+            if start >= end or segment.message is None or segment.document is None:
+                continue
+            starts = prompt.offsets[segment.message, segment.document]
+            yield SpanText(
+                number,
+                segment.message,
+                segment.document,
+                int(starts[start - segment.start]),
+                int(starts[end - segment.start]),
+            )

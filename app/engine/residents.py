@@ -1,0 +1,164 @@
+"""The conversations whose caches are in memory, and what becomes of them between turns."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from app.engine import memory
+from app.engine.healing import Healing, is_sick
+from app.engine.loader import Pair
+from app.engine.messages import Event, Heal, Healed, Restored, Upkeep
+from app.engine.power import PowerProbe, SystemPower
+from app.engine.reading import Remembered
+from app.engine.snapshot import SnapshotError, Snapshots
+
+
+class Residents:
+    """Belongs to one loaded pair. All of it runs on the engine's thread."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        upkeep: Upkeep,
+        emit: Callable[[Event], None],
+        power: PowerProbe | None = None,
+    ) -> None:
+        self._pair, self._emit, self._upkeep = pair, emit, upkeep
+        self._power = power or SystemPower()
+        self._held: OrderedDict[str, Remembered] = OrderedDict()
+        """The one that was used last comes last."""
+        self._unsaved: set[str] = set()
+        self._healing: tuple[str, Healing] | None = None
+        self._saving: tuple[str, Iterator[None]] | None = None
+        self._snapshots = None
+        if upkeep.snapshots is not None:
+            identity = {"target": pair.target.fingerprint}
+            if pair.draft is not None:
+                identity["draft"] = pair.draft.fingerprint
+            self._snapshots = Snapshots(Path(upkeep.snapshots), upkeep.disk_budget, identity)
+
+    def recall(self, conversation: str | None, turn: int) -> Remembered:
+        """What was read of a conversation, in memory or on disk; of one without a name, nothing."""
+        if conversation is None:
+            return Remembered(self._pair)
+        self._healing = self._healing if self._is_healing(conversation) else None
+        self._saving = None
+        if conversation not in self._held:
+            self._held[conversation] = self._restored(conversation, turn)
+        self._held.move_to_end(conversation)
+        self._unsaved.add(conversation)
+        return self._held[conversation]
+
+    def drop(self, conversation: str | None, on_disk: bool = False) -> None:
+        """Forget what was read: it is of no use, or in a state that nobody knows."""
+        if conversation is None:
+            return
+        self._held.pop(conversation, None)
+        self._unsaved.discard(conversation)
+        if self._is_healing(conversation):
+            self._healing = None
+        self._saving = None
+        if on_disk and self._snapshots is not None:
+            self._snapshots.forget(conversation)
+
+    def drop_all(self) -> None:
+        for conversation in tuple(self._held):
+            self.drop(conversation)
+
+    def make_room(self) -> None:
+        """Keep to the budget: what was not used for longest goes to disk, or is forgotten. The one
+        in use stays."""
+        while len(self._held) > 1 and self._bytes() > self._upkeep.memory_budget:
+            oldest = next(iter(self._held))
+            self._save(oldest)
+            self.drop(oldest)
+
+    def step(self) -> bool:
+        """One step, of about half a second, of what can be done while nothing else is: heal the
+        last conversation, save what is not saved. False when there is nothing left to do."""
+        return self._heal() or self._save_on()
+
+    def close(self) -> None:
+        """Save what is not saved."""
+        for conversation in tuple(self._unsaved):
+            self._save(conversation)
+        self._held.clear()
+
+    # ------------------------------------------------------------------------------ inside
+
+    def _bytes(self) -> int:
+        return sum(remembered.nbytes for remembered in self._held.values())
+
+    def _restored(self, conversation: str, turn: int) -> Remembered:
+        def fresh() -> Remembered:
+            return Remembered(self._pair)
+
+        if self._snapshots is None:
+            return fresh()
+        try:
+            loaded = self._snapshots.load(conversation, fresh)
+        except SnapshotError as error:
+            reason = f"What was read before cannot be used ({error}), so it is read again."
+            self._emit(Restored(turn, 0, reason))
+            return fresh()
+        if loaded is None:
+            return fresh()
+        self._emit(Restored(turn, int(loaded.target.read.sum())))
+        return loaded
+
+    def _is_healing(self, conversation: str) -> bool:
+        return self._healing is not None and self._healing[0] == conversation
+
+    def _heal(self) -> bool:
+        if not self._held or self._upkeep.heal is Heal.NEVER:
+            return False
+        if self._upkeep.heal is Heal.PLUGGED and self._power.on_battery():
+            return False
+        conversation, remembered = next(reversed(self._held.items()))
+        if not is_sick(remembered) or self._pair.dense_only is not None:
+            return False
+        if not self._is_healing(conversation):
+            try:
+                self._healing = (conversation, Healing(self._pair.target, remembered))
+            except memory.NotEnoughMemory:
+                return False
+        assert self._healing is not None
+        healing = self._healing[1]
+        if healing.step():
+            self._healing = None
+            self._unsaved.add(conversation)
+        self._emit(Healed(conversation, healing.done, healing.total))
+        return True
+
+    def _save_on(self) -> bool:
+        """Write one more file of a snapshot."""
+        if self._snapshots is None:
+            return False
+        if self._saving is None:
+            conversation = next((c for c in self._unsaved if len(self._held[c].target)), None)
+            if conversation is None:
+                return False
+            saving = self._snapshots.save(conversation, self._held[conversation])
+            self._saving = (conversation, saving)
+        conversation, saving = self._saving
+        try:
+            next(saving)
+        except StopIteration:
+            self._saving = None
+            self._unsaved.discard(conversation)
+        except OSError:  # a full disk costs the snapshot, nothing else
+            self._saving = None
+            self._unsaved.discard(conversation)
+            self._snapshots.forget(conversation)
+        return True
+
+    def _save(self, conversation: str) -> None:
+        if self._snapshots is None or conversation not in self._unsaved:
+            return
+        self._saving = None
+        others, self._unsaved = self._unsaved - {conversation}, {conversation}
+        while self._save_on():
+            pass
+        self._unsaved = others

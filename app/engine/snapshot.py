@@ -1,0 +1,249 @@
+"""A conversation's caches on disk, so that a later start need not read again.
+
+One folder for each conversation: a file for each layer, in mlx-lm's own format, and a manifest that
+names them with their checksums. Files are written aside and synced, the manifest is renamed into
+place last; until then the older snapshot is the one that counts. A snapshot that does not fit, or
+cannot be trusted in every byte, is thrown away, and the tokens are read again.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
+
+from app.engine.caches import PositionedCache, PositionRuns, WindowedCache
+from app.engine.held import Border, Held, flat
+from app.engine.reading import Remembered
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+BLOCK = 1 << 24
+"""Bytes that are hashed at once."""
+
+
+class SnapshotError(ValueError):
+    """Why a snapshot cannot be used; a clause."""
+
+
+class Snapshots:
+    """The snapshots in `folder`, at most `budget` bytes of them; the least recently used go first.
+
+    `identity` names what the caches depend on: another one makes them worthless.
+    """
+
+    def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
+        self._folder, self._budget, self._identity = folder, budget, identity
+
+    def save(self, conversation: str, remembered: Remembered) -> Iterator[None]:
+        """Writes a snapshot; stops after every file, so that the caller may leave it there.
+        Raises OSError."""
+        folder = self._folder / _name(conversation)
+        folder.mkdir(parents=True, exist_ok=True)
+        generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
+        files: list[dict[str, Any]] = []
+        manifest: dict[str, Any] = {"format": FORMAT, "identity": self._identity}
+        for part, held in _parts(remembered):
+            if not len(held):
+                continue
+            manifest[part] = _described(held)
+            for index, layer in enumerate(_stored(held)):
+                path = folder / f"{generation}-{part}-{index}.safetensors"
+                save_prompt_cache(str(path), [layer])
+                _sync(path)
+                files.append({"name": path.name, "size": path.stat().st_size, "hash": _hash(path)})
+                yield
+        manifest["files"] = files
+        _write(folder / MANIFEST, json.dumps(manifest))
+        for path in folder.iterdir():
+            if path.name != MANIFEST and _generation(path) != generation:
+                path.unlink()
+        self._make_room(folder)
+
+    def load(self, conversation: str, fresh: Callable[[], Remembered]) -> Remembered | None:
+        """What a snapshot holds, in a `fresh()` one; None without a snapshot. Raises SnapshotError
+        when there is one that is of no use; it is gone then."""
+        folder = self._folder / _name(conversation)
+        if not (folder / MANIFEST).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        try:
+            loaded = self._read(folder, fresh())
+        except Exception as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, SnapshotError):
+                raise
+            # Whatever a damaged file makes json, numpy or MLX raise.
+            raise SnapshotError(f"it is damaged ({_one_line(error)})") from error
+        os.utime(folder / MANIFEST)
+        return loaded
+
+    def forget(self, conversation: str) -> None:
+        shutil.rmtree(self._folder / _name(conversation), ignore_errors=True)
+
+    def _read(self, folder: Path, remembered: Remembered) -> Remembered:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise SnapshotError("another version of specchat wrote it")
+        if manifest["identity"] != self._identity:
+            raise SnapshotError("it was made with other models")
+        names = []
+        for file in manifest["files"]:
+            path = folder / file["name"]
+            if not path.exists() or path.stat().st_size != file["size"]:
+                raise SnapshotError("a part of it is missing")
+            if _hash(path) != file["hash"]:
+                raise SnapshotError("a part of it is damaged")
+            names.append(file["name"])
+        for part, held in _parts(remembered):
+            files = [folder / name for name in names if f"-{part}-" in name]
+            if files:
+                stored = [load_prompt_cache(str(file))[0] for file in files]
+                mx.eval([c.state for c in stored])
+                _fill(held, manifest[part], stored)
+        return remembered
+
+    def _make_room(self, newest: Path) -> None:
+        """Delete what was not used for longest until the rest fits; the newest one stays."""
+        used = []
+        for folder in self._folder.iterdir():
+            manifest = folder / MANIFEST
+            size = sum(f.stat().st_size for f in folder.iterdir())
+            used.append((manifest.stat().st_mtime_ns if manifest.exists() else 0, size, folder))
+        total = sum(size for _, size, _ in used)
+        for _, size, folder in sorted(used):
+            if total <= self._budget:
+                return
+            if folder != newest:
+                shutil.rmtree(folder, ignore_errors=True)
+                total -= size
+
+
+def _parts(remembered: Remembered) -> Iterator[tuple[str, Held]]:
+    yield "target", remembered.target
+    if remembered.draft is not None:
+        yield "draft", remembered.draft
+
+
+def _described(held: Held) -> dict[str, Any]:
+    """What the manifest says of one model's caches besides their arrays."""
+    return {
+        "exact": held.exact,
+        "layers": [_layer(c) for c in flat(held.cache)],
+        "borders": [
+            {"position": b.position, "states": {str(i): _layer(c) for i, c in b.states.items()}}
+            for b in held.borders
+        ],
+    }
+
+
+def _layer(cache: Any) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": type(cache).__name__}
+    if isinstance(cache, PositionedCache):
+        described["runs"] = cache.positions.runs
+    if isinstance(cache, WindowedCache):
+        described |= {"retains": cache.retains, "lost": cache.lost}
+    return described
+
+
+def _stored(held: Held) -> Iterator[Any]:
+    """Stock caches: tokens, layers, then the borders' layers."""
+    tokens = ArraysCache(2)
+    tokens[0], tokens[1] = mx.array(held.ids), mx.array(held.read.astype(np.uint8))
+    yield tokens
+    for cache in flat(held.cache):
+        yield cache.inner if isinstance(cache, PositionedCache) else cache
+    for border in held.borders:
+        for cache in border.states.values():
+            yield cache.inner if isinstance(cache, PositionedCache) else cache
+
+
+def _fill(held: Held, described: dict[str, Any], stored: list[Any]) -> None:
+    """Fills an empty `held`. Raises SnapshotError when the parts do not agree."""
+    tokens, *rest = stored
+    layers, kinds = iter(rest), flat(held.cache)
+    for cache, about in zip(kinds, described["layers"], strict=True):
+        _fill_layer(cache, about, next(layers))
+    held.ids = np.array(tokens[0], dtype=np.int32)
+    held.read = np.array(tokens[1]).astype(bool)
+    held.exact = int(described["exact"])
+    for border in described["borders"]:
+        states = {int(index): _like(kinds[int(index)]) for index in border["states"]}
+        for state, about in zip(states.values(), border["states"].values(), strict=True):
+            _fill_layer(state, about, next(layers))
+        held.borders.append(Border(int(border["position"]), states))
+
+
+def _like(cache: Any) -> Any:
+    """An empty cache of the same kind."""
+    if isinstance(cache, WindowedCache):
+        return WindowedCache(cache.window)
+    if isinstance(cache, PositionedCache):
+        return PositionedCache()
+    return copy.copy(cache)
+
+
+def _fill_layer(cache: Any, about: dict[str, Any], stored: Any) -> None:
+    if type(cache).__name__ != about["kind"]:
+        raise SnapshotError("its layers are of other kinds")
+    if not isinstance(cache, PositionedCache):
+        cache.__dict__.update(stored.__dict__)
+        return
+    cache.inner = stored
+    cache.positions = PositionRuns((start, end) for start, end in about["runs"])
+    if isinstance(cache, WindowedCache):
+        cache.retains, cache.lost = bool(about["retains"]), int(about["lost"])
+
+
+def _name(conversation: str) -> str:
+    """A file name for any conversation's name."""
+    return hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _generation(path: Path) -> int:
+    number = path.name.partition("-")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _hash(path: Path) -> str:
+    """SHA-256 over the SHA-256 of every block; blocks are hashed side by side."""
+    size = path.stat().st_size
+
+    def block(start: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(start)
+            return hashlib.sha256(file.read(BLOCK)).digest()
+
+    with ThreadPoolExecutor() as pool:
+        digests = pool.map(block, range(0, size, BLOCK))
+        return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_suffix(".part")
+    aside.write_text(text, encoding="utf-8")
+    _sync(aside)
+    os.replace(aside, path)
+    _sync(path.parent)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

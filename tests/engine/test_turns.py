@@ -1,0 +1,269 @@
+"""Later turns equal what they must: after dense ones a dense pass over the whole conversation,
+after sparse ones a pass in which every token sees what had been read when it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.engine import seams
+from app.engine.loader import LoadedModel, Pair
+from app.engine.memory import CacheSize
+from app.engine.messages import Ask, Message, Mode, ModelInfo, Role, Segment, SegmentKind
+from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
+from app.engine.progress import Progress
+from app.engine.prompt import Prompt
+from app.engine.reading import Reader, Remembered
+from app.engine.snapshot import Snapshots
+from app.engine.tuning import Tuning
+from tests.engine.oracle import difference
+from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
+
+TOLERANCE = 1e-4
+DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
+CHUNK = 8
+FIRST, LATER = (3, 4, 11), (1, 4, 9, 15)
+"""Chunks of the document that the first and the second question need."""
+seams.install()
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {name: build(name) for name in ORACLE}
+
+
+def conversation() -> tuple[Prompt, NDArray[np.int32], Prompt]:
+    """A question about a document, its answer, and a second question."""
+    rng = np.random.default_rng(1)
+    end = DOCUMENT[1] + QUESTION
+    second = end + ANSWER + QUESTION
+    ids = rng.integers(0, VOCABULARY, second).astype(np.int32)
+
+    def prompt(total: int) -> Prompt:
+        kinds = [(SegmentKind.TEMPLATE, 0), (SegmentKind.DOCUMENT, DOCUMENT[0])]
+        kinds += [(SegmentKind.QUESTION, DOCUMENT[1]), (SegmentKind.GENERATION, end - 4)]
+        if total > end:
+            kinds[2:] = [(SegmentKind.TEMPLATE, DOCUMENT[1]), (SegmentKind.QUESTION, end + ANSWER)]
+            kinds.append((SegmentKind.GENERATION, total - 4))
+        ends = [*(start for _, start in kinds[1:]), total]
+        segments = tuple(Segment(k, s, e) for (k, s), e in zip(kinds, ends, strict=True))
+        return Prompt(ids[:total], segments, {})
+
+    return prompt(end), ids[end : end + ANSWER], prompt(second)
+
+
+def pair(model: Any) -> Pair:
+    info = ModelInfo("tiny", "", 0, 0, 0)
+    loaded = LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16))
+    return Pair(loaded, None, None, None)  # type: ignore[arg-type]
+
+
+class Chat:
+    """Two turns on one `Remembered`; `needed` chunks of the document are important."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.remembered = Remembered(pair(model))
+        self.reader: Reader | None = None
+
+    def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
+        """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
+        tuning = Tuning(chunk=CHUNK, carry=0.0)
+        chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
+        keep = len(needed or ()) / chunks
+        mode = Mode.FULL if needed is None else Mode.SPARSE
+        ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
+        progress = Progress(1, lambda event: None, lambda: False)
+        self.reader = Reader(pair(self.model), ask, self.remembered, progress)
+        if needed is None:
+            self.reader.densely(prompt)
+        else:
+            importance = np.zeros(len(prompt.ids), np.float32)
+            for chunk in needed:
+                importance[chunk_positions(chunk)] = 1
+            self.reader._importance = lambda _: importance  # type: ignore[method-assign]
+            self.reader.sparsely(prompt)
+        return self._feed(prompt.ids[-1:], prompt.ids)
+
+    def write(self, prompt: Prompt, answer: NDArray[np.int32]) -> None:
+        for token in answer:
+            self._feed(np.array([token]), np.append(self.remembered.target.ids, token))
+
+    def _feed(self, token: NDArray[np.int32], ids: NDArray[np.int32]) -> mx.array:
+        target = self.remembered.target
+        logits = feed(self.model, target.cache, token)[0, -1]
+        mx.eval(logits)
+        target.note(ids, np.arange(len(ids) - 1, len(ids), dtype=np.int32))
+        return logits
+
+
+def chunk_positions(chunk: int) -> NDArray[np.int32]:
+    return np.arange(chunk * CHUNK, (chunk + 1) * CHUNK, dtype=np.int32) + DOCUMENT[0]
+
+
+@contextmanager
+def keys_seen(seen: NDArray[np.bool_]) -> Iterator[None]:
+    """Inside, query i sees key j only where `seen[i, j]`."""
+    attention = mx.fast.scaled_dot_product_attention
+
+    def masked(q: mx.array, k: mx.array, v: mx.array, *, mask: Any = None, **kw: Any) -> mx.array:
+        if mask is None or isinstance(mask, str):
+            mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
+        return attention(q, k, v, mask=mask & mx.array(seen), **kw)
+
+    mx.fast.scaled_dot_product_attention = masked
+    try:
+        yield
+    finally:
+        mx.fast.scaled_dot_product_attention = attention
+
+
+def dense_logits(model: Any, ids: NDArray[np.int32]) -> mx.array:
+    logits = model(mx.array(ids)[None])[0, -1]
+    mx.eval(logits)
+    return logits
+
+
+def expected_after_recall(name: str, model: Any) -> mx.array:
+    """The second question's logits when only FIRST and then LATER chunks are read."""
+    first, _, second = conversation()
+    total, end = len(second.ids), len(first.ids)
+    turn = np.full(total, 9)  # when each token is read; 9 is never
+    turn[: DOCUMENT[0]] = turn[DOCUMENT[1] : end + ANSWER] = 1
+    turn[end + ANSWER :] = 2
+    for chunks, number in ((LATER, 2), (FIRST, 1)):
+        for chunk in chunks:
+            turn[chunk_positions(chunk)] = number
+    if name not in HYBRID:
+        seen = (turn[None] <= turn[:, None]) | np.eye(total, dtype=bool)
+        with keys_seen(seen):
+            return dense_logits(model, second.ids)
+    cache = sparse_cache(model)
+    for position in np.flatnonzero(turn < 9):
+        seek(cache, int(position))
+        logits = feed(model, cache, second.ids[position : position + 1])[0, -1]
+        mx.eval(logits)
+    return logits
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_after_a_dense_turn_the_second_equals_one_dense_pass(
+    name: str, models: dict[str, Any]
+) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, None)
+    chat.write(first, answer)
+    logits = chat.read(second, None)
+    assert chat.reader is not None
+    assert chat.reader.reused == len(first.ids) + ANSWER
+    assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
+    name: str, models: dict[str, Any]
+) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    logits = chat.read(second, LATER)
+    assert chat.reader is not None
+    assert chat.reader.recalled == len(set(LATER) - set(FIRST)) * CHUNK or name in HYBRID
+    assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[str, Any]) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    logits = chat.read(second, None)
+    assert chat.reader is not None
+    assert chat.reader.reused <= DOCUMENT[0]
+    assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
+    assert chat.remembered.target.exact == len(second.ids)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_oracle_notices_recalled_tokens_that_see_what_comes_after_them(
+    name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.engine.caches import PositionedCache
+
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    by_position = PositionedCache._mask
+
+    def by_order(self: Any, N: int, window: Any, return_array: bool, stored: Any) -> Any:
+        mask = by_position(self, N, window, True, stored)
+        old = mx.arange(len(stored) + N) < len(stored)
+        return mask | old[None]
+
+    monkeypatch.setattr(PositionedCache, "_mask", by_order)
+    logits = chat.read(second, LATER)
+    assert difference(logits, expected_after_recall(name, models[name])) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_another_second_question_keeps_the_common_part(name: str, models: dict[str, Any]) -> None:
+    """An edit: the turn before stays as it was read."""
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, None)
+    chat.write(first, answer)
+    chat.read(second, None)
+    edited = Prompt(second.ids.copy(), second.segments, {})
+    edited.ids[-QUESTION + 2 :] = edited.ids[-QUESTION + 2 :][::-1].copy()
+    logits = chat.read(edited, None)
+    assert chat.reader is not None
+    assert chat.reader.reused > DOCUMENT[1]
+    assert difference(logits, dense_logits(models[name], edited.ids)) < TOLERANCE
+
+
+def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, Any]) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models["llama"])
+    chat.remembered.start_plainly()
+    assert type(chat.remembered.target.cache[0]) is type(dense_cache(models["llama"])[0])
+    chat.read(first, None)
+    chat.write(first, answer)
+    chat.read(second, LATER)
+    assert chat.reader is not None
+    assert chat.reader.reused == 0
+
+
+@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("needed", [None, FIRST], ids=["dense", "sparse"])
+def test_a_snapshot_goes_on_as_memory_would(
+    name: str, needed: tuple[int, ...] | None, models: dict[str, Any], tmp_path: Path
+) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, needed)
+    chat.write(first, answer)
+    snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
+    for _ in snapshots.save("c", chat.remembered):
+        pass
+    loaded = snapshots.load("c", lambda: Remembered(pair(models[name])))
+    assert loaded is not None
+    assert loaded.nbytes
+    later = LATER if needed else None
+    expected = chat.read(second, later)
+    again = Chat(models[name])
+    again.remembered = loaded
+    assert difference(again.read(second, later), expected) == 0
+    assert again.reader is not None
+    assert chat.reader is not None
+    assert again.reader.reused == chat.reader.reused > 0
