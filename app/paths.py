@@ -19,6 +19,11 @@ def cache_path() -> Path:
     return platformdirs.user_cache_path(APP, appauthor=False)
 
 
+def snapshots_path() -> Path:
+    """What was read of each conversation, so that a later start need not read it again."""
+    return cache_path() / "snapshots"
+
+
 def config_path() -> Path:
     """The settings."""
     return platformdirs.user_config_path(APP, appauthor=False)

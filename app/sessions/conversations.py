@@ -29,6 +29,15 @@ def listed(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation,
     return tuple(_record(row) for row in rows)
 
 
+def last(connection: sqlite3.Connection) -> Conversation | None:
+    """The one that was used last, of those that are not in the trash."""
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at IS NULL"
+        " ORDER BY sequence DESC LIMIT 1"
+    ).fetchone()
+    return None if row is None else _record(row)
+
+
 def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
     row = connection.execute(f"SELECT {_COLUMNS} FROM conversations WHERE id = ?", (id,)).fetchone()
     if row is None:

@@ -115,6 +115,10 @@ class Store:
         """Pinned ones first, then the last used ones; or those in the trash."""
         return self._read(lambda c: conversations.listed(c, trashed))
 
+    def last(self) -> Conversation | None:
+        """The one that was used last, of those that are not in the trash."""
+        return self._read(conversations.last)
+
     def conversation(self, id: int) -> Conversation:
         return self._read(lambda c: conversations.conversation(c, id))
 
@@ -227,6 +231,7 @@ class Store:
 
     def search(self, words: str, limit: int = 50) -> tuple[Hit, ...]:
         """Messages with all these words, the last of which may be unfinished; the best first."""
+        messages.check_text(words)
         return self._read(lambda c: search(c, words, limit))
 
     # -- attachments
