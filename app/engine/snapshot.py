@@ -25,6 +25,7 @@ from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cach
 from app.engine.caches import PositionedCache, PositionRuns, WindowedCache
 from app.engine.held import Border, Held, flat
 from app.engine.reading import Remembered
+from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -48,7 +49,7 @@ class Snapshots:
     def save(self, conversation: str, remembered: Remembered) -> Iterator[None]:
         """Writes a snapshot; stops after every file, so that the caller may leave it there.
         Raises OSError."""
-        folder = self._folder / _name(conversation)
+        folder = snapshot_folder(self._folder, conversation)
         folder.mkdir(parents=True, exist_ok=True)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
         files: list[dict[str, Any]] = []
@@ -73,7 +74,7 @@ class Snapshots:
     def load(self, conversation: str, fresh: Callable[[], Remembered]) -> Remembered | None:
         """What a snapshot holds, in a `fresh()` one; None without a snapshot. Raises SnapshotError
         when there is one that is of no use; it is gone then."""
-        folder = self._folder / _name(conversation)
+        folder = snapshot_folder(self._folder, conversation)
         if not (folder / MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)
             return None
@@ -89,7 +90,7 @@ class Snapshots:
         return loaded
 
     def forget(self, conversation: str) -> None:
-        shutil.rmtree(self._folder / _name(conversation), ignore_errors=True)
+        remove_snapshot(self._folder, conversation)
 
     def _read(self, folder: Path, remembered: Remembered) -> Remembered:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -203,11 +204,6 @@ def _fill_layer(cache: Any, about: dict[str, Any], stored: Any) -> None:
     cache.positions = PositionRuns((start, end) for start, end in about["runs"])
     if isinstance(cache, WindowedCache):
         cache.retains, cache.lost = bool(about["retains"]), int(about["lost"])
-
-
-def _name(conversation: str) -> str:
-    """A file name for any conversation's name."""
-    return hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _generation(path: Path) -> int:
