@@ -80,7 +80,8 @@ class Turn:
     question: Question
     state: TurnState = TurnState.RUNNING
     text: str = ""
-    generated_ids: tuple[int, ...] = ()
+    generated_ids: tuple[int, ...] | None = ()
+    """None where they are not known for the model that is asked next."""
     ended: Ended | None = None
     failure: Failed | None = None
     replaces: Turn | None = None
@@ -105,17 +106,15 @@ class Turn:
         match event:
             case Token():
                 self.text += event.text
-                self.generated_ids += event.ids
+                self.generated_ids = (*(self.generated_ids or ()), *event.ids)
             case Finished():
                 cancelled = event.ended is Ended.CANCELLED
                 self.state = TurnState.STOPPED if cancelled else TurnState.DONE
                 self.text = event.text
                 self.generated_ids = event.generated_ids
                 self.ended = event.ended
-                if self.replaces is not None and self.state is TurnState.DONE:
-                    self.replaces.replaced = True
-                elif self.replaces is not None:
-                    self.replaced = True
+                if self.replaces is not None and self.replaces.counts:
+                    (self if cancelled else self.replaces).replaced = True
             case Failed():
                 self.state = TurnState.FAILED
                 self.failure = event
@@ -140,17 +139,19 @@ class Conversation:
         last = self.last
         return last if last is not None and last.state is TurnState.RUNNING else None
 
-    def begin(self, question: Question, replaces: Turn | None = None) -> tuple[Turn, Ask]:
-        """A new turn, perhaps instead of an earlier one, and the command that asks the engine."""
+    def before(self, turn: Turn) -> list[Turn]:
+        """The turns that the engine sees when it is asked `turn`."""
+        return [t for t in self.turns if t.counts and t is not turn and t is not turn.replaces]
+
+    def begin(
+        self, question: Question, replaces: Turn | None = None, number: int | None = None
+    ) -> tuple[Turn, Ask]:
+        """A new turn, perhaps instead of an earlier one, and the command that asks the engine.
+        Turns are counted from 1 unless a `number` is given."""
         if replaces is not None and not replaces.counts and replaces.replaces is not None:
             replaces = replaces.replaces  # the second try of one that did not get there
-        earlier = [
-            message
-            for turn in self.turns
-            if turn.counts and turn is not replaces
-            for message in turn.messages
-        ]
-        turn = Turn(len(self.turns) + 1, question, replaces=replaces)
+        turn = Turn(number or len(self.turns) + 1, question, replaces=replaces)
+        earlier = [message for before in self.before(turn) for message in before.messages]
         self.turns.append(turn)
         messages = (*earlier, question.message)
         return turn, Ask(turn.number, messages, question.mode, question.keep, self.sampling)

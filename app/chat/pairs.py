@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
 from app.engine.messages import Load
 from app.models.check import check_model
 from app.models.embedded import EMBEDDED
@@ -26,6 +30,40 @@ def pair(target: str = EMBEDDED, draft: str | None = None) -> Load:
         raise ModelError(difference.rstrip("."), "choose a draft of the target's own family")
     shown = (_shown(target), "its draft" if draft == target else _shown(draft))
     return Load(str(target_folder), str(draft_folder), shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Which models answered. Token ids are only worth something to the same `target_revision`."""
+
+    target: str
+    target_revision: str
+    draft: str | None = None
+    draft_revision: str | None = None
+
+
+def models(load: Load) -> Models:
+    """The models of a pair that was found and checked. Raises ModelError."""
+    target, draft = load.names
+    return Models(
+        target, _revision(load.target), draft, _revision(load.draft) if load.draft else None
+    )
+
+
+def _revision(path: str) -> str:
+    """A repository's commit; for any other folder a digest of its config and tokenizer."""
+    folder = Path(path)
+    if folder.parent.name == "snapshots":
+        return folder.name
+    digest = hashlib.sha256()
+    try:
+        for name in ("config.json", "tokenizer.json"):
+            digest.update((folder / name).read_bytes())
+    except OSError as error:
+        raise ModelError(
+            f"{path!r} cannot be read ({error.strerror})", "choose another model"
+        ) from error
+    return digest.hexdigest()[:40]
 
 
 def _shown(name: str) -> str:

@@ -16,6 +16,7 @@ from app.engine.messages import (
     Finished,
     Load,
     Loaded,
+    Upkeep,
 )
 from app.errors import UserError
 
@@ -27,10 +28,13 @@ class EngineError(UserError):
 class Session:
     """Use as a context manager: leaving it ends the engine thread."""
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: Engine | None = None, upkeep: Upkeep | None = None) -> None:
         self._engine = engine or MlxEngine()
         self._events: queue.Queue[Event] = queue.Queue()
         self._engine.listen(self._events.put)
+        self._saves = upkeep is not None and upkeep.snapshots is not None
+        if upkeep is not None:
+            self._engine.send(upkeep)
 
     def __enter__(self) -> Session:
         return self
@@ -38,7 +42,8 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._engine.send(Close())
         if kind is not KeyboardInterrupt:
-            self._engine.join(timeout=30)
+            # A step ends soon; writing a large snapshot may take its time.
+            self._engine.join(timeout=None if self._saves else 30)
 
     def load(self, command: Load) -> Loaded:
         """Load a pair. Raises EngineError."""
