@@ -6,14 +6,17 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from app.chat.conversation import Conversation, Question, check_sampling
-from app.chat.pairs import pair
+from app.chat.kept import ask as kept_ask
+from app.chat.pairs import models, pair
 from app.chat.session import EngineError, Session
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
+from app.cli.stored import find, opened_store
 from app.engine.messages import (
     DEFAULT_KEEP,
     Ask,
@@ -21,31 +24,66 @@ from app.engine.messages import (
     Event,
     Failed,
     Finished,
+    Heal,
+    Load,
     Mode,
     Sampling,
     Statistics,
+    Upkeep,
 )
+from app.errors import UserError
 from app.ingest.reader import read
+from app.paths import snapshots_path
+from app.sessions.store import Store
+from app.ui.sanitize import sanitize_line
+
+NEW = "new"
 
 
 def ask(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything that can be checked is checked before a model loads."""
-    command = _command(options)
-    models = pair(options.target, options.draft)
+    question, sampling = _question(options)
+    load = pair(options.target, options.draft)
+    if options.conversation is None:
+        command = Conversation(sampling).begin(question)[1]
+        with Session() as session:
+            return _answer(session, load, command, options, lambda event: None)
+    with opened_store() as store:
+        conversation = _conversation(store, options.conversation)
+        kept = kept_ask(store, conversation, question, models(load), sampling)
+        title = store.conversation(kept.conversation).title
+        sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
+        upkeep = Upkeep(Heal.NEVER, snapshots=str(snapshots_path()))
+        with Session(upkeep=upkeep) as session:
+            return _answer(session, load, kept.command, options, kept.apply)
+
+
+def _answer(
+    session: Session,
+    load: Load,
+    command: Ask,
+    options: argparse.Namespace,
+    keep: Callable[[Event], None],
+) -> int:
+    """Show what the engine says; `keep` takes it in first."""
     report = JsonLines() if options.json else Report(command, options.map)
-    with Session() as session:
-        report.show(session.load(models))
-        events = session.run(command)
-        with first_interrupt(lambda: session.cancel(command.turn)):
-            for event in events:
-                report.show(event)
+    try:
+        report.show(session.load(load))
+    except EngineError as error:
+        keep(Failed(command.turn, error.problem, error.advice))
+        raise
+    events = session.run(command)
+    with first_interrupt(lambda: session.cancel(command.turn)):
+        for event in events:
+            keep(event)
+            report.show(event)
     if isinstance(event, Failed):
         raise EngineError(event.problem, event.advice)
     cancelled = isinstance(event, Finished) and event.ended is Ended.CANCELLED
     return INTERRUPTED if cancelled else 0
 
 
-def _command(options: argparse.Namespace) -> Ask:
+def _question(options: argparse.Namespace) -> tuple[Question, Sampling]:
     mode, keep = Mode.AUTO, DEFAULT_KEEP
     if options.full:
         mode = Mode.FULL
@@ -57,9 +95,21 @@ def _command(options: argparse.Namespace) -> Ask:
     question.check()
     gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
     for skipped in gathered.skipped:
-        sys.stderr.write(f"Skipped {skipped.path}: {skipped.reason}\n")
-    question = dataclasses.replace(question, documents=gathered.documents)
-    return Conversation(sampling).begin(question)[1]
+        sys.stderr.write(sanitize_line(f"Skipped {skipped.path}: {skipped.reason}") + "\n")
+    return dataclasses.replace(question, documents=gathered.documents), sampling
+
+
+def _conversation(store: Store, name: str) -> int | None:
+    """The conversation to go on with; None for a new one. Raises UserError."""
+    if name == NEW:
+        return None
+    found = find(store, name)
+    if found.trashed_at is not None:
+        raise UserError(
+            f"Conversation {found.id} is in the trash",
+            f"`specchat conversations restore {found.id}` brings it back",
+        )
+    return found.id
 
 
 class JsonLines:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from app.engine.messages import DEFAULT_KEEP
 from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
+from app.ui.sanitize import sanitize
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -21,7 +22,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(options)
     except UserError as error:
-        sys.stderr.write(f"specchat: {error}\n")
+        # It may quote names that came from elsewhere.
+        sys.stderr.write(f"specchat: {sanitize(str(error))}\n")
         return BAD_INPUT
     except BrokenPipeError:
         # Whoever read our output has gone; Python must not complain about it at exit.
@@ -39,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     _models(top)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
+    _add_conversations(commands.add_parser("conversations", help="look after what was kept"))
     demo = commands.add_parser(
         "demo", help="ask the embedded pair about a real long file, both ways"
     )
@@ -50,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
         "overhead", help="what sparse reading costs beyond its two reads"
     )
     store = measures.add_parser("store", help="how long kept conversations keep one waiting")
-    for measure in (overhead, store):
+    turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
+    for measure in (overhead, store, turns):
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
@@ -84,6 +88,12 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     how.add_argument("--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP}")
     how.add_argument("--full", action="store_true", help="read everything")
     how.add_argument("--auto", action="store_true", help="let the planner choose (the default)")
+    ask.add_argument(
+        "--conversation",
+        metavar="ID",
+        help="keep question and answer: in the conversation of this number, the `last` one used,"
+        " or a `new` one",
+    )
     _models(ask)
     ask.add_argument("--max-tokens", type=int, default=512, metavar="N")
     ask.add_argument(
@@ -92,6 +102,45 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--seed", type=int, metavar="S")
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print what was read, as text")
+
+
+def _add_conversations(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Conversations are kept by the app and by `specchat ask --conversation`. ID is a number"
+        " from the list, or `last`. Without an action they are listed."
+    )
+    command.set_defaults(action="list", trash=False, json=False)
+    actions = command.add_subparsers(metavar="ACTION", title="actions")
+
+    def action(name: str, help: str, *, id: bool = True) -> argparse.ArgumentParser:
+        parser = actions.add_parser(name, help=help)
+        parser.set_defaults(action=name)
+        if id:
+            parser.add_argument("id", metavar="ID")
+        return parser
+
+    listing = action("list", "pinned ones first, then the last used ones", id=False)
+    listing.add_argument("--trash", action="store_true", help="those in the trash")
+    show = action("show", "print the questions and answers")
+    for parser in (listing, show):
+        parser.add_argument("--json", action="store_true", help="print it as JSON")
+    search = action("search", "find messages that hold all these words", id=False)
+    search.add_argument("words", nargs="+", metavar="WORD")
+    export = action("export", "write one to a file, or to standard output")
+    export.add_argument("-o", "--output", metavar="FILE")
+    export.add_argument(
+        "--format",
+        choices=("md", "json", "html"),
+        help="md and html to read, json to import; by FILE's ending, or md",
+    )
+    action("import", "read one that was exported as JSON", id=False).add_argument(
+        "file", metavar="FILE"
+    )
+    action("delete", "move one to the trash")
+    action("restore", "take one out of the trash")
+    action("rename", "give one another title").add_argument("title", metavar="TITLE")
+    pin = action("pin", "keep one at the top of the list")
+    pin.add_argument("--unpin", action="store_true", help="let it sink again")
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:
@@ -127,6 +176,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.cli.ask import ask
 
             return ask(options)
+        case "conversations":
+            from app.cli.conversations import conversations
+
+            return conversations(options)
         case "demo":
             from app.cli.demo import demo
 
@@ -139,6 +192,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.bench.store import store
 
             return store(options.runs, options.json, sys.stdout)
+        case "bench" if options.measure == "turns":
+            from app.bench.turns import turns
+
+            return turns(options.runs, options.json, sys.stdout)
         case "bench":
             from app.bench.overhead import overhead
 

@@ -16,6 +16,7 @@ from app.engine.messages import (
     Phase,
     PhaseProgress,
     Reading,
+    Restored,
     Selected,
     Statistics,
     Token,
@@ -28,7 +29,7 @@ class Report:
     """Shows the events of one turn. Progress appears only where standard error is a terminal."""
 
     def __init__(self, command: Ask, with_map: bool = False) -> None:
-        self._documents = command.messages[-1].documents
+        self._messages = command.messages
         self._with_map = with_map
         self._live = sys.stderr.isatty()
         self._progress_shown = False
@@ -43,6 +44,8 @@ class Report:
         match event:
             case Loaded() if event.dense_only and event.draft:
                 self._note(event.dense_only)
+            case Restored(reason=str(reason)):
+                self._note(reason)
             case PhaseProgress():
                 self._show_progress(event)
             case ImportanceMap():
@@ -112,8 +115,8 @@ class Report:
         lines = []
         for number, span in enumerate(selected.spans):
             text = ""
-            if (place := places.get(number)) and place.document < len(self._documents):
-                document = self._documents[place.document]
+            if place := places.get(number):
+                document = self._messages[place.message].documents[place.document]
                 text = f"{document.name}: {_excerpt(document.text[place.start : place.end])}"
             score = "" if span.score is None else f" {span.score:.1f}x"
             lines.append(
@@ -126,9 +129,11 @@ def figures(statistics: Statistics) -> str:
     """The last line: tokens, how many were read, TTFT by phase, decode rate, mode and why."""
     phases = ", ".join(f"{part.phase} {part.seconds:.2f}" for part in statistics.phases)
     how = "sparse" if statistics.reading is Reading.SPARSE else "full"
+    before = {"reused": statistics.reused_tokens, "recalled": statistics.recalled_tokens}
     parts = [
         f"read {statistics.read_fraction:.0%} · {statistics.kept_tokens:,} of"
         f" {statistics.prompt_tokens:,} tokens · {how}",
+        *(f"{name} {count:,}" for name, count in before.items() if count),
         f"first word {statistics.ttft:.2f} s ({phases})",
         f"{statistics.generated_tokens} tokens, {statistics.decode_rate:.0f} a second",
         f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",

@@ -1,0 +1,188 @@
+"""`specchat conversations`: what was kept, for a shell.
+
+What users, files and models wrote is not trusted: on a terminal its control characters are visible.
+Into a file or a pipe it goes as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import uuid4
+
+from app.cli.stored import find, none_yet, opened_store
+from app.engine.snapshot_folder import remove_snapshot
+from app.errors import UserError
+from app.paths import snapshots_path
+from app.sessions import export, importing
+from app.sessions.records import Conversation, Hit
+from app.sessions.store import TRASH_DAYS, Store
+from app.ui.sanitize import sanitize, sanitize_line
+
+FORMATS: dict[str, Callable[[Store, int, TextIO], None]] = {
+    "md": export.to_markdown,
+    "json": export.to_json,
+    "html": export.to_html,
+}
+
+
+def conversations(options: argparse.Namespace) -> int:
+    """Carry `options.action` out; returns the exit status. Raises UserError."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    with opened_store() as store:
+        ACTIONS[options.action](store, options)
+    return 0
+
+
+def _list(store: Store, options: argparse.Namespace) -> None:
+    found = store.conversations(options.trash)
+    if options.json:
+        return _say(_json([dataclasses.asdict(each) for each in found]))
+    if not found and options.trash:
+        raise UserError("The trash is empty", "`specchat conversations` lists the others")
+    if not found:
+        raise none_yet()
+    _say(*map(_line, found))
+
+
+def _line(conversation: Conversation) -> str:
+    pinned = "★" if conversation.pinned else " "
+    used = conversation.updated_at.astimezone()
+    return f"{conversation.id:>5} {pinned} {used:%Y-%m-%d %H:%M}  {_one_line(conversation.title)}"
+
+
+def _show(store: Store, options: argparse.Namespace) -> None:
+    found = find(store, options.id)
+    if options.json:
+        branch = [dataclasses.asdict(message) for message in store.branch(found.id)]
+        return _say(_json(dataclasses.asdict(found) | {"messages": branch}))
+    _write(store, found.id, "md")
+
+
+def _search(store: Store, options: argparse.Namespace) -> None:
+    words = " ".join(options.words)
+    hits = store.search(words)
+    if not hits:
+        raise UserError(f"Nothing was found for {words!r}", "try fewer or shorter words")
+    _say(*map(_hit_line, hits))
+
+
+def _hit_line(hit: Hit) -> str:
+    snippet = _one_line(" ".join(hit.snippet.split()))
+    return f"{hit.conversation:>5}  {_one_line(hit.title)} · {export.NAMES[hit.role]}: {snippet}"
+
+
+def _export(store: Store, options: argparse.Namespace) -> None:
+    found = find(store, options.id)
+    if options.output is None:
+        return _write(store, found.id, options.format or "md")
+    path = Path(options.output)
+    ending = path.suffix.removeprefix(".").lower()
+    form = options.format or (ending if ending in FORMATS else "md")
+    # Aside first: what lies there already stays until the export is complete.
+    aside = path.parent / f".{uuid4().hex}.part"
+    try:
+        with aside.open("x", encoding="utf-8", newline="\n") as out:
+            FORMATS[form](store, found.id, out)
+        os.replace(aside, path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{options.output!r} cannot be written ({getattr(error, 'strerror', error)})",
+            "choose another file",
+        ) from error
+    finally:
+        with suppress(OSError, ValueError):
+            aside.unlink(missing_ok=True)
+
+
+def _write(store: Store, conversation: int, form: str) -> None:
+    """To standard output."""
+    if not sys.stdout.isatty():
+        return FORMATS[form](store, conversation, sys.stdout)
+    text = io.StringIO()
+    FORMATS[form](store, conversation, text)
+    sys.stdout.write(sanitize(text.getvalue()))
+
+
+def _import(store: Store, options: argparse.Namespace) -> None:
+    try:
+        with open(options.file, encoding="utf-8") as source:
+            added = importing.from_json(store, source)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{options.file!r} cannot be read ({getattr(error, 'strerror', error)})",
+            "check its name and permissions",
+        ) from error
+    _say(f"Conversation {added.id} · {_one_line(added.title)}")
+
+
+def _delete(store: Store, options: argparse.Namespace) -> None:
+    found = find(store, options.id)
+    if found.trashed_at is not None:
+        raise UserError(
+            f"Conversation {found.id} is in the trash already",
+            f"`specchat conversations restore {found.id}` brings it back",
+        )
+    store.trash(found.id)
+    remove_snapshot(snapshots_path(), str(found.id))
+    _say(
+        f"Conversation {found.id} is in the trash, for {TRASH_DAYS:.0f} days."
+        f" `specchat conversations restore {found.id}` brings it back."
+    )
+
+
+def _restore(store: Store, options: argparse.Namespace) -> None:
+    found = find(store, options.id)
+    if found.trashed_at is None:
+        raise UserError(f"Conversation {found.id} is not in the trash", "nothing is to be done")
+    store.restore(found.id)
+    _say(f"Conversation {found.id} is back.")
+
+
+def _rename(store: Store, options: argparse.Namespace) -> None:
+    if not options.title.strip():
+        raise UserError("The title is empty", "give a word or two")
+    store.rename(find(store, options.id).id, options.title)
+
+
+def _pin(store: Store, options: argparse.Namespace) -> None:
+    store.pin(find(store, options.id).id, not options.unpin)
+
+
+ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
+    "list": _list,
+    "show": _show,
+    "search": _search,
+    "export": _export,
+    "import": _import,
+    "delete": _delete,
+    "restore": _restore,
+    "rename": _rename,
+    "pin": _pin,
+}
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def _one_line(text: str) -> str:
+    return sanitize_line(text) if sys.stdout.isatty() else " ".join(text.split())
+
+
+def _json(value: Any) -> str:
+    """In ASCII, so that nothing in it can reach a terminal."""
+    return json.dumps(value, default=_plain, indent=1)
+
+
+def _plain(value: datetime) -> str:
+    return value.isoformat()
