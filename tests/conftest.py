@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # These machines are noisy: how long an example takes says nothing.
 settings.register_profile("specchat", deadline=None)
 settings.load_profile("specchat")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, also for programs that the test starts: nothing of the user is touched."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return tmp_path

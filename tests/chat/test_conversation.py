@@ -64,6 +64,15 @@ def test_a_third_try_still_replaces_the_first() -> None:
     assert _texts(conversation) == ["one?", "best"]
 
 
+def test_half_an_answer_is_better_than_a_failure() -> None:
+    conversation = Conversation()
+    first, _ = conversation.begin(Question("one?"))
+    first.apply(Failed(first.number, "No memory", "close programs"))
+    again, _ = conversation.begin(Question("one?"), replaces=first)
+    _over(again, "half", Ended.CANCELLED)
+    assert _texts(conversation) == ["one?", "half"]
+
+
 @pytest.mark.parametrize("question", [Question(" \n"), Question("q", keep=2), Question("\udc80")])
 def test_what_cannot_be_asked(question: Question) -> None:
     with pytest.raises(QuestionError):

@@ -1,0 +1,200 @@
+"""`specchat ask --conversation`: what is kept, what is reused, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from app.engine.messages import Load
+from app.paths import data_path, snapshots_path
+from app.sessions.records import Message, State
+from app.sessions.store import Store
+from tests import tiny
+
+TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
+
+Ask = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("kept")
+    tiny.save(root / "target", "qwen3", 0)
+    tiny.save(root / "draft", "qwen3", 1)
+    (root / "text.txt").write_text(TEXT)
+    (root / "\x1b[31mred.txt").write_text("Red.")
+    unknown = tiny.save(root / "unknown") / "config.json"
+    unknown.write_text(json.dumps(json.loads(unknown.read_text()) | {"model_type": "nope"}))
+    return root
+
+
+@pytest.fixture
+def ask(room: Path, home: Path) -> Ask:
+    """The arguments of an `ask` of the tiny pair."""
+
+    def arguments(*more: str) -> list[str]:
+        pair = ["--target", str(room / "target"), "--draft", str(room / "draft")]
+        return ["ask", *pair, "--max-tokens", "4", *more]
+
+    return arguments
+
+
+def branch(id: int = 1) -> tuple[Message, ...]:
+    with Store(data_path()) as store:
+        return store.branch(id)
+
+
+def in_a_process(arguments: list[str]) -> str:
+    """What it wrote to standard error."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed.stderr
+
+
+@pytest.mark.parametrize("how", [["--full"], ["--keep", "0.2"]])
+def test_a_second_process_reuses_what_the_first_has_read(
+    room: Path, ask: Ask, how: list[str]
+) -> None:
+    file = ["-f", str(room / "text.txt")]
+    first = in_a_process(ask("--conversation", "new", *file, *how, "What does line 7 say?"))
+    assert first.startswith("Conversation 1 · What does line 7 say?\n")
+    assert "reused" not in first
+    second = in_a_process(ask("--conversation", "last", *how, "And line 90?"))
+    assert second.startswith("Conversation 1 · What does line 7 say?\n")
+    question, answer, _, follow_up = branch()
+    assert answer.run is not None
+    assert follow_up.run is not None
+    assert follow_up.run.reused_tokens == answer.run.kept_tokens + len(answer.token_ids or ())
+    assert f"reused {follow_up.run.reused_tokens:,}" in second
+    assert follow_up.run.prompt_tokens > len(TEXT)
+    assert [each.name for each in question.attachments] == ["text.txt"]
+
+
+def test_without_a_conversation_nothing_is_kept(home: Path, ask: Ask) -> None:
+    assert run(ask("What?")) == 0
+    assert [*home.iterdir()] == []
+
+
+def test_a_file_may_be_attached_to_a_later_question(
+    room: Path, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(ask("--conversation", "new", "-f", str(room / "text.txt"), "One?"))
+    capsys.readouterr()
+    red = str(room / "\x1b[31mred.txt")
+    assert run(ask("--conversation", "1", "-f", red, "--keep", "0.9", "--map", "Two?")) == 0
+    out = capsys.readouterr().out
+    assert "text.txt: " in out, "the map quotes documents of earlier messages"
+    assert "red.txt: Red." in out
+    assert [len(message.attachments) for message in branch()] == [1, 0, 1, 0]
+
+
+def test_a_snapshot_of_no_use_is_said_so_and_read_again(
+    room: Path, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(ask("--conversation", "new", "-f", str(room / "text.txt"), "One?"))
+    (manifest,) = snapshots_path().rglob("manifest.json")
+    manifest.write_text("{")
+    capsys.readouterr()
+    assert run(ask("--conversation", "last", "Two?")) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"What was read before cannot be used \(.+\), so it is read again\.\n", err)
+    assert "reused" not in err
+
+
+def test_other_conversations_are_not_touched(ask: Ask) -> None:
+    run(ask("--conversation", "new", "One?"))
+    run(ask("--conversation", "new", "Other?"))
+    run(ask("--conversation", "1", "Two?"))
+    assert [message.text for message in branch()[::2]] == ["One?", "Two?"]
+    assert [message.text for message in branch(2)[::2]] == ["Other?"]
+    run(ask("--conversation", "last", "Three?"))
+    assert len(branch(1)) == 6
+
+
+def test_ctrl_c_keeps_what_was_written(ask: Ask) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "app"),
+            *ask("--conversation", "new", "--max-tokens", "100000", "--json", "Go on."),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"Token"' in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    finished = json.loads(out.splitlines()[-1])
+    answer = branch()[1]
+    assert answer.state is State.STOPPED
+    assert answer.text == finished["text"]
+    assert answer.token_ids == tuple(finished["generated_ids"])
+    assert answer.run is not None
+
+
+def test_a_pair_that_does_not_load_is_on_the_record(room: Path, ask: Ask) -> None:
+    assert run(ask("--conversation", "new", "--target", str(room / "unknown"), "What?")) == 2
+    question, answer = branch()
+    assert question.text == "What?"
+    assert answer.state is State.FAILED
+    assert "could not be loaded" in str(answer.failure)
+
+
+REFUSALS = {
+    "no last one": (["--conversation", "last"], "no conversations yet"),
+    "no such one": (["--conversation", "7"], "no conversation '7'"),
+    "no number": (["--conversation", "\x1b[2J"], "no conversation"),
+    "no file": (["--conversation", "new", "-f", "nothing-here"], "nothing-here"),
+    "no model": (["--conversation", "new", "--target", "no/model"], "no/model"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_is_refused_is_not_kept(
+    ask: Ask, case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, expected = REFUSALS[case]
+    monkeypatch.setattr("app.chat.session.Session.load", _not_called)
+    assert run(ask(*arguments, "What?")) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert expected in err
+    assert "\x1b" not in err
+    with Store(data_path()) as store:
+        assert store.conversations() == ()
+
+
+def _not_called(session: object, command: Load) -> None:
+    raise AssertionError("refused only after a model was loaded")
+
+
+def test_one_in_the_trash_is_refused(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(data_path()) as store:
+        store.trash(store.create().id)
+    assert run(ask("--conversation", "1", "What?")) == 2
+    assert "conversations restore 1" in capsys.readouterr().err
+
+
+def test_beside_the_app_it_is_refused(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(data_path()) as store:
+        store.create()
+        assert run(ask("--conversation", "1", "What?")) == 2
+        assert "Another specchat has the conversations open" in capsys.readouterr().err

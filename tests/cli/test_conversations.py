@@ -1,0 +1,237 @@
+"""`specchat conversations`: what it prints, what it changes, its refusals."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.main import run
+from app.engine.snapshot_folder import snapshot_folder
+from app.paths import data_path, snapshots_path
+from app.sessions.records import Conversation, Role
+from app.sessions.store import Store
+from tests.sessions.samples import answered
+
+HOSTILE = "evil\x1b]0;title\x07\u202eright"
+
+Shell = Callable[..., str]
+
+
+@pytest.fixture
+def shell(home: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Runs `specchat conversations` with these arguments; returns its output."""
+
+    def act(*arguments: str) -> str:
+        status = run(["conversations", *arguments])
+        out, err = capsys.readouterr()
+        assert (status, err) == (0, "")
+        return out
+
+    return act
+
+
+def kept(*questions: str) -> None:
+    with Store(data_path()) as store:
+        for question in questions:
+            answered(store, question)
+
+
+def there(trashed: bool = False) -> list[Conversation]:
+    with Store(data_path()) as store:
+        return list(store.conversations(trashed))
+
+
+def test_they_are_listed_last_used_first(shell: Shell) -> None:
+    kept("Who pays?", "When?")
+    first, second = shell().splitlines()
+    assert first.split()[0] == "2"
+    assert first.endswith("When?")
+    assert second.endswith("Who pays?")
+    assert shell("list") == shell()
+
+
+def test_the_list_as_json(shell: Shell) -> None:
+    assert json.loads(shell("list", "--json")) == []
+    kept("Who pays?")
+    (plain,) = json.loads(shell("list", "--json"))
+    assert (plain["id"], plain["title"], plain["pinned"]) == (1, "Who pays?", False)
+
+
+def test_last_is_the_one_used_last_and_not_the_pinned_one(shell: Shell) -> None:
+    kept("Old?", "New?", "Trashed?")
+    shell("pin", "1")
+    shell("delete", "3")
+    assert shell().splitlines()[0].endswith("Old?")
+    assert "New?" in shell("show", "last")
+
+
+def test_one_is_shown_with_its_figures(shell: Shell) -> None:
+    kept("Who pays?")
+    out = shell("show", "1")
+    for part in ("# Who pays?", "contract.txt", "The tenant.", "read 25%"):
+        assert part in out
+    plain: dict[str, Any] = json.loads(shell("show", "1", "--json"))
+    assert [message["text"] for message in plain["messages"]] == ["Who pays?", "The tenant."]
+    assert plain["messages"][1]["token_ids"] == [1, 70_000, 2**32 - 1]
+
+
+def test_words_are_found(shell: Shell) -> None:
+    kept("Who pays?", "When?")
+    assert shell("search", "who", "pay").startswith("    1  Who pays? · You: ")
+    assert len(shell("search", "tenant").splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begins"),
+    [
+        (["-o", "{home}/x.md"], "# Who"),
+        (["-o", "{home}/x.json"], "{"),
+        (["-o", "{home}/x.HTML"], "<!DOCTYPE"),
+        (["-o", "{home}/x.txt"], "# Who"),
+        (["-o", "{home}/x.md", "--format", "html"], "<!DOCTYPE"),
+        (["--format", "json"], "{"),
+        ([], "# Who"),
+    ],
+)
+def test_exports(home: Path, shell: Shell, arguments: list[str], begins: str) -> None:
+    kept("Who pays?")
+    out = shell("export", "1", *(each.format(home=home) for each in arguments))
+    files = [*home.glob("x.*")]
+    text = files[0].read_text() if files else out
+    assert text.startswith(begins)
+    assert not files or out == ""
+    assert not [*home.glob(".*")]
+
+
+def test_an_export_that_fails_leaves_the_file_that_was_there(
+    home: Path, shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept("Who pays?")
+    for document in (data_path() / "attachments").rglob("*.gz"):
+        document.unlink()
+    (home / "x.json").write_text("before")
+    assert run(["conversations", "export", "1", "-o", str(home / "x.json")]) == 2
+    assert "contract.txt" in capsys.readouterr().err
+    assert (home / "x.json").read_text() == "before"
+    assert not [*home.glob(".*")]
+
+
+def test_what_was_exported_can_be_imported(home: Path, shell: Shell) -> None:
+    kept("Who pays?")
+    shell("export", "1", "-o", str(home / "x.json"))
+    assert shell("import", str(home / "x.json")) == "Conversation 2 · Who pays?\n"
+    assert shell("show", "2") == shell("show", "1")
+
+
+def test_deleted_restored_renamed_pinned(shell: Shell) -> None:
+    kept("Who pays?")
+    snapshots = [snapshot_folder(snapshots_path(), name) for name in ("1", "2")]
+    for snapshot in snapshots:
+        snapshot.mkdir(parents=True)
+        (snapshot / "manifest.json").touch()
+    said = shell("delete", "1")
+    assert [snapshot.exists() for snapshot in snapshots] == [False, True]
+    assert "conversations restore 1" in said
+    assert there() == []
+    assert shell("list", "--trash").endswith("Who pays?\n")
+    shell("restore", "1")
+    shell("rename", "1", "Contract review")
+    shell("pin", "1")
+    (found,) = there()
+    assert (found.title, found.pinned) == ("Contract review", True)
+    assert "★" in shell()
+    shell("pin", "1", "--unpin")
+    assert not there()[0].pinned
+
+
+REFUSALS = {
+    "no conversations": ([], "no conversations yet"),
+    "no last one": (["show", "last"], "no conversations yet"),
+    "empty trash": (["list", "--trash"], "trash is empty"),
+    "no such number": (["show", "99"], "no conversation '99'"),
+    "no number": (["delete", "one\x1b[2J"], "no conversation 'one"),
+    "huge number": (["pin", "9" * 30], "no conversation"),
+    "not in the trash": (["restore", "1"], "not in the trash"),
+    "empty title": (["rename", "1", " "], "title is empty"),
+    "title that is no UTF-8": (["rename", "1", "\udcff"], "not valid Unicode"),
+    "nothing found": (["search", "zebra"], "Nothing was found"),
+    "search that is no UTF-8": (["search", "\udcff"], "not valid Unicode"),
+    "file that is not there": (["import", "{home}/nothing"], "No such file"),
+    "folder": (["import", "{home}"], "directory"),
+    "name with a zero": (["import", "a\0b"], "null byte"),
+    "no export": (["import", "{home}/text"], "not a conversation"),
+    "binary": (["import", "{home}/binary"], "not a conversation"),
+    "nowhere to export": (["export", "1", "-o", "{home}/no/x.md"], "cannot be written"),
+    "export to a folder": (["export", "1", "-o", "{home}"], "cannot be written"),
+    "export to no name": (["export", "1", "-o", ""], "cannot be written"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_input_is_one_sentence_and_status_2(
+    home: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    arguments, expected = REFUSALS[case]
+    if "1" in arguments or "search" in arguments:
+        kept("Who pays?")
+    (home / "text").write_text("{}")
+    (home / "binary").write_bytes(b"\xff\xfe\x00")
+    assert run(["conversations", *(each.format(home=home) for each in arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert expected in err
+    assert err.startswith("specchat: ")
+    assert len(err.splitlines()) == 1
+    assert err.endswith(".\n")
+    assert "\x1b" not in err
+
+
+def test_in_the_trash_already(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    kept("Who pays?")
+    shell("delete", "1")
+    assert run(["conversations", "delete", "1"]) == 2
+    assert "in the trash already" in capsys.readouterr().err
+
+
+def test_beside_the_app_they_can_be_read_and_not_changed(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept("Who pays?")
+    with Store(data_path()):
+        assert "The tenant." in shell("show", "1")
+        assert run(["conversations", "delete", "1"]) == 2
+        assert "Another specchat" in capsys.readouterr().err
+    assert len(there()) == 1
+
+
+def test_on_a_terminal_nothing_from_a_text_reaches_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(data_path()) as store:
+        id = store.create(HOSTILE).id
+        document = store.attach(HOSTILE, io.BytesIO(b"x"))
+        store.add_message(id, Role.USER, HOSTILE, [document])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for arguments in (
+        ["list"],
+        ["list", "--json"],
+        ["show", "1"],
+        ["show", "1", "--json"],
+        ["search", "evil"],
+        *(["export", "1", "--format", form] for form in ("md", "json", "html")),
+    ):
+        out = shell(*arguments)
+        assert "evil" in out
+        assert not {"\x1b", "\x07", "\u202e"} & {*out}, arguments
+
+
+def test_into_a_pipe_a_text_goes_as_it_is(shell: Shell) -> None:
+    with Store(data_path()) as store:
+        store.add_message(store.create("x").id, Role.USER, HOSTILE)
+    assert HOSTILE in shell("show", "1")
