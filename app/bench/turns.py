@@ -65,8 +65,7 @@ def turns(runs: int, as_json: bool, out: TextIO) -> int:
     """Measure `runs` times and print medians; returns the exit status."""
     from app.bench.machine import machine
 
-    text = (assets_path() / "demo" / FILE).read_text(encoding="utf-8")
-    load, document = pair(), Document(FILE, text)
+    load, document = pair(), _document()
     measured: dict[str, list[Run]] = {name: [] for name in READINGS}
     for index in range(max(runs, 1) + 1):  # the first one warms up and is not counted
         for name, mode in READINGS.items():
@@ -75,6 +74,10 @@ def turns(runs: int, as_json: bool, out: TextIO) -> int:
     report = _json if as_json else _table
     out.write(report(measured, machine()))
     return 0
+
+
+def _document() -> Document:
+    return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
 
 
 def _run(load: Load, document: Document, mode: Mode) -> Run:

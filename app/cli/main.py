@@ -106,8 +106,8 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
 
 def _add_conversations(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Conversations are kept by the app and by `specchat ask --conversation`. ID is a number"
-        " from the list, or `last`. Without an action they are listed."
+        "Looks after what `specchat ask --conversation` has kept. ID is a number from the list, or"
+        " `last`. Without an action the conversations are listed."
     )
     command.set_defaults(action="list", trash=False, json=False)
     actions = command.add_subparsers(metavar="ACTION", title="actions")

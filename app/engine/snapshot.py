@@ -50,7 +50,9 @@ class Snapshots:
         """Writes a snapshot; stops after every file, so that the caller may leave it there.
         Raises OSError."""
         folder = snapshot_folder(self._folder, conversation)
-        folder.mkdir(parents=True, exist_ok=True)
+        # For this user alone: the tokens of private documents lie in it.
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
         files: list[dict[str, Any]] = []
         manifest: dict[str, Any] = {"format": FORMAT, "identity": self._identity}

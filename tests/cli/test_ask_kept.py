@@ -82,6 +82,7 @@ def test_a_second_process_reuses_what_the_first_has_read(
     assert f"reused {follow_up.run.reused_tokens:,}" in second
     assert follow_up.run.prompt_tokens > len(TEXT)
     assert [each.name for each in question.attachments] == ["text.txt"]
+    assert snapshots_path().stat().st_mode & 0o077 == 0, "nobody else reads what was read"
 
 
 def test_without_a_conversation_nothing_is_kept(home: Path, ask: Ask) -> None:
