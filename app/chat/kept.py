@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
 from app.chat.pairs import Models
@@ -41,17 +42,17 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The current branch before a turn, as it is kept and as turns, numbered by their answers'
-    ids."""
+    """The current branch before a turn: as messages, and as turns that are numbered by the ids of
+    their answers."""
 
     messages: tuple[records.Message, ...]
     so_far: Conversation
 
     def ids(self, turn: Turn) -> list[int]:
         """Of the messages that the engine sees before `turn`'s question, in their order."""
-        questions = {message.id: message.parent for message in self.messages}
-        pairs = ((questions[t.number], t.number) for t in self.so_far.before(turn))
-        return [id for pair in pairs for id in pair if id is not None]
+        questions = {answer.id: question.id for question, answer in pairwise(self.messages)}
+        answers = [before.number for before in self.so_far.before(turn)]
+        return [id for answer in answers for id in (questions[answer], answer)]
 
 
 class KeptTurn:
@@ -169,8 +170,8 @@ def ask(
     models: Models,
     sampling: Sampling,
 ) -> KeptTurn:
-    """Commit a question, to a new conversation without an id, and begin its answer. Raises
-    QuestionError or StoreError; nothing of the question is kept then."""
+    """Commit a question, to a new conversation without an id, and begin its answer. What cannot be
+    asked, or not with what was said before, is not kept: raises QuestionError or StoreError."""
     question.check()
     attachments = [_attach(store, document) for document in question.documents]
     branch = _branch(store, conversation, models, sampling)
