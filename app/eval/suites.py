@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -191,17 +191,6 @@ def make(
         count(text) + _around(task, count),
         task.before,
     )
-
-
-def items(
-    suite: Suite, n: int, length: int, seed: int, count: TokenCount, held_out: bool = False
-) -> Iterator[Item]:
-    """The first `n` items, without those that do not fit."""
-    for index in range(n):
-        try:
-            yield make(suite, index, length, seed, count, held_out)
-        except DoesNotFit:
-            continue
 
 
 def _around(task: Task, count: TokenCount) -> int:
