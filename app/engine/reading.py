@@ -197,6 +197,8 @@ class Reader:
                 self._ask.tuning,
             )
         finally:
+            if self._ask.conversation is None:
+                held.clear()  # no later turn will want it, and the target needs the room
             ended = time.perf_counter()
             progress.add(Phase.SCORE, (read or ended) - begun)
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))
