@@ -15,7 +15,16 @@ from app.engine.tuning import Scoring
 from app.errors import UserError
 from app.eval import results, run
 from app.eval.ledger import DENSE, Ledger, Record, Way
-from app.eval.run import FolderTokens, Outcome, Runner, Settings, Status, results_name, slots
+from app.eval.run import (
+    TUNING,
+    FolderTokens,
+    Outcome,
+    Runner,
+    Settings,
+    Status,
+    results_name,
+    slots,
+)
 from app.models.embedded import draft_path, target_path
 from tests.eval.reader import Reader
 
@@ -317,27 +326,39 @@ def _copy(folder: Path, to: Path) -> Path:
     return to
 
 
-def test_results_are_apart_by_pair_tuning_seed_and_wording(tmp_path: Path) -> None:
+def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
     target = _copy(target_path(), tmp_path / "target")
     load = Load(str(target), str(draft_path()))
     name = results_name(load, SETTINGS)
     assert name == results_name(Load(str(target_path()), str(draft_path())), SETTINGS)
     free = [
         replace(SETTINGS, suites=("quote",), lengths=(2048,), keeps=(0.5,), n=7, auto=True),
-        replace(SETTINGS, tuning=replace(SETTINGS.tuning, scoring=Scoring.RANDOM)),
+        replace(SETTINGS, tunings=(replace(TUNING, chunk=16),)),
     ]
     assert {results_name(load, settings) for settings in free} == {name}
     others = [
         replace(SETTINGS, seed=1),
         replace(SETTINGS, held_out=True),
-        replace(SETTINGS, tuning=replace(SETTINGS.tuning, chunk=16)),
     ]
     names = {results_name(load, settings) for settings in others}
     config = target / "config.json"
     config.write_text(config.read_text() + " ")
     names.add(results_name(load, SETTINGS))
     names.add(results_name(Load(str(target_path())), SETTINGS))
-    assert len(names - {name}) == 5
+    assert len(names - {name}) == 4
+
+
+def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
+    both, random = Scoring.BOTH, Scoring.RANDOM
+    tunings = (TUNING, replace(TUNING, chunk=16, pool=1))
+    settings = replace(SETTINGS, keeps=(0.2,), scorings=(both, random), tunings=tunings)
+    assert [way.scoring for way in settings.ways("quote")[1:]] == [
+        "both",
+        "both pool=1 chunk=16",
+        "random",
+        "random pool=1 chunk=16",
+    ]
+    assert settings.tuned["random pool=1 chunk=16"] == replace(tunings[1], scoring=random)
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
