@@ -41,7 +41,7 @@ from app.eval.run import (
     Tokens,
     results_name,
 )
-from app.eval.suites import DEFAULT, GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
+from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.ingest.reader import read
 from app.models.embedded import EMBEDDED
 from app.ui.sanitize import sanitize
@@ -170,7 +170,12 @@ def _suites(names: Sequence[str]) -> tuple[str, ...]:
             known = ", ".join([*GROUPS, *SUITES])
             raise UserError(f"There is no suite {name!r}", f"choose from {known}")
         chosen.update(GROUPS.get(name, (name,)))
-    return tuple(name for name in (*DEFAULT, PERPLEXITY) if name in chosen)
+    return tuple(name for name in SUITES if name in chosen)
+
+
+class YesNo(StrEnum):
+    YES = "yes"
+    NO = "no"
 
 
 T = TypeVar("T")
@@ -238,6 +243,8 @@ def _tuned(name: str, text: str, default: object) -> object:
     """The value of a tuning's field, of its default's kind."""
     if isinstance(default, StrEnum):
         return _choice(text, type(default), name)
+    if isinstance(default, bool):
+        return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
         return _fraction(text, name)
     value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)

@@ -26,8 +26,10 @@ from app.engine.messages import (
     Finished,
     ImportanceMap,
     Load,
+    Message,
     Mode,
     Planned,
+    Role,
     Sampling,
 )
 from app.engine.tuning import Scoring, Tuning
@@ -183,6 +185,8 @@ class Runner:
         self._session, self._settings, self._ledger = session, settings, ledger
         self._tokens, self._context = tokens, context
         self._tuned = settings.tuned
+        self._chats: dict[tuple[str, Way], list[Message]] = {}
+        """What was said so far in every chat under way."""
         self._turn = 0
         self._stopped = False
         self._code = code_digest()
@@ -279,11 +283,33 @@ class Runner:
 
     def _measured(self, item: Item, way: Way) -> Record | None:
         """Ask the engine; None when it was cancelled."""
+        if item.chat is None:
+            return self._asked(item, way, item.messages)[0]
+        if all(chat != item.chat for chat, _ in self._chats):
+            self._chats.clear()
+        said = self._chats.setdefault((item.chat, way), [])
+        questions = [question for question, _ in item.before]
+        record = None
+        for question in [*questions, item.question][len(said) // 2 :]:
+            documents = () if said else (item.document,)
+            said.append(Message(Role.USER, question, documents))
+            record, finished = self._asked(item, way, tuple(said))
+            if finished is None:
+                del self._chats[item.chat, way]
+                return record
+            ids = finished.generated_ids
+            said.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
+        return record
+
+    def _asked(
+        self, item: Item, way: Way, messages: tuple[Message, ...]
+    ) -> tuple[Record | None, Finished | None]:
+        """One turn: nothing when it was cancelled, no `Finished` when it failed."""
         self._turn += 1
         guard: str | None = None
         buckets: tuple[float, ...] | None = None
         event: Event | None = None
-        for event in self._session.run(self._ask(item, way)):
+        for event in self._session.run(self._ask(item, way, messages)):
             if self._stopped:
                 self._session.cancel(self._turn)  # once more: the first may have come too early
             if isinstance(event, Planned):
@@ -304,19 +330,28 @@ class Runner:
             spread=None if buckets is None else round(evenness(buckets), 4),
         )
         if isinstance(event, Failed):
-            return None if self._stopped else replace(empty, failed=event.sentence)
+            return None if self._stopped else replace(empty, failed=event.sentence), None
         assert isinstance(event, Finished), "a turn ends with one of the two"
         if event.ended is Ended.CANCELLED or event.statistics is None:
-            return None
-        return _judged(empty, item, event)
+            return None, None
+        return _judged(empty, item, event), event
 
-    def _ask(self, item: Item, way: Way) -> Ask:
+    def _ask(self, item: Item, way: Way, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(
             max_tokens=2 * self._tokens.count(item.answer) + ANSWER_ROOM,
             seed=zlib.crc32(item.id.encode()),
         )
         tuning = self._tuned.get(way.scoring, TUNING)
-        return Ask(self._turn, item.messages, way.mode, way.keep, sampling, tuning, item.forced)
+        return Ask(
+            self._turn,
+            messages,
+            way.mode,
+            way.keep,
+            sampling,
+            tuning,
+            item.forced,
+            None if item.chat is None else f"{item.chat}/{way}",
+        )
 
 
 def _judged(record: Record, item: Item, event: Finished) -> Record:

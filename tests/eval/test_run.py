@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -376,3 +377,35 @@ def test_a_record_is_on_disk_before_the_next_run(file: Path) -> None:
     measure(file, reader=Reader(on_ask=look))
     assert lines == list(range(24))
     assert Record(**json.loads(file.read_bytes().splitlines()[0])).mode == "full"
+
+
+# -------------------------------------------------------------------------------------- chats
+
+CHAT = Settings(("recall",), (1024,), (0.2,), (Scoring.BOTH,), n=4)
+
+
+def test_the_turns_of_a_chat_are_really_asked_one_after_the_other(file: Path) -> None:
+    outcome, asks = measure(file, CHAT)
+    dense, sparse = ([a for a in asks if a.mode is mode] for mode in (Mode.FULL, Mode.SPARSE))
+    assert [len(ask.messages) for ask in dense] == [1, 3, 5, 7, 9]
+    assert [len(ask.messages) for ask in sparse] == [1, 3, 5, 7, 9]
+    for own in (dense, sparse):
+        assert len({ask.conversation for ask in own}) == 1
+        for before, after in pairwise(own):
+            assert after.messages[: len(before.messages)] == before.messages
+        assert len({ask.messages[-1].text for ask in own}) == 5
+    assert dense[0].conversation != sparse[0].conversation
+    assert [r.case for r in outcome.records if r.mode == "full"] == [f"turn {t}" for t in "2345"]
+
+
+def test_a_chat_goes_on_where_it_was_stopped(file: Path) -> None:
+    first, _ = measure(file, replace(CHAT, n=2))
+    both, asks = measure(file, CHAT)
+    assert both.records[: len(first.records)] == first.records
+    assert [len(ask.messages) for ask in asks if ask.mode is Mode.FULL] == [1, 3, 5, 7, 9]
+    assert len(both.records) == 8
+
+
+def test_an_item_that_is_no_chat_leaves_nothing_for_the_next(file: Path) -> None:
+    _, asks = measure(file)
+    assert {ask.conversation for ask in asks} == {None}
