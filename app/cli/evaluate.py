@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from app import paths
 from app.chat.pairs import pair
@@ -39,7 +41,7 @@ from app.eval.run import (
     Tokens,
     results_name,
 )
-from app.eval.suites import DEFAULT, GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
+from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.ingest.reader import read
 from app.models.embedded import EMBEDDED
 from app.ui.sanitize import sanitize
@@ -141,7 +143,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     scorings = _listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
-    tuning = _tuning(options.tune)
+    tunings = _tunings(options.tune)
     gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
     for skipped in gathered.skipped:
         sys.stderr.write(sanitize(f"Skipped {skipped.path}: {skipped.reason}") + "\n")
@@ -156,7 +158,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         seed,
         options.held_out,
         options.auto,
-        tuning,
+        tunings,
         files,
     )
 
@@ -168,7 +170,12 @@ def _suites(names: Sequence[str]) -> tuple[str, ...]:
             known = ", ".join([*GROUPS, *SUITES])
             raise UserError(f"There is no suite {name!r}", f"choose from {known}")
         chosen.update(GROUPS.get(name, (name,)))
-    return tuple(name for name in (*DEFAULT, PERPLEXITY) if name in chosen)
+    return tuple(name for name in SUITES if name in chosen)
+
+
+class YesNo(StrEnum):
+    YES = "yes"
+    NO = "no"
 
 
 T = TypeVar("T")
@@ -215,10 +222,11 @@ def _choice(text: str, kind: type[E], what: str) -> E:
     return kind(text)
 
 
-def _tuning(pairs: Sequence[str]) -> Tuning:
+def _tunings(pairs: Sequence[str]) -> tuple[Tuning, ...]:
+    """Every combination of the values given."""
     known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
     del known["scoring"]
-    values: dict[str, Any] = {}
+    values: dict[str, tuple[object, ...]] = {}
     for text in pairs:
         name, separator, value = text.partition("=")
         if name == "scoring":
@@ -226,14 +234,17 @@ def _tuning(pairs: Sequence[str]) -> Tuning:
         if name not in known or not separator:
             names = ", ".join(known)
             raise UserError(f"There is no tuning {text!r}", f"give NAME=VALUE, NAME from {names}")
-        values[name] = _tuned(name, value, known[name])
-    return replace(TUNING, **values)
+        values[name] = _listed(value, partial(_tuned, name, default=known[name]))
+    combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    return tuple(replace(TUNING, **chosen) for chosen in combined)  # type: ignore[arg-type]
 
 
 def _tuned(name: str, text: str, default: object) -> object:
     """The value of a tuning's field, of its default's kind."""
     if isinstance(default, StrEnum):
         return _choice(text, type(default), name)
+    if isinstance(default, bool):
+        return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
         return _fraction(text, name)
     value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)

@@ -162,7 +162,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     say("--seed", default="0", help="another seed makes other items (default %(default)s)")
     say("--held-out", action="store_true", help="ask in wordings that were never trained on")
     say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
-    say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16{again}")
+    say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16,32{again}")
     files = f"a text for the perplexity suite{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write settings, figures and every run as JSON")

@@ -119,6 +119,8 @@ class Reader:
             selection, event = scored.selected(ask.keep)
             self._progress.emit(event)
         wanted = selection.positions[:-1]
+        if not ask.tuning.recall:
+            wanted = wanted[wanted >= start]
         missing = target.missing(wanted)
         if len(missing) and missing[0] < start and not target.inserts(int(missing[0])):
             # Recurrent layers cannot take in what stands before what they have seen.
@@ -197,6 +199,8 @@ class Reader:
                 self._ask.tuning,
             )
         finally:
+            if self._ask.conversation is None:
+                held.clear()  # no later turn will want it, and the target needs the room
             ended = time.perf_counter()
             progress.add(Phase.SCORE, (read or ended) - begun)
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))

@@ -67,7 +67,7 @@ class Snapshots:
                 files.append({"name": path.name, "size": path.stat().st_size, "hash": _hash(path)})
                 yield
         manifest["files"] = files
-        _write(folder / MANIFEST, json.dumps(manifest))
+        _write(folder / MANIFEST, sealed(manifest))
         for path in folder.iterdir():
             if path.name != MANIFEST and _generation(path) != generation:
                 path.unlink()
@@ -95,7 +95,10 @@ class Snapshots:
         remove_snapshot(self._folder, conversation)
 
     def _read(self, folder: Path, remembered: Remembered) -> Remembered:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        seal, _, text = (folder / MANIFEST).read_text(encoding="utf-8").partition("\n")
+        manifest = json.loads(text)
+        if sealed(manifest).partition("\n")[0] != seal:
+            raise SnapshotError("its list of contents is damaged")
         if manifest["format"] != FORMAT:
             raise SnapshotError("another version of specchat wrote it")
         if manifest["identity"] != self._identity:
@@ -130,6 +133,12 @@ class Snapshots:
             if folder != newest:
                 shutil.rmtree(folder, ignore_errors=True)
                 total -= size
+
+
+def sealed(manifest: dict[str, Any]) -> str:
+    """What is written of a manifest: its checksum, and itself."""
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
 
 
 def _parts(remembered: Remembered) -> Iterator[tuple[str, Held]]:

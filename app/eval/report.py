@@ -13,7 +13,7 @@ from app.engine.messages import Ended, Mode, Reading
 from app.eval import results
 from app.eval.ledger import Record
 from app.eval.results import Cell, Guard, Interval, Perplexity
-from app.eval.run import Settings
+from app.eval.run import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
 
 COLUMNS = 80
@@ -113,9 +113,8 @@ def table(study: Study) -> str:
 
 
 def _groups(cells: Iterable[Cell]) -> list[tuple[int, str]]:
-    order = results.SCORING_ORDER
     groups = {(cell.length, cell.scoring) for cell in cells}
-    return sorted(groups, key=lambda group: (group[0], [str(s) for s in order].index(group[1])))
+    return sorted(groups, key=lambda group: (group[0], results.scoring_place(group[1])))
 
 
 def _row(cell: Cell) -> str:
@@ -193,13 +192,15 @@ def markdown(study: Study, figure: str) -> str:
 
 def _about(study: Study) -> str:
     settings = study.settings
-    tuning = asdict(settings.tuning)
+    tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else TUNING)
     del tuning["scoring"]
     held_out = "wordings that were never trained on" if settings.held_out else "trained wordings"
     lines = [
         f"specchat {study.version}; {_plain(study.machine)}.",
         f"{settings.n} items a suite and length, seed {settings.seed}, {held_out}, greedy.",
-        "Tuning: " + ", ".join(f"{name} {value}" for name, value in tuning.items()) + ".",
+        "Tuning, where no other is named: "
+        + ", ".join(f"{name} {value}" for name, value in tuning.items())
+        + ".",
         "Lost: right when read in full and wrong when read sparsely; gained: the other way round."
         " Intervals are Wilson's at 95 %. Read: mean share of the prompt that the target read."
         " Faster: median of the time to the first token, dense over sparse.",
@@ -296,7 +297,7 @@ def as_json(study: Study) -> str:
     """Settings, machine, cells and records."""
     settings: dict[str, Any] = {f.name: getattr(study.settings, f.name) for f in fields(Settings)}
     settings["files"] = [document.name for document in study.settings.files]
-    settings["tuning"] = asdict(study.settings.tuning)
+    settings["tunings"] = [asdict(tuning) for tuning in study.settings.tunings]
     content = {
         "specchat": study.version,
         "command": study.command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
@@ -137,14 +138,21 @@ def cells(records: Iterable[Record], by_case: bool = False) -> tuple[Cell, ...]:
     return tuple(sorted(found, key=_place))
 
 
-def _place(cell: Cell) -> tuple[int, int, int, int, float]:
+def scoring_place(name: str) -> tuple[int, list[tuple[float, str]]]:
+    """The order of scorings, and of their tunings, numbers by size."""
+    scoring, *values = re.split(r"[ =]", name)
+    numbers = [float(v) if re.fullmatch(r"[\d.]+", v) else 0.0 for v in values]
+    return SCORING_ORDER.index(Scoring(scoring)), list(zip(numbers, values, strict=True))
+
+
+def _place(cell: Cell) -> tuple[Any, ...]:
     """Suites, their cases and scorings in the order they are defined in."""
     cases = [case.name for case in SUITES[cell.suite].cases]
     return (
         SUITE_ORDER.index(cell.suite),
         cases.index(cell.case) if cell.case in cases else -1,
         cell.length,
-        SCORING_ORDER.index(Scoring(cell.scoring)),
+        scoring_place(cell.scoring),
         cell.keep,
     )
 
@@ -185,12 +193,8 @@ def perplexities(records: Iterable[Record]) -> tuple[Perplexity, ...]:
         if sparse.suite == PERPLEXITY:
             key = (sparse.length, sparse.scoring, sparse.keep)
             groups.setdefault(key, []).append((dense, sparse))
-    return tuple(_perplexity(*key, groups[key]) for key in sorted(groups, key=_perplexity_place))
-
-
-def _perplexity_place(key: tuple[int, str, float]) -> tuple[int, int, float]:
-    length, scoring, keep = key
-    return length, SCORING_ORDER.index(Scoring(scoring)), keep
+    order = sorted(groups, key=lambda key: (key[0], scoring_place(key[1]), key[2]))
+    return tuple(_perplexity(*key, groups[key]) for key in order)
 
 
 def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -> Perplexity:

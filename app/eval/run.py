@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -26,8 +26,10 @@ from app.engine.messages import (
     Finished,
     ImportanceMap,
     Load,
+    Message,
     Mode,
     Planned,
+    Role,
     Sampling,
 )
 from app.engine.tuning import Scoring, Tuning
@@ -46,8 +48,8 @@ SPARSE_OVERHEAD = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is measured. `tuning` holds everything but the scoring; `files` are the perplexity
-    suite's."""
+    """What is measured: every scoring with each of `tunings`, which hold everything else. `files`
+    are the perplexity suite's."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -57,15 +59,28 @@ class Settings:
     seed: int = 0
     held_out: bool = False
     auto: bool = False
-    tuning: Tuning = TUNING
+    tunings: tuple[Tuning, ...] = (TUNING,)
     files: tuple[Document, ...] = ()
 
     def ways(self, suite: str) -> tuple[Way, ...]:
         """How each item of a suite is read; dense first, the others are compared with it."""
-        sparse = [Way(Mode.SPARSE, k, str(s)) for s in self.scorings for k in self.keeps]
+        sparse = [Way(Mode.SPARSE, keep, name) for name in self.tuned for keep in self.keeps]
         if self.auto and suite != PERPLEXITY:
-            sparse.append(Way(Mode.AUTO, DEFAULT_KEEP, str(TUNING.scoring)))
+            sparse.append(Way(Mode.AUTO, DEFAULT_KEEP, tuning_name(TUNING)))
         return (DENSE, *sparse)
+
+    @property
+    def tuned(self) -> dict[str, Tuning]:
+        """Every tuning by its name, in the order of measuring."""
+        every = [replace(t, scoring=s) for s in self.scorings for t in self.tunings]
+        return {tuning_name(tuning): tuning for tuning in every}
+
+
+def tuning_name(tuning: Tuning) -> str:
+    """The scoring, and what differs from the defaults: `both`, `both pool=7`."""
+    others = [f.name for f in fields(Tuning) if f.name != "scoring"]
+    differing = [n for n in others if getattr(tuning, n) != getattr(TUNING, n)]
+    return " ".join([str(tuning.scoring), *(f"{n}={getattr(tuning, n)}" for n in differing)])
 
 
 class Tokens(Protocol):
@@ -127,9 +142,8 @@ def slots(settings: Settings) -> Iterator[Slot]:
 
 
 def results_name(load: Load, settings: Settings) -> str:
-    """The name of the file that runs of this pair, tuning, seed and version are kept in."""
-    tuning = asdict(settings.tuning) | {"scoring": ""}
-    parts = [pair_digest(load), tuning, settings.seed, settings.held_out, version("specchat")]
+    """The name of the file that runs of this pair, seed and version are kept in."""
+    parts = [pair_digest(load), settings.seed, settings.held_out, version("specchat")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24] + ".jsonl"
 
 
@@ -170,6 +184,9 @@ class Runner:
     ) -> None:
         self._session, self._settings, self._ledger = session, settings, ledger
         self._tokens, self._context = tokens, context
+        self._tuned = settings.tuned
+        self._chats: dict[tuple[str, Way], list[Message]] = {}
+        """What was said so far in every chat under way."""
         self._turn = 0
         self._stopped = False
         self._code = code_digest()
@@ -266,11 +283,33 @@ class Runner:
 
     def _measured(self, item: Item, way: Way) -> Record | None:
         """Ask the engine; None when it was cancelled."""
+        if item.chat is None:
+            return self._asked(item, way, item.messages)[0]
+        if all(chat != item.chat for chat, _ in self._chats):
+            self._chats.clear()
+        said = self._chats.setdefault((item.chat, way), [])
+        questions = [question for question, _ in item.before]
+        record = None
+        for question in [*questions, item.question][len(said) // 2 :]:
+            documents = () if said else (item.document,)
+            said.append(Message(Role.USER, question, documents))
+            record, finished = self._asked(item, way, tuple(said))
+            if finished is None:
+                del self._chats[item.chat, way]
+                return record
+            ids = finished.generated_ids
+            said.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
+        return record
+
+    def _asked(
+        self, item: Item, way: Way, messages: tuple[Message, ...]
+    ) -> tuple[Record | None, Finished | None]:
+        """One turn: nothing when it was cancelled, no `Finished` when it failed."""
         self._turn += 1
         guard: str | None = None
         buckets: tuple[float, ...] | None = None
         event: Event | None = None
-        for event in self._session.run(self._ask(item, way)):
+        for event in self._session.run(self._ask(item, way, messages)):
             if self._stopped:
                 self._session.cancel(self._turn)  # once more: the first may have come too early
             if isinstance(event, Planned):
@@ -291,20 +330,28 @@ class Runner:
             spread=None if buckets is None else round(evenness(buckets), 4),
         )
         if isinstance(event, Failed):
-            return None if self._stopped else replace(empty, failed=event.sentence)
+            return None if self._stopped else replace(empty, failed=event.sentence), None
         assert isinstance(event, Finished), "a turn ends with one of the two"
         if event.ended is Ended.CANCELLED or event.statistics is None:
-            return None
-        return _judged(empty, item, event)
+            return None, None
+        return _judged(empty, item, event), event
 
-    def _ask(self, item: Item, way: Way) -> Ask:
-        scoring = Scoring(way.scoring) if way.scoring else self._settings.tuning.scoring
+    def _ask(self, item: Item, way: Way, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(
             max_tokens=2 * self._tokens.count(item.answer) + ANSWER_ROOM,
             seed=zlib.crc32(item.id.encode()),
         )
-        tuning = replace(self._settings.tuning, scoring=scoring)
-        return Ask(self._turn, item.messages, way.mode, way.keep, sampling, tuning, item.forced)
+        tuning = self._tuned.get(way.scoring, TUNING)
+        return Ask(
+            self._turn,
+            messages,
+            way.mode,
+            way.keep,
+            sampling,
+            tuning,
+            item.forced,
+            None if item.chat is None else f"{item.chat}/{way}",
+        )
 
 
 def _judged(record: Record, item: Item, event: Finished) -> Record:

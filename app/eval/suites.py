@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from app.engine.messages import Document, Message, Role
@@ -21,7 +22,7 @@ TOLERANCE = 0.02
 """How far, as a share, a document's length may be from the wanted one before it is made again."""
 TRIES = 8
 DOCUMENT = "document.txt"
-PERPLEXITY = "perplexity"
+PERPLEXITY, RECALL = "perplexity", "recall"
 FORCED_TOKENS = 256
 """How much of a file is measured after what was read of it."""
 CONTINUE = "Continue the document where it ends."
@@ -64,11 +65,14 @@ class Case:
 @dataclass(frozen=True)
 class Suite:
     """`safe` says whether sparse reading is hoped to keep its answers; None where that is open,
-    so that the guard is not judged by it."""
+    so that the guard is not judged by it. The cases of a `chat` are later and later turns of one
+    conversation, whose earlier turns are really asked, in the same way, and whose caches are kept.
+    """
 
     name: str
     cases: tuple[Case, ...]
     safe: bool | None = True
+    chat: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class Item:
     tokens: int
     before: tuple[tuple[str, str], ...] = ()
     forced: str | None = None
+    chat: str | None = None
+    """The conversation that this is a turn of; its earlier answers are then the model's own."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -148,10 +154,16 @@ _SUITES = (
     ),
     Suite("turns", (Case("later turn", adversarial.later_turn),)),
     Suite("absent", (Case("absent", tasks.absent),)),
+    Suite(
+        RECALL,
+        tuple(Case(f"turn {t}", partial(tasks.places, turn=t)) for t in (2, 3, 4, 5)),
+        None,
+        chat=True,
+    ),
     Suite(PERPLEXITY, (), None),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
-DEFAULT = tuple(name for name in SUITES if name != PERPLEXITY)
+DEFAULT = tuple(name for name in SUITES if name not in (PERPLEXITY, RECALL))
 GROUPS = {"all": DEFAULT, "needle": NEEDLES}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
@@ -167,13 +179,19 @@ def make(
 ) -> Item:
     """Item `index` of a suite, with a prompt of about `length` tokens as `count` counts them.
 
-    Cases take turns. The same arguments give the same item. Raises DoesNotFit.
+    Cases take turns; those of a chat share their document. The same arguments give the same item.
+    Raises DoesNotFit.
     """
     case = suite.cases[index % len(suite.cases)]
-    name = f"{seed}/{suite.name}/{length}/{index}"
+    shared = index // len(suite.cases) if suite.chat else index
+    name = f"{seed}/{suite.name}/{length}/{shared}"
     for attempt in range(TRIES):
         source = f"{name}/{attempt}" if attempt else name
-        task, text = _drawn(case, source, length, count, held_out)
+        longest = suite.cases[-1] if suite.chat else case
+        task, text = _drawn(longest, source, length, count, held_out)
+        if longest is not case:
+            rng = Random(source)
+            task = case.maker(rng, Keys(rng), held_out)
         if case.valid(task, text):
             break
     else:
@@ -190,18 +208,8 @@ def make(
         task.check,
         count(text) + _around(task, count),
         task.before,
+        chat=name if suite.chat else None,
     )
-
-
-def items(
-    suite: Suite, n: int, length: int, seed: int, count: TokenCount, held_out: bool = False
-) -> Iterator[Item]:
-    """The first `n` items, without those that do not fit."""
-    for index in range(n):
-        try:
-            yield make(suite, index, length, seed, count, held_out)
-        except DoesNotFit:
-            continue
 
 
 def _around(task: Task, count: TokenCount) -> int:

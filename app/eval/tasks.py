@@ -343,6 +343,16 @@ def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20)
     return Task(PROSE, units, question, answer, (number,), Check.LAST_NUMBER)
 
 
+def places(rng: Random, keys: Keys, held_out: bool = False, turn: int = 5) -> Task:
+    """Question `turn` (from 1) of five about facts that stand in five parts of one document."""
+    asked = [fact(rng, keys, held_out) for _ in range(5)]
+    units = tuple(unit for task in asked for unit in task.units)
+    order = rng.sample(asked, len(asked))
+    before = tuple((task.question, task.answer) for task in order[: turn - 1])
+    last = order[turn - 1]
+    return Task(PROSE, units, last.question, last.answer, last.expected, before=before)
+
+
 TRACK = (
     "What is the value of {}?",
     "Which number does {} stand for?",

@@ -18,7 +18,7 @@ from app import paths
 from app.chat.session import Session
 from app.cli import evaluate
 from app.cli.main import run
-from app.engine.messages import Ask, Cancel
+from app.engine.messages import Ask, Cancel, Mode
 from app.models.embedded import target_path
 from tests.eval.reader import Reader
 
@@ -106,7 +106,7 @@ def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Pa
     assert run(again) == 0
     assert report.read_text() == text
     assert len(reader.asks) == asked
-    assert reader.asks[0].tuning.chunk == 16
+    assert {ask.tuning.chunk for ask in reader.asks if ask.mode is Mode.SPARSE} == {16}
 
 
 def test_every_tuning_but_the_scoring_may_be_given(reader: Reader) -> None:
@@ -117,6 +117,15 @@ def test_every_tuning_but_the_scoring_may_be_given(reader: Reader) -> None:
     assert {
         name: f"{getattr(tuning, name):{'g' if name == 'carry' else ''}}" for name in given
     } == given
+
+
+def test_several_values_are_measured_beside_each_other(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*SHORT, "--tune", "chunk=16,32", "--tune", "pool=1,13"]) == 0
+    tried = {(ask.tuning.chunk, ask.tuning.pool) for ask in reader.asks if ask.mode is Mode.SPARSE}
+    assert tried == {(16, 1), (16, 13), (32, 1), (32, 13)}
+    assert "scoring both pool=1 chunk=16" in capsys.readouterr().out
 
 
 def test_perplexity_of_files(

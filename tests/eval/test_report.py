@@ -155,7 +155,7 @@ def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
     content = json.loads(as_json(replace(study, settings=replace(SETTINGS, files=files))))
     assert content["settings"]["files"] == ["a.txt"]
     assert content["settings"]["keeps"] == list(KEEPS)
-    assert content["settings"]["tuning"]["chunk"] == 32
+    assert [tuning["chunk"] for tuning in content["settings"]["tunings"]] == [32]
     assert len(content["records"]) == len(study.records)
     assert len(content["cells"]) == len(DEFAULT) * 2 * 2 * len(KEEPS)
     assert content["guard"]["recall"]["share"] == pytest.approx(16 / 48)

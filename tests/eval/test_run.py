@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,16 @@ from app.engine.tuning import Scoring
 from app.errors import UserError
 from app.eval import results, run
 from app.eval.ledger import DENSE, Ledger, Record, Way
-from app.eval.run import FolderTokens, Outcome, Runner, Settings, Status, results_name, slots
+from app.eval.run import (
+    TUNING,
+    FolderTokens,
+    Outcome,
+    Runner,
+    Settings,
+    Status,
+    results_name,
+    slots,
+)
 from app.models.embedded import draft_path, target_path
 from tests.eval.reader import Reader
 
@@ -317,27 +327,39 @@ def _copy(folder: Path, to: Path) -> Path:
     return to
 
 
-def test_results_are_apart_by_pair_tuning_seed_and_wording(tmp_path: Path) -> None:
+def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
     target = _copy(target_path(), tmp_path / "target")
     load = Load(str(target), str(draft_path()))
     name = results_name(load, SETTINGS)
     assert name == results_name(Load(str(target_path()), str(draft_path())), SETTINGS)
     free = [
         replace(SETTINGS, suites=("quote",), lengths=(2048,), keeps=(0.5,), n=7, auto=True),
-        replace(SETTINGS, tuning=replace(SETTINGS.tuning, scoring=Scoring.RANDOM)),
+        replace(SETTINGS, tunings=(replace(TUNING, chunk=16),)),
     ]
     assert {results_name(load, settings) for settings in free} == {name}
     others = [
         replace(SETTINGS, seed=1),
         replace(SETTINGS, held_out=True),
-        replace(SETTINGS, tuning=replace(SETTINGS.tuning, chunk=16)),
     ]
     names = {results_name(load, settings) for settings in others}
     config = target / "config.json"
     config.write_text(config.read_text() + " ")
     names.add(results_name(load, SETTINGS))
     names.add(results_name(Load(str(target_path())), SETTINGS))
-    assert len(names - {name}) == 5
+    assert len(names - {name}) == 4
+
+
+def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
+    both, random = Scoring.BOTH, Scoring.RANDOM
+    tunings = (TUNING, replace(TUNING, chunk=16, pool=1))
+    settings = replace(SETTINGS, keeps=(0.2,), scorings=(both, random), tunings=tunings)
+    assert [way.scoring for way in settings.ways("quote")[1:]] == [
+        "both",
+        "both pool=1 chunk=16",
+        "random",
+        "random pool=1 chunk=16",
+    ]
+    assert settings.tuned["random pool=1 chunk=16"] == replace(tunings[1], scoring=random)
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
@@ -355,3 +377,35 @@ def test_a_record_is_on_disk_before_the_next_run(file: Path) -> None:
     measure(file, reader=Reader(on_ask=look))
     assert lines == list(range(24))
     assert Record(**json.loads(file.read_bytes().splitlines()[0])).mode == "full"
+
+
+# -------------------------------------------------------------------------------------- chats
+
+CHAT = Settings(("recall",), (1024,), (0.2,), (Scoring.BOTH,), n=4)
+
+
+def test_the_turns_of_a_chat_are_really_asked_one_after_the_other(file: Path) -> None:
+    outcome, asks = measure(file, CHAT)
+    dense, sparse = ([a for a in asks if a.mode is mode] for mode in (Mode.FULL, Mode.SPARSE))
+    assert [len(ask.messages) for ask in dense] == [1, 3, 5, 7, 9]
+    assert [len(ask.messages) for ask in sparse] == [1, 3, 5, 7, 9]
+    for own in (dense, sparse):
+        assert len({ask.conversation for ask in own}) == 1
+        for before, after in pairwise(own):
+            assert after.messages[: len(before.messages)] == before.messages
+        assert len({ask.messages[-1].text for ask in own}) == 5
+    assert dense[0].conversation != sparse[0].conversation
+    assert [r.case for r in outcome.records if r.mode == "full"] == [f"turn {t}" for t in "2345"]
+
+
+def test_a_chat_goes_on_where_it_was_stopped(file: Path) -> None:
+    first, _ = measure(file, replace(CHAT, n=2))
+    both, asks = measure(file, CHAT)
+    assert both.records[: len(first.records)] == first.records
+    assert [len(ask.messages) for ask in asks if ask.mode is Mode.FULL] == [1, 3, 5, 7, 9]
+    assert len(both.records) == 8
+
+
+def test_an_item_that_is_no_chat_leaves_nothing_for_the_next(file: Path) -> None:
+    _, asks = measure(file)
+    assert {ask.conversation for ask in asks} == {None}

@@ -352,10 +352,9 @@ def decisive(task: Task) -> list[int]:
         return [answer.rindex(task.expected[0])]
     if task.check is Check.NOT_SAID:
         return [answer.index(f"? {ABSENT}")]
-    said = len(restated(task))
-    return [said, min(answer.index(e) for e in task.expected)] + [
-        found.start(1) for found in re.finditer(r" of (\d)\)", answer[: said + 40])
-    ]
+    values = [answer.index(e) for e in task.expected]
+    numbers = [found.start(1) for found in re.finditer(r" of (\d)\)", answer)]
+    return [len(restated(task)), *(values if numbers else [min(values)]), *numbers[:1]]
 
 
 def bigrams(ids: np.ndarray) -> set[int]:

@@ -1,0 +1,232 @@
+"""Snapshots: whatever happened to one, it is used whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine.loader import Pair
+from app.engine.reading import Remembered
+from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots, sealed
+from tests.engine.test_turns import FIRST, Chat, conversation, pair
+from tests.tiny import build
+
+IDENTITY = {"target": "a", "draft": "b"}
+BUDGET = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def models() -> Pair:
+    return pair(build("llama"))
+
+
+@pytest.fixture(scope="module")
+def chat(models: Pair) -> Chat:
+    first, answer, _ = conversation()
+    chat = Chat(models.target.model)
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    return chat
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Snapshots:
+    return Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
+
+
+def save(snapshots: Snapshots, chat: Chat, name: str = "c") -> None:
+    for _ in snapshots.save(name, chat.remembered):
+        pass
+
+
+def folder(tmp_path: Path) -> Path:
+    (only,) = (tmp_path / "snapshots").iterdir()
+    return only
+
+
+def same(a: Remembered, b: Remembered) -> bool:
+    def arrays(held: Any) -> list[Any]:
+        return [np.array(part) for c in held.cache for part in (c.keys, c.values)]
+
+    sizes = len(a.target) == len(b.target) and a.target.exact == b.target.exact
+    end = b.target.cache[0].inner.offset
+    pairs = zip(arrays(a.target), arrays(b.target), strict=True)
+    return (
+        sizes
+        and bool((a.target.read == b.target.read).all())
+        and all(np.array_equal(x[:, :, :end], y[:, :, :end]) for x, y in pairs)
+    )
+
+
+# --------------------------------------------------------------------------------- damage
+
+
+def _part(number: int) -> Callable[[Path], Path]:
+    def find(folder: Path) -> Path:
+        return sorted(p for p in folder.iterdir() if p.name != MANIFEST)[number]
+
+    return find
+
+
+def _shortened(path: Path, share: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def _flipped(path: Path, share: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[min(int(len(data) * share), len(data) - 1)] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def _edited(seal: bool = True, **changes: Any) -> Callable[[Path], None]:
+    """Other values in the manifest, with a checksum that fits, or without."""
+
+    def edit(folder: Path) -> None:
+        old, _, text = (folder / MANIFEST).read_text().partition("\n")
+        manifest = json.loads(text) | changes
+        new = sealed(manifest)
+        (folder / MANIFEST).write_text(new if seal else f"{old}\n{new.partition(chr(10))[2]}")
+
+    return edit
+
+
+def _a_folder(folder: Path) -> None:
+    part = _part(1)(folder)
+    part.unlink()
+    part.mkdir()
+
+
+def _swapped(folder: Path) -> None:
+    one, other = _part(1)(folder), _part(2)(folder)
+    aside = folder / "aside"
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    **{
+        f"part {n} cut to {share:.0%}": lambda f, n=n, s=share: _shortened(_part(n)(f), s)
+        for n in (0, 2)
+        for share in (0.0, 0.5, 0.99)
+    },
+    **{
+        f"a bit of part {n} at {share:.0%}": lambda f, n=n, s=share: _flipped(_part(n)(f), s)
+        for n in (0, 1, 3)
+        for share in (0.0, 0.02, 0.5, 1.0)
+    },
+    "a part is missing": lambda f: _part(1)(f).unlink(),
+    "a part is longer": lambda f: _part(1)(f).write_bytes(_part(1)(f).read_bytes() + b"x"),
+    "two parts are swapped": _swapped,
+    "a part is a folder": _a_folder,
+    "the manifest is empty": lambda f: (f / MANIFEST).write_text(""),
+    "the manifest is cut": lambda f: _shortened(f / MANIFEST, 0.7),
+    "the manifest is not UTF-8": lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe{}"),
+    "the manifest is a list": lambda f: (f / MANIFEST).write_text("[]"),
+    "another format": _edited(format=99),
+    "another target": _edited(identity={"target": "other", "draft": "b"}),
+    "another draft": _edited(identity={"target": "a", "draft": "other"}),
+    "no draft": _edited(identity={"target": "a"}),
+    "fewer files than it had": _edited(seal=False, files=[]),
+    "more exact than it was": _edited(seal=False, target={"exact": 10**6}),
+    "a target without layers": _edited(target={"exact": 1, "layers": [], "borders": []}),
+    "a target of another kind": _edited(
+        target={"exact": 1, "layers": [{"kind": "ArraysCache"}] * 3, "borders": []}
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_snapshot_is_one_sentence_and_gone(
+    damage: Callable[[Path], object],
+    snapshots: Snapshots,
+    chat: Chat,
+    models: Pair,
+    tmp_path: Path,
+) -> None:
+    save(snapshots, chat)
+    damage(folder(tmp_path))
+    with pytest.raises(SnapshotError) as caught:
+        snapshots.load("c", lambda: Remembered(models))
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "snapshots").iterdir())
+    assert snapshots.load("c", lambda: Remembered(models)) is None
+
+
+LEFTOVERS: dict[str, Callable[[Path], object]] = {
+    "an older generation": lambda f: (f / "0-target-0.safetensors").write_bytes(b"old"),
+    "a newer one that was cut off": lambda f: (f / "2-target-0.safetensors").write_bytes(b"cut"),
+    "a manifest aside": lambda f: (f / "manifest.part").write_text("{"),
+    "somebody's file": lambda f: (f / "notes.txt").write_text("mine"),
+}
+
+
+@pytest.mark.parametrize("leftover", LEFTOVERS.values(), ids=LEFTOVERS)
+def test_what_else_lies_about_does_not_matter(
+    leftover: Callable[[Path], object],
+    snapshots: Snapshots,
+    chat: Chat,
+    models: Pair,
+    tmp_path: Path,
+) -> None:
+    save(snapshots, chat)
+    leftover(folder(tmp_path))
+    loaded = snapshots.load("c", lambda: Remembered(models))
+    assert loaded is not None
+    assert same(loaded, chat.remembered)
+    save(snapshots, chat)
+    assert {p.name.partition("-")[0] for p in folder(tmp_path).glob("*-*")} <= {"2", "3"}
+
+
+def test_one_that_was_left_half_way_leaves_the_older_one(
+    snapshots: Snapshots, chat: Chat, models: Pair
+) -> None:
+    save(snapshots, chat)
+    for stop in range(1, 4):
+        saving = snapshots.save("c", chat.remembered)
+        for _ in range(stop):
+            next(saving)
+        saving.close()
+        loaded = snapshots.load("c", lambda: Remembered(models))
+        assert loaded is not None
+        assert same(loaded, chat.remembered)
+
+
+def test_one_that_never_was_complete_is_none(
+    snapshots: Snapshots, chat: Chat, models: Pair
+) -> None:
+    next(snapshots.save("c", chat.remembered))
+    assert snapshots.load("c", lambda: Remembered(models)) is None
+
+
+def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Pair) -> None:
+    free = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
+    save(free, chat, "a")
+    size = sum(f.stat().st_size for f in folder(tmp_path).iterdir())
+    tight = Snapshots(tmp_path / "snapshots", int(2.5 * size), IDENTITY)
+    save(tight, chat, "b")
+    for path in (tmp_path / "snapshots").iterdir():
+        os.utime(path / MANIFEST, ns=(10**9, 10**9))
+    assert tight.load("a", lambda: Remembered(models)) is not None  # used now
+    save(tight, chat, "c")
+    assert tight.load("b", lambda: Remembered(models)) is None
+    for name in ("a", "c"):
+        assert tight.load(name, lambda: Remembered(models)) is not None
+
+
+def test_names_of_any_kind_are_file_names(
+    snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path
+) -> None:
+    for name in ("../../x", "", "a/b", "\0", "ä" * 300, "\udc80"):
+        save(snapshots, chat, name)
+        assert snapshots.load(name, lambda: Remembered(models)) is not None
+    assert len(list((tmp_path / "snapshots").iterdir())) == 6
+    shutil.rmtree(tmp_path / "snapshots")
