@@ -63,19 +63,19 @@ def _answer(
     load: Load,
     command: Ask,
     options: argparse.Namespace,
-    keep: Callable[[Event], None],
+    record: Callable[[Event], None],
 ) -> int:
-    """Show what the engine says; `keep` takes it in first."""
+    """Show what the engine says; `record` takes it in first."""
     report = JsonLines() if options.json else Report(command, options.map)
     try:
         report.show(session.load(load))
     except EngineError as error:
-        keep(Failed(command.turn, error.problem, error.advice))
+        record(Failed(command.turn, error.problem, error.advice))
         raise
     events = session.run(command)
     with first_interrupt(lambda: session.cancel(command.turn)):
         for event in events:
-            keep(event)
+            record(event)
             report.show(event)
     if isinstance(event, Failed):
         raise EngineError(event.problem, event.advice)

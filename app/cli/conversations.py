@@ -83,7 +83,7 @@ def _hit_line(hit: Hit) -> str:
 
 def _export(store: Store, options: argparse.Namespace) -> None:
     found = find(store, options.id)
-    if options.output is None:
+    if options.output in (None, "-"):
         return _write(store, found.id, options.format or "md")
     path = Path(options.output)
     ending = path.suffix.removeprefix(".").lower()

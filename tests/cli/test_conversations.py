@@ -95,7 +95,7 @@ def test_words_are_found(shell: Shell) -> None:
         (["-o", "{home}/x.HTML"], "<!DOCTYPE"),
         (["-o", "{home}/x.txt"], "# Who"),
         (["-o", "{home}/x.md", "--format", "html"], "<!DOCTYPE"),
-        (["--format", "json"], "{"),
+        (["--format", "json", "-o", "-"], "{"),
         ([], "# Who"),
     ],
 )
