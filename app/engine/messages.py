@@ -13,8 +13,18 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from app.engine.spans import Segment as Segment
+from app.engine.spans import SegmentKind as SegmentKind
+from app.engine.spans import Span as Span
+from app.engine.spans import SpanReason as SpanReason
+from app.engine.spans import SpanText as SpanText
 from app.engine.tuning import DEFAULT_SAMPLING, DEFAULT_TUNING, Tuning
 from app.engine.tuning import Sampling as Sampling
+from app.engine.upkeep import Forget as Forget
+from app.engine.upkeep import Heal as Heal
+from app.engine.upkeep import Healed as Healed
+from app.engine.upkeep import Restored as Restored
+from app.engine.upkeep import Upkeep as Upkeep
 
 
 class Role(StrEnum):
@@ -113,33 +123,6 @@ class Cancel:
     turn: int
 
 
-class Heal(StrEnum):
-    """When what sparse reading left out is read after all, while nothing else is to be done."""
-
-    NEVER = "never"
-    PLUGGED = "plugged"
-    """Not on battery, where the system tells."""
-    ALWAYS = "always"
-
-
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """What happens to conversations' caches between turns. With `snapshots`, a folder, they
-    outlive the program; budgets are bytes, the least recently used goes first."""
-
-    heal: Heal = Heal.PLUGGED
-    memory_budget: int = 4_000_000_000
-    snapshots: str | None = None
-    disk_budget: int = 20_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Drop what is held of a conversation, on disk too."""
-
-    conversation: str
-
-
 @dataclass(frozen=True, slots=True)
 class Close:
     """End the engine thread after what is running was cancelled and what is held was saved."""
@@ -198,26 +181,6 @@ class PhaseProgress:
         return self.done >= self.total
 
 
-class SegmentKind(StrEnum):
-    TEMPLATE = "template"
-    SYSTEM = "system"
-    HISTORY = "history"
-    DOCUMENT = "document"
-    QUESTION = "question"
-    GENERATION = "generation"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Prompt tokens `start:end` and where they come from. `message` and `document` are indices."""
-
-    kind: SegmentKind
-    start: int
-    end: int
-    message: int | None = None
-    document: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The prompt was built and the reading decided. `reason` is one sentence for the user; `guard`
@@ -250,33 +213,6 @@ class ImportanceMap:
     to_observe: int
 
 
-class SpanReason(StrEnum):
-    PINNED = "pinned"
-    IMPORTANT = "important"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Kept tokens `start:end`, a maximal run of one reason. `score` is its mean importance
-    relative to the mean over all eligible tokens, None for a pinned span."""
-
-    start: int
-    end: int
-    reason: SpanReason
-    score: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SpanText:
-    """Where a span lies in a document: characters `start:end` of that document's text."""
-
-    span: int
-    message: int
-    document: int
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True)
 class Selected:
     """What is kept at this keep: `kept_tokens` of `prompt_tokens`, in `spans`, ascending."""
@@ -287,25 +223,6 @@ class Selected:
     prompt_tokens: int
     spans: tuple[Span, ...]
     texts: tuple[SpanText, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
-    no use, `reason` says why, in one sentence, and `tokens` is 0."""
-
-    turn: int
-    tokens: int
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Healed:
-    """`done` of a conversation's `total` tokens are read with nothing left out before them."""
-
-    conversation: str
-    done: int
-    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ STATISTICS = Statistics(
     eligible_tokens=8_600,
     kept_tokens=1_730,
     reused_tokens=0,
+    recalled_tokens=0,
     generated_tokens=63,
     seed=0,
     ttft=1.9,

@@ -1,0 +1,53 @@
+"""What becomes of conversations' caches between turns, in commands and events. Plain data, which
+`messages.py` shows to the rest of the app."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Heal(StrEnum):
+    """When what sparse reading left out is read after all, while nothing else is to be done."""
+
+    NEVER = "never"
+    PLUGGED = "plugged"
+    """Not on battery, where the system tells."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What happens to conversations' caches between turns. With `snapshots`, a folder, they
+    outlive the program; budgets are bytes, the least recently used goes first."""
+
+    heal: Heal = Heal.PLUGGED
+    memory_budget: int = 4_000_000_000
+    snapshots: str | None = None
+    disk_budget: int = 20_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop what is held of a conversation, on disk too."""
+
+    conversation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
+    no use, `reason` says why, in one sentence, and `tokens` is 0."""
+
+    turn: int
+    tokens: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """`done` of a conversation's `total` tokens are read with nothing left out before them."""
+
+    conversation: str
+    done: int
+    total: int
