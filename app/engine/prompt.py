@@ -89,6 +89,7 @@ class PromptBuilder:
             raise PromptError("This model's tokenizer has no tokenizer.json to work with")
         self._tokenizer = tokenizer
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
+        self._vocabulary = 1 + max(backend.get_vocab().values(), default=-1)
         self._template = backend
         self._inner = _twin(backend, text_only=False)
         self._content = _twin(backend, text_only=True)
@@ -114,7 +115,8 @@ class PromptBuilder:
         return Prompt(np.concatenate(ids), tuple(segments), offsets)
 
     def _encode(self, piece: _Piece) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        if piece.ids is not None:
+        # Ids that another tokenizer gave, or nobody, are worth no more than the text beside them.
+        if piece.ids is not None and all(0 <= i < self._vocabulary for i in piece.ids):
             ids = piece.ids
             if ids and ids[-1] in self._stop_ids:
                 ids = ids[:-1]  # the template ends the message itself

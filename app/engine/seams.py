@@ -98,9 +98,11 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         if observer is not None:
             observer(q, k, scale, mask, kwargs.get("sinks"))
         block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
+        alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
+        if block is not None and alone and queries > 1 and _is_places(mask):
+            return _attend(q, k, v, scale=scale, seen=mask)
         if block is None or queries <= block or not (isinstance(mask, str) and mask == "causal"):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
-        alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
         one = _attend if alone else partial(attention, mask="causal", **kwargs)
         parts = []
         for start in range(0, queries, block):
@@ -112,12 +114,23 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     return observing
 
 
-def _attend(q: mx.array, k: mx.array, v: mx.array, *, scale: float) -> mx.array:
-    """Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""
+def _is_places(mask: Any) -> bool:
+    """Whether a mask says for each query and key whether it is seen, for all heads alike."""
+    return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.ndim == 2
+
+
+def _attend(
+    q: mx.array, k: mx.array, v: mx.array, *, scale: float, seen: mx.array | None = None
+) -> mx.array:
+    """Attention of queries (1, Hq, n, D) to those keys (1, Hk, m, D) that `seen` (n, m) says.
+    Without it they stand at the end of the keys, and see those before them."""
     queries, keys = q.shape[2], k.shape[2]
     grouped = (q * scale).reshape(1, k.shape[1], -1, queries, q.shape[3])
     weights = np.array(grouped @ k[:, :, None].swapaxes(-1, -2))
-    weights[..., keys - queries :] += np.triu(np.full((queries, queries), -np.inf, np.float32), 1)
+    if seen is None:
+        weights[..., keys - queries :] += np.triu(np.full((queries, queries), -np.inf, "f4"), 1)
+    else:
+        weights += np.where(np.array(seen), np.float32(0), np.float32(-np.inf))
     weights -= weights.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     total = mx.array(weights.sum(axis=-1, keepdims=True))

@@ -105,6 +105,16 @@ def test_a_growing_conversation_keeps_its_prefix(builder: PromptBuilder) -> None
     assert after.ids[len(before.ids) : len(before.ids) + 3].tolist() == [5, 6, 7]
 
 
+@pytest.mark.parametrize("ids", [(5, 10**6), (-1,)])
+def test_ids_that_no_tokenizer_gave_count_as_their_text(
+    builder: PromptBuilder, ids: tuple[int, ...]
+) -> None:
+    first, last = Message(Role.USER, "a"), Message(Role.USER, "b")
+    given = builder.build((first, Message(Role.ASSISTANT, "so", token_ids=ids), last))
+    plain = builder.build((first, Message(Role.ASSISTANT, "so"), last))
+    np.testing.assert_array_equal(given.ids, plain.ids)
+
+
 def test_what_is_pinned(builder: PromptBuilder) -> None:
     first = Message(Role.USER, "old question", (Document("d", "document " * 9),))
     answer = Message(Role.ASSISTANT, "old answer")
