@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from app.engine.blas import load_openblas
+
+load_openblas()  # before any test module imports MLX: a minute instead of ten
+
 # These machines are noisy: how long an example takes says nothing.
 settings.register_profile("specchat", deadline=None)
 settings.load_profile("specchat")

@@ -14,7 +14,7 @@ from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.demo import FILE, KEEP, QUESTION
-from app.engine import turn
+from app.engine import reading
 from app.engine.messages import (
     Document,
     Ended,
@@ -105,7 +105,7 @@ def test_it_finds_other_passages_too(session: Session, licence: Document) -> Non
         question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
         finished, _, _ = _answer(session, question)
         right += _flat(finished.text)[: len(continued) - 20] == continued[:-20]
-    assert right >= 0.6 * len(asked)
+    assert right >= 0.8 * len(asked)
 
 
 SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
@@ -141,10 +141,10 @@ def test_a_broken_scorer_finds_nothing(
 ) -> None:
     """The other tests of this file would notice: importance at random misses the sentence."""
 
-    def at_random(model: Any, ids: Any, *_: Any, **__: Any) -> Any:
+    def at_random(model: Any, held: Any, ids: Any, *_: Any, **__: Any) -> Any:
         return np.random.default_rng(0).random(len(ids)).astype(np.float32)
 
-    monkeypatch.setattr(turn, "score", at_random)
+    monkeypatch.setattr(reading, "score", at_random)
     question = Question(QUESTION, (licence,), Mode.SPARSE, 0.05)
     finished, statistics, _ = _answer(session, question)
     assert statistics.fallback is None
