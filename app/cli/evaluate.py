@@ -25,7 +25,7 @@ from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
-from app.engine.messages import Load
+from app.engine.messages import Heal, Load, Upkeep
 from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
 from app.eval.figure import figure
@@ -81,7 +81,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _measure(load: Load, settings: Settings, ledger: Ledger, tokens: Tokens) -> Outcome:
-    with Session() as session:
+    # What was left out must stay left out, however long the next question takes.
+    with Session(upkeep=Upkeep(Heal.NEVER)) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")

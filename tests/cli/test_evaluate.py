@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     engine = Reader()
-    monkeypatch.setattr(evaluate, "Session", lambda: Session(engine))
+    monkeypatch.setattr(evaluate, "Session", lambda upkeep: Session(engine))
     return engine
 
 
