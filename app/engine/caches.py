@@ -319,12 +319,14 @@ def _twin(cache: Any, retains: bool) -> Any:
     raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
 
 
-def layers(cache: Cache) -> list[PositionedCache]:
-    """The caches that have positions, lists unfolded."""
-    flat: list[PositionedCache] = []
+def flat(cache: Cache) -> list[Any]:
+    """All layers' caches, lists unfolded."""
+    found: list[Any] = []
     for c in cache:
-        if isinstance(c, CacheList):
-            flat += layers(c.caches)
-        elif isinstance(c, PositionedCache):
-            flat.append(c)
-    return flat
+        found += flat(c.caches) if isinstance(c, CacheList) else [c]
+    return found
+
+
+def layers(cache: Cache) -> list[PositionedCache]:
+    """Those of them that have positions."""
+    return [c for c in flat(cache) if isinstance(c, PositionedCache)]

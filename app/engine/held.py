@@ -14,10 +14,10 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import CacheList, KVCache
+from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
 
-from app.engine.caches import Cache, PositionedCache, Positions, layers
+from app.engine.caches import Cache, PositionedCache, Positions, flat, layers
 from app.engine.prefill import OnStep, StepSize, prefill
 
 MOST_BORDERS = 3
@@ -166,14 +166,6 @@ class Held:
     def settle(self) -> None:
         """Compute what is still lazy, so that nothing of it depends on what comes later."""
         mx.eval([c.state for c in self.cache])
-
-
-def flat(cache: Cache) -> list[Any]:
-    """All layers' caches, lists unfolded."""
-    found: list[Any] = []
-    for c in cache:
-        found += flat(c.caches) if isinstance(c, CacheList) else [c]
-    return found
 
 
 def _forgets(cache: Any) -> bool:

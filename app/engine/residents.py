@@ -155,10 +155,9 @@ class Residents:
         return True
 
     def _save(self, conversation: str) -> None:
-        if self._snapshots is None or conversation not in self._unsaved:
+        held = self._held[conversation]
+        if self._snapshots is None or conversation not in self._unsaved or not len(held.target):
             return
-        self._saving = None
-        others, self._unsaved = self._unsaved - {conversation}, {conversation}
-        while self._save_on():
-            pass
-        self._unsaved = others
+        self._saving = (conversation, self._snapshots.save(conversation, held))
+        while self._saving is not None:
+            self._save_on()

@@ -22,8 +22,8 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
-from app.engine.caches import PositionedCache, PositionRuns, WindowedCache
-from app.engine.held import Border, Held, flat
+from app.engine.caches import PositionedCache, PositionRuns, WindowedCache, flat
+from app.engine.held import Border, Held
 from app.engine.reading import Remembered
 from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
 
