@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from app.eval import adversarial, documents, frequency, tasks
 from app.eval.documents import Filler, compose
 from app.eval.tasks import Maker, Task
-from app.eval.words import Keys
+from app.eval.words import ADJECTIVES, NOUNS, Keys
 
+PAIR = re.compile(r"\b([A-Za-z]+)([-_ ])(?=([A-Za-z]+)\b)")
 CHARACTERS = 4.0  # per token, roughly; a section may come out longer or shorter
 
 PROSE_TASKS: dict[Maker, float] = {
@@ -29,10 +32,11 @@ PROSE_TASKS: dict[Maker, float] = {
 }
 HARD_TASKS: dict[Maker, float] = {
     tasks.many: 4,
-    tasks.multi_value: 2,
-    tasks.count_names: 6,
-    tasks.variables: 2,
-    tasks.fact: 1,
+    tasks.multi_value: 1.5,
+    tasks.count_names: 5,
+    tasks.variables: 1.5,
+    tasks.fact: 2,
+    tasks.needle: 1,
 }
 RECORD_TASKS: tuple[Maker, ...] = (
     tasks.json_value,
@@ -42,6 +46,16 @@ RECORD_TASKS: tuple[Maker, ...] = (
     tasks.count_marks,
     tasks.count_marks,
 )
+HARD_RECORD_TASKS = (*[tasks.count_marks] * 3, tasks.json_value, tasks.code_value)
+MAY_BE_MISSING = {
+    tasks.fact,
+    tasks.needle,
+    tasks.multi_key,
+    tasks.many,
+    tasks.json_value,
+    tasks.xml_value,
+    tasks.code_value,
+}
 
 
 def _approximately(text: str) -> int:
@@ -61,22 +75,33 @@ def _lines_of(text: str) -> Filler:
     return Filler(unit, join="")
 
 
-def _absent(rng: Random, keys: Keys) -> Task:
-    """A question like one that the document answers, about something it does not hold."""
-    kinds: tuple[Maker, ...] = (
-        tasks.fact,
-        tasks.needle,
-        tasks.many,
-        tasks.json_value,
-        tasks.code_value,
-        tasks.quote,
-        adversarial.identifier,
-    )
-    try:
-        task = rng.choice(kinds)(rng, keys, False)
-    except LookupError:
-        task = tasks.needle(rng, keys)
-    return tasks.unanswerable(task, tasks.restated(task))
+def _similar(rng: Random, keys: Keys, unit: str) -> str | None:
+    """`unit` about something of nearly the same name, with another value."""
+    for found in PAIR.finditer(unit):
+        adjective, between, noun = found.groups()
+        if adjective.lower() in ADJECTIVES:
+            break
+    else:
+        return None
+    names = [adjective.lower(), noun.lower()]
+    at = rng.randrange(2)
+    names[at] = rng.choice((ADJECTIVES, NOUNS)[at])
+    if not keys.claim(" ".join(names)):
+        return None
+    name = between.join(n.upper() if noun.isupper() else n for n in names)
+    value = "".join(str(rng.randrange(1, 10)) for _ in re.findall(r"\d", unit))
+    return re.sub(r"\d+", value, unit[: found.start()] + name + unit[found.end(3) :])
+
+
+def _harder(rng: Random, keys: Keys, task: Task, missing: float) -> Task:
+    """`task`, often among units of nearly its names, and with the share `missing` not answered."""
+    units = list(task.units)
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        similar = _similar(rng, keys, rng.choice(task.units))
+        if similar:
+            units.insert(rng.randint(0, len(units)), similar)
+    task = replace(task, units=tuple(units))
+    return tasks.unanswerable(task, tasks.restated(task)) if rng.random() < missing else task
 
 
 def _frequency(rng: Random, keys: Keys, tokens: int) -> tuple[str, list[Task]]:
@@ -96,7 +121,9 @@ def made(
     the share of documents for what is learnt last: several values, counts, what is absent."""
     keys = Keys(rng)
     hard = rng.random() < focus
-    prose, records = (HARD_TASKS, (tasks.count_marks,)) if hard else (PROSE_TASKS, RECORD_TASKS)
+    prose = HARD_TASKS if hard else PROSE_TASKS
+    records = HARD_RECORD_TASKS if hard else RECORD_TASKS
+    missing = 0.4 if hard else 0.15
     if rng.random() < 0.15:
         text, asked = _frequency(rng, keys, tokens)
         return text, asked, [(0, len(text))]
@@ -115,6 +142,8 @@ def made(
                     task = maker(rng, keys, False, min(20, share // 16))  # type: ignore[call-arg]
                 else:
                     task = maker(rng, keys, False)
+                if maker in MAY_BE_MISSING:
+                    task = _harder(rng, keys, task, missing)
             except LookupError:
                 break
             units += _approximately("".join(task.units)) + 2
@@ -135,8 +164,6 @@ def made(
             questions += chosen
     if not text:
         text = compose(documents.PROSE, (), tokens, _approximately, rng, keys).text
-    missing = sum(rng.random() < (0.3 if hard else 0.12) for _ in range(len(questions) + 1))
-    questions += [_absent(rng, keys) for _ in range(missing)]
     rng.shuffle(questions)
     return text, questions, spans
 

@@ -121,6 +121,9 @@ def main() -> None:
     model = Model(SHAPES[a.model])
     if not a.start:
         prime(model, reply_token(a.tokenizer))
+    torch._dynamo.config.recompile_limit = 64
+    for layer in model.model.layers:
+        layer.forward = torch.compile(layer.forward, dynamic=False)
     optimizers = optimisers(model, a.rate)
     if a.start and a.start.is_dir():
         model.load_state_dict(load_file(a.start / "model.safetensors"))
