@@ -17,14 +17,16 @@ from itertools import pairwise
 
 import numpy as np
 from skills import made
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from app.eval.adversarial import AGAIN
 from app.eval.tasks import ABSENT, QUOTES, Check, Task, restated
 
 CHUNK = 32
 MAX_ANSWER = 84
+MAX_AS_RIGHT = 9
 WORD = re.compile(r"\w+")
+LISTED = re.compile(r" \(1 of \d\)|^The words: ")
 IN_QUOTES = re.compile(r'(?<=")\w[^"\n]{1,40}\w(?=")')
 DECISIVE = 4.0  # the weight of tokens that decide an answer: the first, a count, the first value
 SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
@@ -182,6 +184,8 @@ class Row:
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
+    as_right: dict[int, set[int]] = field(default_factory=dict)
+    """Other tokens that would be as right at some places: several values come in any order."""
     next_position: int = 0
 
     def add(self, ids: list[int], weight: float = 0.0, skip: int = 0) -> None:
@@ -352,9 +356,21 @@ def decisive(task: Task) -> list[int]:
         return [answer.rindex(task.expected[0])]
     if task.check is Check.NOT_SAID:
         return [answer.index(f"? {ABSENT}")]
-    values = [answer.index(e) for e in task.expected]
+    values = in_any_order(task) or [min(answer.index(e) for e in task.expected)]
     numbers = [found.start(1) for found in re.finditer(r" of (\d)\)", answer)]
-    return [len(restated(task)), *(values if numbers else [min(values)]), *numbers[:1]]
+    return [len(restated(task)), *values, *numbers[:1]]
+
+
+def in_any_order(task: Task) -> list[int]:
+    """Where in the answer (characters) values stand that might as well be said in another order."""
+    if " of 1)" not in task.answer and LISTED.search(task.answer):
+        return sorted(task.answer.index(e) for e in task.expected)
+    return []
+
+
+def token_at(encoding: Encoding, character: int) -> int:
+    """The token that covers this character, by number."""
+    return next(i for i, (_, end) in enumerate(encoding.offsets) if end > character)
 
 
 def bigrams(ids: np.ndarray) -> set[int]:
@@ -447,9 +463,11 @@ class Rows:
         failures, turns, last, repeated = 0, 0, "", False
         while len(row.ids) < mix.length and failures < 100:
             decides: list[int] = []
+            values: list[int] = []
             if questions and rng.random() < 0.8:
                 task = questions.pop()
                 question, answer, decides = task.question, task.answer, decisive(task)
+                values = in_any_order(task)
             elif last and rng.random() < 0.05 and not repeated:
                 question, answer, repeated = rng.choice(AGAIN), last, True
             else:
@@ -471,32 +489,28 @@ class Rows:
             begun = len(row.ids) - len(said.ids) - len(prompt.end)
             row.weights[begun] = DECISIVE
             for at in decides:
-                token = next(i for i, (_, end) in enumerate(said.offsets) if end > at)
-                row.weights[begun + token] = DECISIVE
+                row.weights[begun + token_at(said, at)] = DECISIVE
+            places = [begun + token_at(said, at) for at in values]
+            for index, place in enumerate(places):
+                row.as_right[place] = {row.ids[p] for p in places[index:]} - {row.ids[place]}
             turns, failures, last = turns + 1, 0, answer
         return row
 
-    def batches(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Ids, positions and loss weights, each of shape (rows, length + 1), padded at the end."""
+    def batches(self, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Ids, positions and loss weights, each of shape (rows, length + 1), padded at the end; and
+        (rows, length + 1, MAX_AS_RIGHT) tokens that would be as right, -1 where there are none."""
         size = self.mix.length + 1
         while True:
             made = [self.row() for _ in range(rows)]
-            yield (
-                np.stack(
-                    [np.pad(np.array(r.ids[:size]), (0, max(0, size - len(r.ids)))) for r in made]
-                ),
-                np.stack(
-                    [
-                        np.pad(np.array(r.positions[:size]), (0, max(0, size - len(r.ids))))
-                        for r in made
-                    ]
-                ),
-                np.stack(
-                    [
-                        np.pad(
-                            np.array(r.weights[:size], np.float32), (0, max(0, size - len(r.ids)))
-                        )
-                        for r in made
-                    ]
-                ),
-            )
+            ids, positions = np.zeros((2, rows, size), np.int64)
+            weights = np.zeros((rows, size), np.float32)
+            as_right = np.full((rows, size, MAX_AS_RIGHT), -1, np.int64)
+            for index, row in enumerate(made):
+                used = min(size, len(row.ids))
+                ids[index, :used] = row.ids[:used]
+                positions[index, :used] = row.positions[:used]
+                weights[index, :used] = row.weights[:used]
+                for place, tokens in row.as_right.items():
+                    if place < size:
+                        as_right[index, place, : len(tokens)] = sorted(tokens)
+            yield ids, positions, weights, as_right

@@ -20,10 +20,9 @@ from model import SHAPES, Model, prime
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[Tensor, ...]
 SAVE_EVERY = 150.0
 
 
@@ -44,8 +43,7 @@ class Stream(IterableDataset[Batch]):
             rows = max(1, a.tokens // length)
             sources.append(Rows(tokenizer, texts, mix, rng.randrange(1 << 30)).batches(rows))
         while True:
-            ids, positions, weights = next(rng.choice(sources))
-            yield torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(weights)
+            yield tuple(torch.from_numpy(part) for part in next(rng.choice(sources)))
 
 
 def optimisers(model: Model, rate: float) -> list[torch.optim.Optimizer]:
@@ -59,16 +57,18 @@ def optimisers(model: Model, rate: float) -> list[torch.optim.Optimizer]:
 
 
 def loss_of(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The weighted loss, and the share of answer tokens predicted exactly."""
-    ids, positions, weights = batch
+    """The weighted loss, and the share of answer tokens predicted rightly."""
+    ids, positions, weights, as_right = batch
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.hidden(ids[:, :-1], positions[:, :-1])
         wanted = weights[:, 1:] > 0
         logits = model.logits(hidden[wanted]).float()
-    targets, weight = ids[:, 1:][wanted], weights[:, 1:][wanted]
-    losses = F.cross_entropy(logits, targets, reduction="none")
+    weight = weights[:, 1:][wanted]
+    targets = torch.cat((ids[:, 1:, None], as_right[:, 1:]), 2)[wanted]
+    scores = logits.gather(1, targets.clamp(min=0)).masked_fill(targets < 0, float("-inf"))
+    losses = logits.logsumexp(1) - scores.logsumexp(1)
     answers = weight >= 1
-    exact = (logits.argmax(-1) == targets)[answers].float().mean()
+    exact = (logits.argmax(1, keepdim=True) == targets).any(1)[answers].float().mean()
     return (losses * weight).sum() / weight.sum(), exact
 
 
