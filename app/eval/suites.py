@@ -115,6 +115,9 @@ class Item:
 NEEDLES = ("needle-single", "needle-multikey", "needle-multivalue", "needle-multiquery")
 
 
+THREE_WORDS = partial(frequency.common_words, words=3)
+
+
 def _at_depths(name: str, maker: Maker) -> tuple[Case, ...]:
     return tuple(Case(f"{name} at {depth:.0%}", maker, depth) for depth in (0.1, 0.5, 0.9))
 
@@ -137,7 +140,8 @@ _SUITES = (
     Suite("quote", (Case("quote", tasks.quote, valid=_asked_once),)),
     Suite("many", (Case("many", tasks.many),)),
     Suite("count", (Case("marks", tasks.count_marks), Case("names", tasks.count_names)), False),
-    Suite("cwe", (Case("common words", frequency.common_words, valid=_most_common),), False),
+    Suite("cwe", (Case("ten words", frequency.common_words, valid=_most_common),), False),
+    Suite("cwe-3", (Case("three words", THREE_WORDS, valid=_most_common),), False),
     Suite("fwe", (Case("frequent words", frequency.frequent_words, valid=_most_common),), None),
     Suite("vt", (Case("variables", tasks.variables),), False),
     Suite("track", (Case("chain", tasks.track),), None),

@@ -67,7 +67,7 @@ def test_the_table_fits_80_columns_and_has_every_cell(study: Study) -> None:
     study = with_perplexity(study)
     text = table(replace(study, records=(*study.records, failing), skipped=(long,), stale=3))
     assert max(len(line) for line in text.splitlines()) <= 80
-    rows = re.findall(r"^([a-z-]+) +([\d.]+) +8 ", text, re.M)
+    rows = re.findall(r"^([a-z0-9-]+) +([\d.]+) +8 ", text, re.M)
     assert len(rows) == len(DEFAULT) * len(KEEPS) * 2 * 2
     assert {suite for suite, _ in rows} == set(DEFAULT)
     for part in ("1,024 tokens, scoring both", "4,096 tokens, scoring random", "Perplexity"):
@@ -121,7 +121,7 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
         "## Perplexity",
         "## The guard",
         "| count | unsafe | 16 | 16 |",
-        "recall 33% (22–47) of 48 unsafe items",
+        "recall 25% (16–37) of 64 unsafe items",
         "- At keep 1,",
     ):
         assert part in text, part
@@ -158,7 +158,7 @@ def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
     assert [tuning["chunk"] for tuning in content["settings"]["tunings"]] == [32]
     assert len(content["records"]) == len(study.records)
     assert len(content["cells"]) == len(DEFAULT) * 2 * 2 * len(KEEPS)
-    assert content["guard"]["recall"]["share"] == pytest.approx(16 / 48)
+    assert content["guard"]["recall"]["share"] == pytest.approx(16 / 64)
     cell = next(c for c in content["cells"] if c["suite"] == "quote" and c["keep"] == 0.05)
     assert (cell["n"], cell["right"], cell["regressions"]) == (8, 5, 3)
 

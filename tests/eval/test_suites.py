@@ -154,7 +154,7 @@ def test_a_question_with_two_answers_is_not_asked(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("length", [512, 1024, 4096])
-@pytest.mark.parametrize("name", ["cwe", "fwe"])
+@pytest.mark.parametrize("name", ["cwe", "cwe-3", "fwe"])
 def test_the_expected_words_are_the_most_common_ones(name: str, length: int) -> None:
     found = some(name, 8, length)
     assert len(found) >= 6
@@ -249,7 +249,12 @@ def test_a_later_turn_brings_the_document_with_the_first_message() -> None:
 def test_the_names() -> None:
     assert PERPLEXITY not in DEFAULT
     assert set(GROUPS["needle"]) < set(DEFAULT)
-    assert {name for name, suite in SUITES.items() if suite.safe is False} == {"count", "cwe", "vt"}
+    assert {name for name, suite in SUITES.items() if suite.safe is False} == {
+        "count",
+        "cwe",
+        "cwe-3",
+        "vt",
+    }
     assert suites.UNSAFE <= suites.JUDGED
     assert len(SUITES["adversarial"].cases) == 8
     assert all(isinstance(suite, Suite) for suite in SUITES.values())

@@ -105,8 +105,8 @@ def _harder(rng: Random, keys: Keys, task: Task, missing: float) -> Task:
 
 
 def _frequency(rng: Random, keys: Keys, tokens: int) -> tuple[str, list[Task]]:
-    if rng.random() < 0.65:
-        task = frequency.common_words(rng, keys, False, rng.choice((2, 3, 5, 5, 10, 10)))
+    if rng.random() < 0.75:
+        task = frequency.common_words(rng, keys, False, rng.choice((2, 3, 3, 3, 5, 10)))
     else:
         task = frequency.frequent_words(rng, keys, False)
     document = compose(task.filler, (), max(tokens, 60), _approximately, rng, keys)
@@ -124,7 +124,7 @@ def made(
     prose = HARD_TASKS if hard else PROSE_TASKS
     records = HARD_RECORD_TASKS if hard else RECORD_TASKS
     missing = 0.4 if hard else 0.15
-    if rng.random() < 0.15:
+    if rng.random() < 0.2:
         text, asked = _frequency(rng, keys, tokens)
         return text, asked, [(0, len(text))]
     sections = 1 if tokens < 400 else rng.choice((1, 1, 2, 3))
