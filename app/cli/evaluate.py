@@ -120,7 +120,11 @@ def _command(options: argparse.Namespace) -> str:
         parts += [f"--{name}", getattr(options, name)]
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
-    for name, values in (("tune", options.tune), ("file", options.files)):
+    for name, values in (
+        ("tune", options.tune),
+        ("ablate", options.ablate),
+        ("file", options.files),
+    ):
         parts += [part for value in values for part in (f"--{name}", value)]
     for name in ("json", "report"):
         if value := getattr(options, name):
@@ -144,7 +148,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     scorings = _listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
-    tunings = _tunings(options.tune)
+    tunings = _tunings(options.tune, options.ablate)
     gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
     for skipped in gathered.skipped:
         sys.stderr.write(sanitize(f"Skipped {skipped.path}: {skipped.reason}") + "\n")
@@ -223,21 +227,31 @@ def _choice(text: str, kind: type[E], what: str) -> E:
     return kind(text)
 
 
-def _tunings(pairs: Sequence[str]) -> tuple[Tuning, ...]:
-    """Every combination of the values given."""
+def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
+    """Every combination of the values to be combined, then the first of these with each of the
+    other values alone."""
+    values = _tuning_values(combined)
+    chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
+    tunings = [replace(TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
+    for name, others in _tuning_values(alone).items():
+        tunings += [replace(tunings[0], **{name: value}) for value in others]  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(tunings))
+
+
+def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
+    """Of each NAME=VALUE,VALUE; of a name that is given again, the last."""
     known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
     del known["scoring"]
     values: dict[str, tuple[object, ...]] = {}
     for text in pairs:
         name, separator, value = text.partition("=")
         if name == "scoring":
-            raise UserError("The scoring is no --tune", "choose it with --scoring")
+            raise UserError("The scoring is no tuning", "choose it with --scoring")
         if name not in known or not separator:
             names = ", ".join(known)
             raise UserError(f"There is no tuning {text!r}", f"give NAME=VALUE, NAME from {names}")
         values[name] = _listed(value, partial(_tuned, name, default=known[name]))
-    combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
-    return tuple(replace(TUNING, **chosen) for chosen in combined)  # type: ignore[arg-type]
+    return values
 
 
 def _tuned(name: str, text: str, default: object) -> object:

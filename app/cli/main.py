@@ -163,6 +163,13 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     say("--held-out", action="store_true", help="ask in wordings that were never trained on")
     say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
     say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16,32{again}")
+    say(
+        "--ablate",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="as --tune, but each value alone beside what --tune says",
+    )
     files = f"a text for the perplexity suite{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write settings, figures and every run as JSON")

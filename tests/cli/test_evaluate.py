@@ -128,6 +128,14 @@ def test_several_values_are_measured_beside_each_other(
     assert "scoring both pool=1 chunk=16" in capsys.readouterr().out
 
 
+def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
+    given = ["--tune", "chunk=16", "--ablate", "pool=1,13", "--ablate", "carry=0"]
+    assert run([*SHORT, *given]) == 0
+    asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
+    tried = {(tuning.chunk, tuning.pool, tuning.carry) for tuning in asks}
+    assert tried == {(16, 13, 0.5), (16, 1, 0.5), (16, 13, 0.0)}
+
+
 def test_perplexity_of_files(
     reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +160,7 @@ REFUSALS = {
     "half an item": (["--n", "1.5"], "whole number"),
     "a negative seed": (["--seed", "-1"], "'-1' is no seed"),
     "unknown tuning": (["--tune", "width=3"], "NAME from combine, lookahead, pool"),
+    "an unknown thing to ablate": (["--ablate", "width=3"], "NAME from combine, lookahead, pool"),
     "a tuning without value": (["--tune", "chunk"], "NAME=VALUE"),
     "a chunk of nothing": (["--tune", "chunk=0"], "'0' is no chunk"),
     "an even pool": (["--tune", "pool=4"], "odd"),
