@@ -43,6 +43,7 @@ from app.engine.messages import (
     Selected,
     Span,
     SpanReason,
+    SpanText,
     Statistics,
     Token,
 )
@@ -105,6 +106,7 @@ class FakeEngine:
         self._cancelled: set[int] = set()
         self._importance: dict[int, tuple[float, ...]] = {}
         self._prompt_tokens: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -211,6 +213,7 @@ class FakeEngine:
         """Everything of one turn; stops at the first event after a cancel, as at a step border."""
         total = story.prompt_tokens or prompt_tokens(ask)
         self._prompt_tokens[ask.turn] = total
+        self._lengths[ask.turn] = sum(len(d.text) for d in ask.messages[0].documents[:1])
         shown: list[Event] = []
         for event in self._events(ask, story, total):
             if ask.turn in self._cancelled:
@@ -304,7 +307,13 @@ class FakeEngine:
         total = self._prompt_tokens[turn]
         spans = select(self._importance[turn], total, keep)
         kept = sum(span.end - span.start for span in spans)
-        return Selected(turn, keep, kept, total, spans, ())
+        length = self._lengths[turn]
+        places = [
+            (number, *(min(CHARACTERS_PER_TOKEN * at, length) for at in (span.start, span.end)))
+            for number, span in enumerate(spans)
+        ]
+        texts = (SpanText(n, 0, 0, start, end) for n, start, end in places if start < end)
+        return Selected(turn, keep, kept, total, spans, tuple(texts))
 
     def _statistics(
         self, ask: Ask, total: int, kept: int, dense: bool, generated: int, fallback: str | None

@@ -6,7 +6,7 @@ stand on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from app.engine.messages import (
@@ -24,6 +24,9 @@ from app.engine.messages import (
     Token,
 )
 from app.errors import UserError
+
+Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
+"""Characters `(start, end)` by message and document."""
 
 
 class QuestionError(UserError):
@@ -142,6 +145,22 @@ class Conversation:
     def before(self, turn: Turn) -> list[Turn]:
         """The turns that the engine sees when it is asked `turn`."""
         return [t for t in self.turns if t.counts and t is not turn and t is not turn.replaces]
+
+    def asked(self, turn: Turn) -> list[Turn | None]:
+        """Of each message that the engine sees when it is asked `turn`: whose question it is."""
+        return [part for before in self.before(turn) for part in (before, None)] + [turn]
+
+    def pin(self, turn: Turn, pins: Pins) -> Question:
+        """Have the engine read these characters of what it sees in `turn` always. Returns the
+        question of `turn`, to be asked again."""
+        asked = self.asked(turn)
+        for (message, number), ranges in pins.items():
+            holder = asked[message]
+            if holder is not None:
+                documents = list(holder.question.documents)
+                documents[number] = replace(documents[number], pinned=ranges)
+                holder.question = replace(holder.question, documents=tuple(documents))
+        return turn.question
 
     def begin(
         self, question: Question, replaces: Turn | None = None, number: int | None = None

@@ -35,10 +35,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An attachment's text, as the model gets it."""
+    """An attachment's text, as the model gets it. `pinned` characters `(start, end)` are always
+    read."""
 
     name: str
     text: str
+    pinned: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

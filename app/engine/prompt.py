@@ -39,21 +39,25 @@ class PromptError(ValueError):
 class Prompt:
     """`ids` int32 (M,). `offsets` holds, for every document segment by (message, document), where
     each of its n tokens starts and where the last one ends, in characters of the document's text,
-    int64 (n + 1,)."""
+    int64 (n + 1,). `wanted` are tokens of documents `(start, end)` that the user pinned."""
 
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
     offsets: dict[tuple[int, int], NDArray[np.int64]]
+    wanted: tuple[tuple[int, int], ...] = ()
 
     @property
     def pinned(self) -> NDArray[np.bool_]:
-        """Tokens outside the budget, bool (M,): what is not a document or history."""
+        """Tokens outside the budget, bool (M,): what is not a document or history, and what of
+        documents the user pinned."""
         pinned = np.zeros(len(self.ids), bool)
         pinned[:FIRST_PINNED] = True
         pinned[-1:] = True
         for segment in self.segments:
             if segment.kind in PINNED_KINDS:
                 pinned[segment.start : segment.end] = True
+        for start, end in self.wanted:
+            pinned[start:end] = True
         return pinned
 
     @property
@@ -101,6 +105,7 @@ class PromptBuilder:
         ids: list[NDArray[np.int32]] = []
         segments: list[Segment] = []
         offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
+        wanted: list[tuple[int, int]] = []
         at = 0
         for piece in self._pieces(messages):
             tokens, starts = self._encode(piece)
@@ -111,8 +116,10 @@ class PromptBuilder:
             segments.append(Segment(piece.kind, at, end, piece.message, piece.document))
             if piece.message is not None and piece.document is not None:
                 offsets[piece.message, piece.document] = starts
+                document = messages[piece.message].documents[piece.document]
+                wanted += [(at + first, at + last) for first, last in _tokens(document, starts)]
             at = end
-        return Prompt(np.concatenate(ids), tuple(segments), offsets)
+        return Prompt(np.concatenate(ids), tuple(segments), offsets, tuple(wanted))
 
     def _encode(self, piece: _Piece) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         # Ids that another tokenizer gave, or nobody, are worth no more than the text beside them.
@@ -177,6 +184,15 @@ def _content_pieces(messages: tuple[Message, ...], index: int) -> Iterator[_Piec
         yield _Piece(SegmentKind.DOCUMENT, document.text, index, number)
         yield _Piece(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
     yield _Piece(frame, message.text, index)
+
+
+def _tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """The tokens that hold what is pinned of a document, by where its tokens start and end."""
+    for start, end in document.pinned:
+        first = int(np.searchsorted(starts[1:], start, side="right"))
+        last = int(np.searchsorted(starts[:-1], end, side="left"))
+        if first < last:
+            yield first, last
 
 
 DOCUMENT_FOOTER = "\n</document>\n\n"

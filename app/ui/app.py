@@ -17,11 +17,19 @@ from app.engine.messages import DEFAULT_KEEP, Close, Engine, Load, Sampling
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
-from app.ui.help.screen import HelpScreen
+from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
 from app.ui.prefill.panel import PrefillPanel
+from app.ui.spans.screen import SpansScreen
 from app.ui.theme import THEME_NAME, specchat_theme
 
+CHAT_HELP: tuple[Section, ...] = (
+    ("Writing", ComposeBox),
+    ("Reading", ChatScreen),
+    ("Keep", KeepSetter),
+    ("Answers", PrefillPanel),
+)
+SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 
@@ -35,6 +43,7 @@ class SpecchatApp(App[None]):
         "chat/chat.tcss",
         "prefill/panel.tcss",
         "keep/setter.tcss",
+        "spans/spans.tcss",
         "help/help.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -99,14 +108,8 @@ class SpecchatApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
             return
-        sections = (
-            ("Writing", ComposeBox),
-            ("Reading", ChatScreen),
-            ("Keep", KeepSetter),
-            ("Answers", PrefillPanel),
-            ("Everywhere", SpecchatApp),
-        )
-        self.push_screen(HelpScreen(sections))
+        of_the_screen = SPANS_HELP if isinstance(self.screen, SpansScreen) else CHAT_HELP
+        self.push_screen(HelpScreen((*of_the_screen, ("Everywhere", SpecchatApp))))
 
     def _selected_text(self) -> str | None:
         focused = self.focused

@@ -233,3 +233,23 @@ def test_pieces_get_no_space_that_the_whole_text_has_not(kind: str) -> None:
     prompt = builder.build((Message(Role.USER, "hi"),))
     whole = Wrapper.backend_tokenizer.encode("<s>[INST]hi[/INST]", add_special_tokens=False)
     assert prompt.ids.tolist() == whole.ids
+
+
+def test_what_the_user_pinned_is_pinned_token_by_token(builder: PromptBuilder) -> None:
+    text = "Some words of a document that is long enough to have many tokens in it."
+    start = text.index("long")
+    document = Document("a.txt", text, ((start, start + 4), (0, 0)))
+    message = Message(Role.USER, "What?", (Document("b.txt", "other"), document))
+    prompt = builder.build((message,))
+    plain = builder.build(
+        (Message(Role.USER, "What?", (Document("b.txt", "other"), Document("a.txt", text))),)
+    )
+    assert (prompt.ids == plain.ids).all()
+    more = np.flatnonzero(prompt.pinned & ~plain.pinned)
+    assert len(more)
+    segment = next(s for s in prompt.segments if s.document == 1)
+    offsets = prompt.offsets[0, 1]
+    first, last = more[0] - segment.start, more[-1] - segment.start
+    assert offsets[first] <= start < offsets[first + 1]
+    assert offsets[last] < start + 4 <= offsets[last + 1]
+    assert len(more) == last - first + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -26,6 +27,7 @@ from app.engine.messages import (
     Loaded,
     MemoryReport,
     Mode,
+    Reading,
     Sampling,
     Selected,
 )
@@ -39,6 +41,8 @@ from app.ui.keep.next_mode import NextMode
 from app.ui.keep.setter import KeepSetter
 from app.ui.keep.trial import KeepTrial
 from app.ui.prefill.draw import would_read
+from app.ui.spans.passages import ReadDocument, read_documents
+from app.ui.spans.screen import AskAgain, SpansScreen
 from app.ui.words import ended, sentence
 
 TICK_SECONDS = 0.25
@@ -72,6 +76,13 @@ class ChatScreen(Screen[None]):
         Binding(
             "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
         ),
+        Binding(
+            "ctrl+s",
+            "show_spans",
+            "Spans",
+            id="chat.spans",
+            tooltip="What was read of the documents",
+        ),
     ]
 
     def __init__(
@@ -87,6 +98,7 @@ class ChatScreen(Screen[None]):
         self._trial = KeepTrial()
         self._ready = False
         self._broken = False
+        self._spans: SpansScreen | None = None
         self._load_started = clock()
         self.header = Header(*load.names)
         self.transcript = Transcript(clock)
@@ -285,6 +297,41 @@ class ChatScreen(Screen[None]):
         else:
             await self._ask(replace(last.question, mode=Mode.FULL), replaces=last)
 
+    def action_show_spans(self) -> None:
+        """Of the last turn that is over."""
+        turns = [turn for turn in self.conversation.turns if turn.state is not TurnState.RUNNING]
+        documents = self._read_documents(turns[-1]) if turns else ()
+        if not documents:
+            self.notice.say("Nothing was attached that could be shown. Paste a document and ask.")
+            return
+        turn, progress = turns[-1], self.transcript.view(turns[-1]).progress
+        try_keep = None
+        if turn is self.conversation.last and progress.scored:
+            self._trial.begin(turn.number, progress)
+            try_keep = self._try_keep
+        pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
+        self._spans = SpansScreen(documents, progress.keep, try_keep, pins)
+        self.app.push_screen(self._spans, partial(self._spans_closed, turn))
+
+    def _read_documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
+        progress = self.transcript.view(turn).progress
+        asked = self.conversation.asked(turn)
+        messages = [holder.question.documents if holder else () for holder in asked]
+        selected = selected or (None if progress.reading is Reading.DENSE else progress.selected)
+        return read_documents(messages, progress.planned, selected, progress.importance)
+
+    async def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
+        self._spans = None
+        self._end_trial()
+        if result is None:
+            return
+        if self.busy or turn is not self.conversation.last:
+            self.notice.say("An answer is under way. Esc stops it.")
+            return
+        question = self.conversation.pin(turn, result.pins)
+        again = replace(question, mode=Mode.SPARSE, keep=result.keep)
+        await self._ask(again, replaces=turn)
+
     async def action_stop(self) -> None:
         running = self.conversation.running
         if self.conversation.queued is not None:
@@ -334,6 +381,8 @@ class ChatScreen(Screen[None]):
         request = self._trial.answered(selected)
         if self.transcript.view(turn).progress.preview is not None:
             self.setter.meaning = would_read(selected)
+            if self._spans is not None:
+                self._spans.show(self._read_documents(turn, selected), selected.keep)
         if request is not None:
             self._engine.send(request)
 

@@ -1,0 +1,1 @@
+"""What was read of a document, passage by passage."""

@@ -1,0 +1,75 @@
+"""The whole document as a column: where it was read, where hits are, and what is on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.events import Click
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from app.ui.spans.passages import Read, ReadDocument
+from app.ui.spans.view import Range, overlapping
+
+WHOLE, PART, NONE, HIT = "█", "▒", "·", "◆"
+
+
+class Minimap(Widget):
+    """Each row stands for an equal part of the characters."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "minimap--read",
+        "minimap--not",
+        "minimap--hit",
+        "minimap--seen",
+    }
+
+    @dataclass
+    class Clicked(Message):
+        """The part of the text that begins at this character."""
+
+        offset: int
+
+    def __init__(self, document: ReadDocument) -> None:
+        super().__init__()
+        self._document = document
+        self._pins: Sequence[Range] = ()
+        self._hits: Sequence[Range] = ()
+        self._seen: Range = (0, 0)
+
+    def show(
+        self, document: ReadDocument, pins: Sequence[Range], hits: Sequence[Range], seen: Range
+    ) -> None:
+        """`seen` is what is on the screen, in characters."""
+        self._document, self._pins, self._hits, self._seen = document, pins, hits, seen
+        self.refresh()
+
+    def part(self, row: int) -> Range:
+        """The characters that a row stands for."""
+        length, height = len(self._document.text), max(1, self.size.height)
+        return row * length // height, max((row + 1) * length // height, row * length // height + 1)
+
+    def render_line(self, y: int) -> Strip:
+        start, end = self.part(y)
+        character, name = self._mark(start, end)
+        style = self.get_component_rich_style(f"minimap--{name}")
+        if start < self._seen[1] and self._seen[0] < end:
+            style += self.get_component_rich_style("minimap--seen")
+        return Strip([Segment(f"{character:>{self.size.width}}", style)])
+
+    def _mark(self, start: int, end: int) -> tuple[str, str]:
+        if overlapping(self._hits, start, end):
+            return HIT, "hit"
+        read = {passage.read is not Read.NOT for passage in self._document.between(start, end)}
+        if read == {True}:
+            return WHOLE, "read"
+        if True in read or overlapping(self._pins, start, end):
+            return PART, "read"
+        return NONE, "not"
+
+    def on_click(self, event: Click) -> None:
+        self.post_message(self.Clicked(self.part(event.y)[0]))

@@ -1,0 +1,173 @@
+"""A document as passages that were read, or were not. Plain data, no widgets."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from app.engine.messages import Document, ImportanceMap, Planned, Selected, SpanReason
+
+PARAGRAPH = re.compile(r"\n[ \t]*\n")
+LONGEST_PARAGRAPH = 4000
+"""Characters; a longer one is cut around the place."""
+
+
+class Read(StrEnum):
+    NOT = "not read"
+    IMPORTANT = "read"
+    PINNED = "always read"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Characters `start:end` of a document. `score` is the mean importance of what was read for
+    its importance, relative to the whole prompt's."""
+
+    start: int
+    end: int
+    read: Read
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class ReadDocument:
+    """A document and its passages, which cover it from its first character to its last, in order.
+
+    `message` and `document` say which one of the conversation it is. `importance` is the mean
+    importance in equal parts of the text, 0..1; empty where nothing was scored.
+    """
+
+    message: int
+    document: int
+    name: str
+    text: str = field(repr=False)
+    passages: tuple[Passage, ...]
+    importance: tuple[float, ...] = ()
+    pinned: tuple[tuple[int, int], ...] = ()
+    """What the user pinned."""
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [passage.start for passage in self.passages]
+
+    def index_at(self, offset: int) -> int:
+        """Which passage this character is in."""
+        return max(0, bisect_right(self._starts, offset) - 1)
+
+    def at(self, offset: int) -> Passage:
+        return self.passages[self.index_at(offset)]
+
+    def between(self, start: int, end: int) -> Sequence[Passage]:
+        """The passages that overlap these characters."""
+        return self.passages[self.index_at(start) : bisect_left(self._starts, max(end, start + 1))]
+
+    @property
+    def read_fraction(self) -> float:
+        """Of its characters, 0..1."""
+        kept = sum(p.end - p.start for p in self.passages if p.read is not Read.NOT)
+        return kept / len(self.text) if self.text else 1.0
+
+    def importance_at(self, offset: int) -> float | None:
+        """Of the part of the text around this character, 0..1; None where nothing was scored."""
+        if not self.importance or not self.text:
+            return None
+        part = offset * len(self.importance) // len(self.text)
+        return self.importance[min(part, len(self.importance) - 1)]
+
+    def next_read(self, offset: int) -> int | None:
+        """Where the next passage that was read begins."""
+        later = self.passages[self.index_at(offset) + 1 :]
+        return next((p.start for p in later if p.read is not Read.NOT), None)
+
+    def previous_read(self, offset: int) -> int | None:
+        """Where the last passage that was read and began before this character begins."""
+        earlier = self.passages[: bisect_left(self._starts, offset)]
+        return next((p.start for p in reversed(earlier) if p.read is not Read.NOT), None)
+
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Where `text` occurs, in any case; white space matches any white space."""
+        words = text.split()
+        if not words:
+            return []
+        pattern = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
+        return [match.span() for match in pattern.finditer(self.text)]
+
+    def paragraph(self, offset: int) -> tuple[int, int]:
+        """The paragraph that this character is in, without the white space around it."""
+        least = max(0, offset - LONGEST_PARAGRAPH // 2)
+        most = min(len(self.text), offset + LONGEST_PARAGRAPH // 2)
+        start, end = least, most
+        for match in PARAGRAPH.finditer(self.text, least, most):
+            if match.end() <= offset:
+                start = match.end()
+            elif match.start() > offset:
+                end = match.start()
+                break
+        piece = self.text[start:end]
+        start += len(piece) - len(piece.lstrip())
+        return start, max(start, end - (len(piece) - len(piece.rstrip())))
+
+
+def read_documents(
+    messages: Sequence[Sequence[Document]],
+    planned: Planned | None,
+    selected: Selected | None,
+    importance: ImportanceMap | None,
+) -> list[ReadDocument]:
+    """The documents that came with each of the `messages` that the engine saw, as a turn read
+    them; without a selection everything was read."""
+    return [
+        ReadDocument(
+            message,
+            number,
+            document.name,
+            document.text,
+            _passages(message, number, len(document.text), selected),
+            _importance(message, number, planned, importance),
+            document.pinned,
+        )
+        for message, documents in enumerate(messages)
+        for number, document in enumerate(documents)
+        if document.text
+    ]
+
+
+def _passages(
+    message: int, document: int, length: int, selected: Selected | None
+) -> tuple[Passage, ...]:
+    if selected is None:
+        return (Passage(0, length, Read.IMPORTANT),)
+    passages: list[Passage] = []
+    at = 0
+    for text in selected.texts:
+        if (text.message, text.document) != (message, document) or text.end <= at:
+            continue
+        span = selected.spans[text.span]
+        start = max(at, text.start)
+        if start > at:
+            passages.append(Passage(at, start, Read.NOT))
+        read = Read.PINNED if span.reason is SpanReason.PINNED else Read.IMPORTANT
+        passages.append(Passage(start, text.end, read, span.score))
+        at = text.end
+    if at < length:
+        passages.append(Passage(at, length, Read.NOT))
+    return tuple(passages)
+
+
+def _importance(
+    message: int, document: int, planned: Planned | None, importance: ImportanceMap | None
+) -> tuple[float, ...]:
+    """The buckets that lie in the document's tokens."""
+    if planned is None or importance is None or not planned.prompt_tokens:
+        return ()
+    for segment in planned.segments:
+        if (segment.message, segment.document) == (message, document):
+            buckets = len(importance.buckets)
+            first = segment.start * buckets // planned.prompt_tokens
+            last = -(-segment.end * buckets // planned.prompt_tokens)
+            return importance.buckets[first : max(last, first + 1)]
+    return ()

@@ -1,0 +1,221 @@
+"""The text of a document, a row at a time: what was read bright, the rest dim."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.events import Click, Resize
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from app.ui.figures import plural
+from app.ui.spans.passages import Read, ReadDocument
+from app.ui.spans.rows import Fold, Rows, shown
+
+GUTTER = 2
+CONTEXT_ROWS = 3
+"""Rows kept between the cursor and the edge when it is jumped to."""
+FOLDED_FROM = 4
+"""Lines; a shorter stretch that was not read is not worth folding."""
+STYLES = {
+    Read.NOT: "document--not",
+    Read.IMPORTANT: "document--read",
+    Read.PINNED: "document--pinned",
+}
+MARKS = {Read.NOT: " ", Read.IMPORTANT: "▌", Read.PINNED: "█"}
+
+Range = tuple[int, int]
+
+
+class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
+    """One document at a time. `cursor` is a character; its row is marked."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *STYLES.values(),
+        "document--mark",
+        "document--fold",
+        "document--hit",
+        "document--cursor",
+    }
+
+    cursor: reactive[int] = reactive(0, init=False)
+
+    @dataclass
+    class Moved(Message):
+        """The cursor stands elsewhere."""
+
+    @dataclass
+    class Chosen(Message):
+        """A row was clicked twice."""
+
+    def __init__(self, document: ReadDocument) -> None:
+        super().__init__()
+        self._document = document
+        self._pins: tuple[Range, ...] = ()
+        self._hits: tuple[Range, ...] = ()
+        self._folded = False
+        self._rows = Rows("", 80)
+
+    # -------------------------------------------------------------------------- what is shown
+
+    @property
+    def document(self) -> ReadDocument:
+        return self._document
+
+    @property
+    def rows(self) -> Rows:
+        return self._rows
+
+    @property
+    def row(self) -> int:
+        return self._rows.at(self.cursor)
+
+    def show(self, document: ReadDocument) -> None:
+        """Another document, or the same one as it would be read otherwise."""
+        before = self._document
+        same = (document.message, document.document) == (before.message, before.document)
+        self._document = document
+        if not same:
+            self._hits = ()
+            self.cursor = 0
+        if not same or self._folded:
+            self._wrap()
+        self.refresh()
+
+    def show_pins(self, pins: tuple[Range, ...]) -> None:
+        """Characters that are to be read always."""
+        self._pins = pins
+        self.refresh()
+
+    def show_hits(self, hits: tuple[Range, ...]) -> None:
+        self._hits = hits
+        self.refresh()
+
+    def fold(self, folded: bool) -> None:
+        """Whether long stretches that were not read take one row."""
+        self._folded = folded
+        self._wrap()
+
+    def _wrap(self) -> None:
+        before = self.row - self.scroll_offset.y
+        folds = _folds(self._document) if self._folded else ()
+        self._rows = Rows(self._document.text, self._text_width, folds)
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
+        self.scroll_to(y=max(0, self.row - before), animate=False, force=True, immediate=True)
+        self.refresh()
+
+    @property
+    def _text_width(self) -> int:
+        return self.scrollable_content_region.width - GUTTER
+
+    def on_resize(self, event: Resize) -> None:
+        if self._text_width != self._rows.width or self._rows.text is not self._document.text:
+            self._wrap()
+            self.go_to(self.cursor, centre=True)
+
+    # -------------------------------------------------------------------------- moving
+
+    def move(self, rows: int) -> None:
+        """The cursor, by so many rows."""
+        target = min(len(self._rows) - 1, max(0, self.row + rows))
+        self.go_to(self._rows[target][0])
+
+    def go_to(self, offset: int, centre: bool = False) -> None:
+        """The cursor to this character, and the row into view."""
+        self.cursor = min(max(0, offset), max(0, len(self._document.text) - 1))
+        height, row = self.scrollable_content_region.height, self.row
+        top = self.scroll_offset.y
+        edge = min(CONTEXT_ROWS, max(0, (height - 1) // 2))
+        if centre and not top + edge <= row < top + height - edge:
+            self.scroll_to(y=max(0, row - height // 3), animate=False, force=True, immediate=True)
+        elif row < top + edge:
+            self.scroll_to(y=max(0, row - edge), animate=False, force=True, immediate=True)
+        elif row >= top + height - edge:
+            self.scroll_to(y=row - height + edge + 1, animate=False, force=True, immediate=True)
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        self.refresh_line(self._rows.at(old))
+        self.refresh_line(self._rows.at(new))
+        self.post_message(self.Moved())
+
+    def on_click(self, event: Click) -> None:
+        row = self.scroll_offset.y + event.y
+        if row < len(self._rows):
+            self.cursor = self._rows[row][0]
+            if event.chain == 2:
+                self.post_message(self.Chosen())
+
+    # -------------------------------------------------------------------------- drawing
+
+    def render_line(self, y: int) -> Strip:
+        row = self.scroll_offset.y + y
+        width = self.scrollable_content_region.width
+        if row >= len(self._rows):
+            return Strip.blank(width, self.rich_style)
+        base = self.get_component_rich_style("document--cursor") if row == self.row else None
+        fold = self._rows.fold(row)
+        segments = self._fold_row(fold) if fold else self._text_row(*self._rows[row])
+        strip = Strip(segments).adjust_cell_length(width, self.rich_style)
+        return strip.apply_style(base) if base is not None else strip
+
+    def _fold_row(self, fold: Fold) -> list[Segment]:
+        style = self.get_component_rich_style("document--fold")
+        return [Segment(f"{'':{GUTTER}}⋯ {plural(fold.lines, 'line')} not read", style)]
+
+    def _text_row(self, start: int, end: int) -> list[Segment]:
+        document = self._document
+        kinds = {passage.read for passage in document.between(start, end)}
+        if overlapping(self._pins, start, end):
+            kinds.add(Read.PINNED)
+        kind = next((k for k in (Read.PINNED, Read.IMPORTANT) if k in kinds), Read.NOT)
+        mark = self.get_component_rich_style("document--mark")
+        segments = [Segment(f"{MARKS[kind]:{GUTTER}}", mark)]
+        for first, last in self._pieces(start, end):
+            segments.append(Segment(shown(document.text[first:last]), self._style_at(first)))
+        return segments
+
+    def _pieces(self, start: int, end: int) -> Iterator[Range]:
+        """The pieces of a row that look alike."""
+        ranges = [(p.start, p.end) for p in self._document.between(start, end)]
+        ranges += [*overlapping(self._hits, start, end), *overlapping(self._pins, start, end)]
+        cuts = {cut for piece in ranges for cut in piece if start < cut < end}
+        return pairwise(sorted({start, end, *cuts}))
+
+    def _style_at(self, offset: int) -> Style:
+        pinned = overlapping(self._pins, offset, offset + 1)
+        read = Read.PINNED if pinned else self._document.at(offset).read
+        style = self.get_component_rich_style(STYLES[read])
+        if overlapping(self._hits, offset, offset + 1):
+            style += self.get_component_rich_style("document--hit")
+        return style
+
+
+def overlapping(ranges: Sequence[Range], start: int, end: int) -> Sequence[Range]:
+    """Those of `ranges` (ascending, apart from each other) that share a character with these."""
+    first = bisect_right(ranges, start, key=lambda r: r[1])
+    return ranges[first : bisect_left(ranges, end, key=lambda r: r[0])]
+
+
+def _folds(document: ReadDocument) -> Iterator[Fold]:
+    """Of what was not read, whole lines, where they are enough."""
+    text = document.text
+    for passage in document.passages:
+        if passage.read is not Read.NOT:
+            continue
+        start, end = passage.start, passage.end
+        if start and text[start - 1] != "\n":
+            start = text.find("\n", start, end) + 1 or end
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or start
+        lines = text.count("\n", start, end) + (end == len(text) and not text.endswith("\n"))
+        if end > start and lines >= FOLDED_FROM:
+            yield Fold(start, end, lines)

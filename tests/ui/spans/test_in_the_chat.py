@@ -1,0 +1,65 @@
+"""Spans from the chat: shown, tried at another keep, pinned, asked again."""
+
+from __future__ import annotations
+
+from app.chat.conversation import Conversation, Question, Turn, TurnState
+from app.engine.messages import Document, Mode, Reselect
+from app.ui.spans.screen import SpansScreen
+from tests.fakes import FakeEngine
+from tests.ui.helpers import SMALL, app_with, ask, paste, until, until_shown
+
+TEXT = "".join(f"Paragraph {i} of a long text about nothing.\n\n" for i in range(400))
+
+
+async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
+    engine = FakeEngine()
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        await paste(pilot, TEXT)
+        await pilot.press("ctrl+g", "enter")
+        await ask(pilot, engine)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt", "6 passages", "█ Paragraph 0")
+        screen = app.screen
+        assert isinstance(screen, SpansScreen)
+        before = screen.view.document.read_fraction
+        await pilot.press(*["right"] * 5)
+        await until(pilot, lambda: screen.view.document.read_fraction > before)
+        await until_shown(pilot, "keep 25% would read")
+        assert any(isinstance(c, Reselect) and c.keep == 0.25 for c in engine.commands)
+        await pilot.press("slash", *"Paragraph 399")
+        await until_shown(pilot, "1 of 1 hit")
+        await pilot.press("escape", "space")
+        await until_shown(pilot, "1 pinned by you")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        again = engine.asks[1]
+        assert (again.mode, again.keep) == (Mode.SPARSE, 0.25)
+        (document,) = again.messages[0].documents
+        ((start, end),) = document.pinned
+        assert document.text[start:end] == "Paragraph 399 of a long text about nothing."
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "1 pinned by you")
+        await pilot.press("f1")
+        await until_shown(pilot, "What was read", "Always read this paragraph", "Everywhere")
+        await pilot.press("f1", "escape")
+        await until_shown(pilot, "❯")
+
+
+async def test_without_a_document_there_is_nothing_to_show() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Nothing was attached that could be shown.")
+
+
+def test_a_pin_of_an_earlier_turn_is_seen_by_the_next() -> None:
+    first = Turn(1, Question("a", (Document("x", "some text"),)), TurnState.DONE, "b")
+    conversation = Conversation(turns=[first])
+    turn, _ = conversation.begin(Question("c", (Document("y", "more"),)))
+    assert conversation.asked(turn) == [first, None, turn]
+    conversation.pin(turn, {(0, 0): ((0, 4),), (2, 0): ((1, 2),)})
+    turn.state = TurnState.DONE
+    _, command = conversation.begin(Question("d"))
+    assert command.messages[0].documents[0].pinned == ((0, 4),)
+    assert command.messages[2].documents[0].pinned == ((1, 2),)

@@ -1,0 +1,155 @@
+"""A document as passages, and as rows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from app.engine.messages import (
+    Document,
+    ImportanceMap,
+    Planned,
+    Reading,
+    Segment,
+    SegmentKind,
+    Selected,
+    Span,
+    SpanReason,
+    SpanText,
+)
+from app.ui.spans.passages import Passage, Read, ReadDocument, read_documents
+from app.ui.spans.rows import Fold, Rows, shown
+
+TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
+
+
+def selected(*texts: tuple[int, int, int, int], pinned: tuple[int, ...] = ()) -> Selected:
+    """Of (message, document, start, end), a span each."""
+    spans = tuple(
+        Span(10 * i, 10 * i + 5, SpanReason.PINNED if i in pinned else SpanReason.IMPORTANT, 2.0)
+        for i in range(len(texts))
+    )
+    places = tuple(SpanText(i, *text) for i, text in enumerate(texts))
+    return Selected(1, 0.2, 10, 100, spans, places)
+
+
+def document(*passages: Passage, text: str = TEXT) -> ReadDocument:
+    return ReadDocument(0, 0, "a.txt", text, passages)
+
+
+def test_passages_cover_every_document() -> None:
+    messages = [[Document("a.txt", TEXT), Document("b.txt", "short")], [], [Document("c", "x" * 9)]]
+    chosen = selected((0, 0, 12, 24), (0, 0, 24, 30), (2, 0, 0, 4), pinned=(1,))
+    a, b, c = read_documents(messages, None, chosen, None)
+    assert [(p.start, p.end, p.read) for p in a.passages] == [
+        (0, 12, Read.NOT),
+        (12, 24, Read.IMPORTANT),
+        (24, 30, Read.PINNED),
+        (30, len(TEXT), Read.NOT),
+    ]
+    assert [p.read for p in b.passages] == [Read.NOT]
+    assert [p.read for p in c.passages] == [Read.IMPORTANT, Read.NOT]
+    assert (c.message, c.document) == (2, 0)
+    assert a.read_fraction == pytest.approx(18 / len(TEXT))
+    assert a.passages[1].score == 2.0
+
+
+def test_without_a_selection_everything_was_read() -> None:
+    (only,) = read_documents([[Document("a", TEXT)]], None, None, None)
+    assert [p.read for p in only.passages] == [Read.IMPORTANT]
+    assert only.read_fraction == 1.0
+    assert only.importance_at(3) is None
+
+
+def test_an_empty_document_is_left_out() -> None:
+    assert not read_documents([[Document("a", "")]], None, None, None)
+
+
+def test_importance_is_of_the_documents_own_tokens() -> None:
+    segments = (
+        Segment(SegmentKind.TEMPLATE, 0, 20),
+        Segment(SegmentKind.DOCUMENT, 20, 80, 0, 0),
+        Segment(SegmentKind.QUESTION, 80, 100, 0),
+    )
+    planned = Planned(1, Reading.SPARSE, "", 0.2, 100, 60, 0, (), segments)
+    buckets = ImportanceMap(1, (9, 9, 1, 0, 0, 0.5, 0, 0.25, 9, 9), 4, 4)
+    (only,) = read_documents([[Document("a", "x" * 600)]], planned, selected(), buckets)
+    assert only.importance == (1, 0, 0, 0.5, 0, 0.25)
+    assert only.importance_at(0) == 1
+    assert only.importance_at(599) == 0.25
+
+
+def test_from_passage_to_passage() -> None:
+    read = document(
+        Passage(0, 12, Read.NOT),
+        Passage(12, 20, Read.IMPORTANT),
+        Passage(20, 30, Read.NOT),
+        Passage(30, 40, Read.PINNED),
+        Passage(40, len(TEXT), Read.NOT),
+    )
+    assert [read.next_read(at) for at in (0, 12, 15, 35)] == [12, 30, 30, None]
+    assert [read.previous_read(at) for at in (5, 12, 13, 30, 31)] == [None, None, 12, 12, 30]
+    assert [p.start for p in read.between(19, 31)] == [12, 20, 30]
+
+
+def test_finding_ignores_case_and_kinds_of_white_space() -> None:
+    read = document(Passage(0, len(TEXT), Read.NOT))
+    assert [TEXT[a:b] for a, b in read.find("LINE.")] == ["line.", "line."]
+    assert [TEXT[a:b] for a, b in read.find("paragraph of")] == ["paragraph\nof"]
+    assert read.find("  ") == []
+    assert read.find("(") == []
+
+
+@pytest.mark.parametrize(
+    ("at", "paragraph"),
+    [
+        (0, "First line.\nSecond line."),
+        (20, "First line.\nSecond line."),
+        (40, "Third, a paragraph\nof two lines."),
+        (len(TEXT) - 1, "Last."),
+    ],
+)
+def test_the_paragraph_of_a_place(at: int, paragraph: str) -> None:
+    start, end = document(Passage(0, len(TEXT), Read.NOT)).paragraph(at)
+    assert TEXT[start:end] == paragraph
+
+
+def test_a_paragraph_without_end_is_cut_around_the_place() -> None:
+    text = "word " * 20_000
+    start, end = document(Passage(0, len(text), Read.NOT), text=text).paragraph(50_000)
+    assert start < 50_000 < end
+    assert end - start <= 4000
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(st.sampled_from("ab \n\t漢é\u0301\x1b\u202e"), max_size=200),
+    st.integers(8, 40),
+)
+def test_rows_hold_the_whole_text_and_fit(text: str, width: int) -> None:
+    rows = Rows(text, width)
+    pieces = [rows[i] for i in range(len(rows))]
+    assert "".join(text[a:b] for a, b in pieces) == text.replace("\n", "")
+    assert all(first[1] <= second[0] for first, second in pairwise(pieces))
+    assert all(cell_len(shown(text[a:b]).rstrip(" ")) <= width for a, b in pieces)
+    for row, (start, end) in enumerate(pieces):
+        assert all(rows.at(offset) == row for offset in range(start, end))
+
+
+def test_lines_are_rows_and_break_at_spaces() -> None:
+    rows = Rows("one two three four\n\nfive", 10)
+    shown_rows = [rows.text[slice(*rows[i])] for i in range(len(rows))]
+    assert shown_rows == ["one two ", "three four", "", "five"]
+
+
+def test_a_fold_is_one_row() -> None:
+    text = "a\n" * 5 + "b\n" + "c\n" * 5
+    rows = Rows(text, 20, [Fold(0, 10, 5), Fold(12, 22, 5)])
+    assert len(rows) == 3
+    assert rows.fold(0) == Fold(0, 10, 5)
+    assert rows.fold(1) is None
+    assert [rows.at(offset) for offset in (0, 9, 10, 12, 21)] == [0, 0, 1, 2, 2]

@@ -1,0 +1,237 @@
+"""The spans view, driven by keys and mouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+import app.ui.app as ui
+from app.ui.spans.minimap import Minimap
+from app.ui.spans.passages import Passage, Read, ReadDocument
+from app.ui.spans.screen import AskAgain, SpansScreen
+from app.ui.theme import THEME_NAME, specchat_theme
+from tests.ui.helpers import screen_text, until, until_shown
+
+LINES = [f"Line {i} of the contract." for i in range(1, 201)]
+TEXT = "\n".join(LINES)
+
+
+def at(line: int) -> int:
+    """Where a line begins."""
+    return sum(len(text) + 1 for text in LINES[: line - 1])
+
+
+def contract(*kept: tuple[int, int], name: str = "contract.txt", number: int = 0) -> ReadDocument:
+    """Of which lines `first` up to but not including `last` were read."""
+    passages, done = [], 0
+    for first, last in kept:
+        passages.append(Passage(done, at(first), Read.NOT))
+        passages.append(Passage(at(first), at(last), Read.IMPORTANT, 3.5))
+        done = at(last)
+    passages.append(Passage(done, len(TEXT), Read.NOT))
+    importance = tuple(0.5 if 30 <= i < 60 else 0.0 for i in range(100))
+    return ReadDocument(0, number, name, TEXT, tuple(passages), importance)
+
+
+class SpansApp(App[None]):
+    CSS_PATH = str(Path(ui.__file__).parent / "spans" / "spans.tcss")
+
+    def __init__(self, screen: SpansScreen) -> None:
+        super().__init__()
+        self.register_theme(specchat_theme())
+        self.theme = THEME_NAME
+        self.spans = screen
+        self.results: list[AskAgain | None] = []
+
+    def on_mount(self) -> None:
+        self.push_screen(self.spans, self.results.append)
+
+
+@pytest.fixture
+def tried() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def spans(tried: list[float]) -> SpansApp:
+    return SpansApp(SpansScreen([contract((50, 53), (120, 125))], 0.2, tried.append))
+
+
+def line(pilot: Pilot[None]) -> int:
+    app = pilot.app
+    assert isinstance(app, SpansApp)
+    return TEXT.count("\n", 0, app.spans.view.cursor) + 1
+
+
+async def test_it_opens_at_the_first_passage_that_was_read(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "▌ Line 50 of the contract.", "line 50 · read · 3.5 times")
+        text = screen_text(pilot)
+        assert "contract.txt" in text
+        assert "2 passages" in text
+        assert "▌ Line 53" not in text
+        assert "  Line 53" in text
+
+
+async def test_from_passage_to_passage(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.press("n")
+        await until_shown(pilot, "line 120 · read")
+        await pilot.press("n")
+        await until_shown(pilot, "Nothing more was read.")
+        await pilot.press("p")
+        await until_shown(pilot, "line 50 · read")
+        await pilot.press("p")
+        await until_shown(pilot, "Nothing before this was read.")
+
+
+async def test_moving(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.press("down", "down", "up")
+        assert line(pilot) == 51
+        await pilot.press("end")
+        await until_shown(pilot, "Line 200", "line 200 · not read")
+        await pilot.press("down")
+        assert line(pilot) == 200
+        await pilot.press("home", "up")
+        await until_shown(pilot, "line 1 · not read")
+        await pilot.press("pagedown")
+        assert 15 <= line(pilot) <= 24
+        await until_shown(pilot, f"Line {line(pilot)} of")
+
+
+async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.press("slash", *"line 19")
+        await until_shown(pilot, "2 of 11 hits · NOT READ")
+        assert line(pilot) == 190
+        await pilot.press("enter")
+        await until_shown(pilot, "3 of 11 hits")
+        await pilot.press("escape")
+        await until(pilot, lambda: not spans.spans.search.display)
+        await pilot.press("space")
+        await until_shown(pilot, "Pinned", "1 pinned by you", "█ Line 191 of")
+        await pilot.press("enter")
+        await until(pilot, lambda: spans.results)
+        (result,) = spans.results
+        assert result is not None
+        assert result.keep == 0.2
+        ((start, end),) = result.pins[0, 0]
+        assert start <= at(191) < end
+
+
+async def test_what_is_nowhere(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+f", *"penguin")
+        await until_shown(pilot, "Nowhere in the document.")
+        await pilot.press("enter", "escape", "escape")
+        await until(pilot, lambda: spans.results == [None])
+
+
+async def test_a_pin_is_taken_away_again() -> None:
+    text = "One.\n\nTwo.\n\nThree."
+    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), Read.NOT),))
+    spans = SpansApp(SpansScreen([whole], 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press("down", "down", "space")
+        await until_shown(pilot, "1 pinned by you")
+        await pilot.press("enter")
+        await until(pilot, lambda: spans.results)
+    assert spans.results[0] == AskAgain(0.2, {(0, 0): ((6, 10),)})
+    again = SpansApp(SpansScreen([whole], 0.2, pins={(0, 0): ((6, 10),)}))
+    async with again.run_test(size=(80, 24)) as pilot:
+        await pilot.press("down", "down", "space")
+        await until_shown(pilot, "No longer pinned.")
+        await pilot.press("enter")
+        await until(pilot, lambda: again.results)
+    assert again.results[0] == AskAgain(0.2, {(0, 0): ()})
+
+
+async def test_folding_hides_what_was_not_read(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.press("f")
+        await until_shown(
+            pilot, "⋯ 49 lines not read", "Line 50", "⋯ 67 lines not read", "⋯ 76 lines not read"
+        )
+        assert "Line 49" not in screen_text(pilot)
+        await pilot.press("f")
+        await until_shown(pilot, "Line 49")
+        assert line(pilot) == 50
+
+
+async def test_another_keep_is_tried(spans: SpansApp, tried: list[float]) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press("right", "right", "left")
+        await until(pilot, lambda: len(tried) == 3)
+        assert tried == [0.21, 0.22, 0.21]
+        spans.spans.show([contract((50, 60), (120, 125))], 0.21)
+        await until_shown(pilot, "keep 21% would read", "▌ Line 59")
+
+
+async def test_a_keep_that_cannot_be_tried() -> None:
+    spans = SpansApp(SpansScreen([contract((50, 53))], 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press("right")
+        await until_shown(pilot, "Another keep can be tried on the last answer only")
+
+
+async def test_documents_take_turns(spans: SpansApp) -> None:
+    both = [contract((50, 53)), contract((10, 12), name="other\x1b.txt", number=1)]
+    spans = SpansApp(SpansScreen(both, 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "contract.txt 1/2")
+        await pilot.press("d")
+        await until_shown(pilot, "other␛.txt 2/2")
+        await pilot.press("n")
+        await until_shown(pilot, "line 10 · read")
+        await pilot.press("d")
+        await until_shown(pilot, "contract.txt 1/2")
+
+
+async def test_the_mouse(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.click("DocumentView", offset=(10, 0))
+        first = line(pilot)
+        assert first < 50
+        await pilot.click("DocumentView", offset=(10, 2), times=2)
+        assert line(pilot) == first + 2
+        await until_shown(pilot, "pinned by you")
+        height = spans.spans.query_one(Minimap).size.height
+        await pilot.click("Minimap", offset=(1, height - 1))
+        await until(pilot, lambda: line(pilot) > 180)
+
+
+async def test_the_passage_is_copied(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.press("c")
+        await until_shown(pilot, "Copied 75 characters.")
+        assert spans.clipboard == TEXT[at(50) : at(53)]
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 20), (200, 50)])
+async def test_any_size_is_drawn(spans: SpansApp, size: tuple[int, int]) -> None:
+    async with spans.run_test(size=size) as pilot:
+        await until_shown(pilot, "Line 50")
+        await pilot.resize_terminal(70, 15)
+        await until_shown(pilot, "Line 50")
+        assert all(len(row) <= 70 for row in screen_text(pilot).splitlines())
+
+
+async def test_hostile_text_is_only_shown() -> None:
+    text = "\x1b[31mred\x1b]52;c;AAAA\x07 [@click=app.quit]quit[/] \u202eabc\n" * 50
+    hostile = ReadDocument(0, 0, "\x1b]0;x\x07[b]", text, (Passage(0, len(text), Read.NOT),))
+    spans = SpansApp(SpansScreen([hostile], 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "␛[31mred␛]52;c;AAAA␇ [@click=app.quit]quit[/] ⟨RLO⟩abc")
+        assert "\x1b" not in screen_text(pilot)
+        await pilot.press("slash", "[")
+        await until_shown(pilot, "1 of")
