@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from pathspec import GitIgnoreSpec
+from pathspec import GitIgnoreSpec, RegexPattern
 
 from app.ingest.opening import open_folder, read_file
 from app.ingest.records import Reason, Refusal
@@ -25,6 +25,8 @@ _MOST_WILDCARDS = 3
 """In one rule. Each may cost as many steps as a name has characters, times those of the others."""
 _MANY_WILDCARDS = 50
 """Rules with the most wildcards in one file."""
+_FOLDER_MARK = "ps_d"
+"""pathspec's name for the slash that ends a folder's name, where a rule means the folder."""
 _WILDCARD = re.compile(r"\*+")
 
 
@@ -57,7 +59,7 @@ class IgnoreFiles:
         self._watch = watch
         self._report = report
         # The innermost first: what it prefixes to a path, what it takes off it, its rules.
-        self._chain: tuple[tuple[str, str, GitIgnoreSpec], ...] = ()
+        self._chain: tuple[tuple[str, str, RuleFile], ...] = ()
 
     def within(self, folder: int, path: str) -> Rules:
         spec = self._read(folder, path + NAME)
@@ -80,17 +82,17 @@ class IgnoreFiles:
             if spec is None:
                 continue
             below = names[depth:]
-            if any(_decides(spec, "/".join([*below[:n], ""])) for n in range(1, len(below) + 1)):
+            if any(spec.decides("/".join(below[: n + 1]), True) for n in range(len(below))):
                 return self
             rules = rules._with(("/".join([*below, ""]), "", spec))
         return rules
 
-    def _with(self, link: tuple[str, str, GitIgnoreSpec]) -> IgnoreFiles:
+    def _with(self, link: tuple[str, str, RuleFile]) -> IgnoreFiles:
         rules = IgnoreFiles(self._watch, self._report)
         rules._chain = (link, *self._chain)
         return rules
 
-    def _read(self, folder: int, path: str) -> GitIgnoreSpec | None:
+    def _read(self, folder: int, path: str) -> RuleFile | None:
         try:
             data = read_file(NAME, folder, lambda head: _MOST_BYTES, self._watch)
         except Refusal as refused:
@@ -98,30 +100,64 @@ class IgnoreFiles:
             if refused.reason is Reason.TOO_LARGE:
                 self._report(path, Refusal(Reason.RULES, refused.detail))
             return None
-        spec, whole = parse(data)
+        spec, whole = parse(data, self._watch)
         if not whole:
             self._report(path, Refusal(Reason.RULES))
         return spec
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        mark = "/" if is_folder else ""
         for prefix, taken_off, spec in self._chain:
-            decided = _decides(spec, prefix + path[len(taken_off) :] + mark)
+            decided = spec.decides(prefix + path[len(taken_off) :], is_folder)
             if decided is not None:
                 return decided
         return False
 
 
-def _decides(spec: GitIgnoreSpec, path: str) -> bool | None:
-    return spec.check_file(path).include
+class RuleFile:
+    """The rules of one .gitignore file.
+
+    pathspec reads the rules, but we ask one after the other: its own answer for a whole file takes
+    what is said of a folder for what is said of everything in it, so that `!*/` brings too much
+    back. A folder that is left out is never entered here, so that each rule need only be asked
+    whether it means the very path.
+    """
+
+    def __init__(self, lines: Iterable[str], watch: Watch | None = None) -> None:
+        self._watch = watch
+        self._last_first = [
+            (pattern.regex, bool(pattern.include))
+            for pattern in reversed(list(_spec(list(lines)).patterns))
+            if isinstance(pattern, RegexPattern) and pattern.regex is not None
+        ]
+
+    def decides(self, path: str, is_folder: bool) -> bool | None:
+        """Whether the last rule that means this path leaves it out; None if there is none."""
+        for regex, leaves_out in self._last_first:
+            if self._watch is not None:
+                self._watch.check()
+            if _means(regex, path, is_folder):
+                return leaves_out
+        return None
 
 
-def parse(data: bytes) -> tuple[GitIgnoreSpec, bool]:
+def _means(regex: re.Pattern[str], path: str, is_folder: bool) -> bool:
+    has_mark = _FOLDER_MARK in regex.groupindex
+    match = regex.search(path)
+    if match is not None and not (has_mark and match[_FOLDER_MARK]):
+        return True
+    if not (is_folder and has_mark):
+        return False
+    # Some expressions begin at the beginning, and some are a slash anywhere.
+    found = (regex.search(path + "/", start) for start in (0, len(path)))
+    return any(match is not None and match.end(_FOLDER_MARK) > len(path) for match in found)
+
+
+def parse(data: bytes, watch: Watch | None = None) -> tuple[RuleFile, bool]:
     """The rules of a .gitignore file, and whether they are all that it holds."""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
     usable = list(_bounded(lines))[:_MOST_RULES]
-    return _spec(usable), len(usable) == len(lines)
+    return RuleFile(usable, watch), len(usable) == len(lines)
 
 
 def _bounded(lines: Iterable[str]) -> Iterable[str]:

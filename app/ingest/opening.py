@@ -72,19 +72,25 @@ def _read_once(
         head = os.read(descriptor, HEAD)
         limit = most(head)
         size = max(before.st_size, len(head))
-        pieces = [head]
-        # Some files (in /proc) say that they are empty and are not.
-        while size <= limit and (piece := os.read(descriptor, PIECE)):
-            watch.check()
-            pieces.append(piece)
-            size = max(size, sum(map(len, pieces)))
         if size > limit:
+            raise too_large(limit)
+        data = _rest(descriptor, head, before.st_size or limit + 1, watch)
+        if len(data) > limit:
             raise too_large(limit)
         after = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    same = _mark(before) == _mark(after)
-    return b"".join(pieces) if same else None
+    return bytes(data) if _mark(before) == _mark(after) else None
+
+
+def _rest(descriptor: int, head: bytes, size: int, watch: Watch) -> bytearray:
+    """Up to `size` bytes and no more: a file may grow as fast as it is read. Files of the kernel
+    say that they are empty and are not; of them the caller asks for as much as it takes."""
+    data = bytearray(head)
+    while len(data) < size and (piece := os.read(descriptor, min(PIECE, size - len(data)))):
+        watch.check()
+        data += piece
+    return data
 
 
 def _mark(info: os.stat_result) -> tuple[int, int]:

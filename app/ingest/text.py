@@ -111,10 +111,13 @@ def _sample(data: bytes, fault: int) -> bytes:
     no UTF-8: enough to tell the encoding by, and never slow."""
     start = max(fault - _SAMPLE, 0)
     around = data[start : fault + _SAMPLE]
-    first, last = around.find(b"\n") + 1, around.rfind(b"\n") + 1
-    middle = fault - start
-    around = around[first if 0 < first <= middle else 0 : last if last > middle else None]
-    return around if start == 0 else data[: data.rfind(b"\n", 0, _SAMPLE) + 1] + around
+    end = around.rfind(b"\n") + 1
+    if fault + _SAMPLE < len(data) and end > fault - start:
+        around = around[:end]
+    if start == 0:
+        return around
+    begin = around.find(b"\n", 0, fault - start) + 1
+    return data[: data.rfind(b"\n", 0, _SAMPLE) + 1] + around[begin:]
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:

@@ -77,6 +77,7 @@ class Walk:
                 except Refusal as refused:
                     self._skip(path + name, refused)
             if cut is not None:
+                self._watch.path = printable(path) + "…"
                 raise cut
         finally:
             os.close(descriptor)
