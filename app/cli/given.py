@@ -53,7 +53,7 @@ class Live:
     def show(self, progress: Progress) -> None:
         if self._live:
             self._shown = True
-            figures = f"{progress.files:,} files taken, {progress.entries:,} looked at"
+            figures = f"{progress.files:,} taken of {progress.entries:,} looked at"
             sys.stderr.write(f"\r\x1b[Kreading: {figures}")
             sys.stderr.flush()
 

@@ -40,7 +40,7 @@ class Reason(StrEnum):
 
 
 WORDS: dict[Reason, tuple[str, str, str]] = {
-    Reason.IGNORED: ("ignored", "is ignored by git", "name it itself to have it read"),
+    Reason.IGNORED: ("ignored", "is ignored by git's rules", "name it itself to have it read"),
     Reason.PRIVATE: (
         "private",
         "may hold passwords or keys",
