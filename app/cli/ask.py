@@ -13,6 +13,7 @@ from app.chat.conversation import Conversation, Question, check_sampling
 from app.chat.kept import ask as kept_ask
 from app.chat.pairs import models, pair
 from app.chat.session import EngineError, Session
+from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
@@ -32,7 +33,7 @@ from app.engine.messages import (
     Upkeep,
 )
 from app.errors import UserError
-from app.ingest.reader import read
+from app.ingest.limits import Limits
 from app.paths import snapshots_path
 from app.sessions.store import Store
 from app.ui.sanitize import sanitize_line
@@ -93,9 +94,8 @@ def _question(options: argparse.Namespace) -> tuple[Question, Sampling]:
     check_sampling(sampling)
     question = Question(options.question, (), mode, keep)
     question.check()
-    gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
-    for skipped in gathered.skipped:
-        sys.stderr.write(sanitize_line(f"Skipped {skipped.path}: {skipped.reason}") + "\n")
+    limits = Limits(private=options.private, ignored=options.ignored)
+    gathered = read_given(options.files, limits)
     return dataclasses.replace(question, documents=gathered.documents), sampling
 
 

@@ -23,6 +23,7 @@ from typing import TypeVar
 from app import paths
 from app.chat.pairs import pair
 from app.chat.session import Session
+from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.engine.messages import Heal, Load, Upkeep
@@ -42,7 +43,6 @@ from app.eval.run import (
     results_name,
 )
 from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
-from app.ingest.reader import read
 from app.models.embedded import EMBEDDED
 from app.ui.sanitize import sanitize
 
@@ -149,10 +149,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
     tunings = _tunings(options.tune, options.ablate)
-    gathered = read(options.files, sys.stdin.buffer if sys.stdin else None)
-    for skipped in gathered.skipped:
-        sys.stderr.write(sanitize(f"Skipped {skipped.path}: {skipped.reason}") + "\n")
-    files = tuple({document.text: document for document in gathered.documents}.values())
+    given = read_given(options.files).intakes
+    texts = {document.text: document for intake in given for document in intake.texts}
+    files = tuple(texts.values())
     order = list(Scoring)
     return Settings(
         suites,

@@ -84,6 +84,10 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a file or folder to ask about, or - for standard input; may be given again",
     )
+    ask.add_argument(
+        "--private", action="store_true", help="read files in folders that may hold secrets too"
+    )
+    ask.add_argument("--ignored", action="store_true", help="read what git ignores too")
     how = ask.add_mutually_exclusive_group()
     how.add_argument("--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP}")
     how.add_argument("--full", action="store_true", help="read everything")

@@ -104,6 +104,18 @@ def test_standard_input_is_a_file(
     assert planned["eligible_tokens"] == len(TEXT)
 
 
+def test_a_folder_is_read_and_told(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = room / "docs"
+    folder.mkdir()
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "binary").write_bytes(b"\0")
+    run(_ask(room, "-f", str(folder), "--map", "--keep", "0.2", "--max-tokens", "1", "What?"))
+    out, err = capsys.readouterr()
+    assert "docs/text.txt: " in out
+    assert err.startswith(f"Read docs: 1 file, {len(TEXT) / 1000:.0f} KB; left out 1: 1 binary.\n")
+    assert "Left out: docs/binary is a binary file: give text.\n" in err
+
+
 REFUSALS = {
     "missing file": (["-f", "nothing-here"], "nothing-here"),
     "binary file": (["-f", "{room}/binary"], "binary"),

@@ -1,0 +1,60 @@
+"""What file names tell, and how they are written."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+
+_README = re.compile(r"read[-_]?me(\.\w+)?", re.IGNORECASE)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+_PRIVATE_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".password-store"})
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns)))
+
+
+_PRIVATE_FILES = _any(
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass"),
+    *(".my.cnf", ".htpasswd", ".git-credentials", ".dockercfg", ".vault-token", ".s3cfg", ".boto"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.jks", "*.keystore", "*.kdbx", "*.ppk"),
+    *("*.agekey", "*.gpg", "*.ovpn", "*.mobileprovision", "*.tfstate", "*.tfstate.*", "*.tfvars"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
+    *("credentials", "credentials.*", "client_secret*.json", "service[-_]account*.json"),
+    *("secrets", "secret.*", "secrets.*", "kubeconfig", ".*_history"),
+)
+# Samples and code that deal with secrets hold none.
+_OPEN_FILES = _any(
+    *("*.example", "*.sample", "*.template", "*.dist", "example.*", "*.example.*"),
+    *("*.py", "*.rs", "*.go", "*.js", "*.ts", "*.rb", "*.java", "*.c", "*.h", "*.md", "*.rst"),
+)
+_PRIVATE_KEY = re.compile(rb"\s*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|PuTTY-User-Key-)")
+
+
+def printable(path: str) -> str:
+    """File names are bytes. Those that are no UTF-8, and control characters, become escapes, so
+    that a name stays on its line."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda hit: hit[0].encode("unicode_escape").decode(), text)
+
+
+def reading_order(name: str) -> tuple[bool, str]:
+    """A key to sort a folder's entries by: what introduces the others comes first."""
+    return _README.fullmatch(name) is None, name
+
+
+def is_private_folder(name: str) -> bool:
+    return name.lower() in _PRIVATE_FOLDERS
+
+
+def is_private(name: str) -> bool:
+    """Whether a file of this name may hold passwords or keys."""
+    name = name.lower()
+    return _PRIVATE_FILES.match(name) is not None and _OPEN_FILES.match(name) is None
+
+
+def is_private_key(data: bytes) -> bool:
+    """Whether a file that begins so is a private key, whatever its name."""
+    return _PRIVATE_KEY.match(data) is not None

@@ -1,0 +1,64 @@
+"""The text of PDF files, where the extra `pdf` is installed.
+
+Read in a process of its own: a PDF file can keep a parser busy for hours and fill the memory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+
+from app.ingest import pdf_worker
+from app.ingest.limits import Limits
+from app.ingest.process import run
+from app.ingest.records import Reason, Refusal
+from app.ingest.text import Decoded
+from app.ingest.watch import Watch
+
+_MARK = b"%PDF-"
+_MARK_WITHIN = 1024
+_INSTALL = "install what reads it with `pip install 'specchat[pdf]'`"
+_FAULTS = {
+    pdf_worker.ENCRYPTED: ("is a PDF file behind a password", "save a copy without one"),
+    pdf_worker.NO_TEXT: (
+        "is a PDF file that holds pictures and no text",
+        "run text recognition (OCR) on it first",
+    ),
+}
+
+
+def is_pdf(head: bytes) -> bool:
+    """Whether a file that begins so is a PDF file."""
+    return head[:_MARK_WITHIN].lstrip().startswith(_MARK)
+
+
+def check_can_read() -> None:
+    """Raises Refusal when the extra is not installed."""
+    if importlib.util.find_spec("pypdf") is None:
+        raise Refusal(Reason.PDF, "is a PDF file", _INSTALL)
+
+
+def pdf_text(data: bytes, limits: Limits, watch: Watch) -> Decoded:
+    """The text of all pages, each after a line `[Page 1]`. Raises Refusal, and what `watch.check`
+    raises."""
+    check_can_read()
+    # -P: the folder we stand in may hold a pypdf.py of somebody else.
+    command = [sys.executable, "-P", str(Path(pdf_worker.__file__)), str(limits.pdf_memory)]
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        done = run(command, limits.pdf_seconds, limits.total_bytes, watch, stdin=file)
+    if done is None:
+        raise Refusal(
+            Reason.TOO_SLOW,
+            f"is a PDF file whose text does not come within {limits.pdf_seconds:g} seconds",
+            "convert it to text first",
+        )
+    status, written = done
+    if status in _FAULTS:
+        raise Refusal(Reason.PDF, *_FAULTS[status])
+    if status != 0:
+        raise Refusal(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
+    return Decoded(written.decode("utf-8", "replace"), "pdf")

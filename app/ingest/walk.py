@@ -1,0 +1,158 @@
+"""The files of a folder, in the order they are read in. Links are not followed, and nothing outside
+the folder is reached, whatever is renamed or replaced meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.ingest.git import GitList, git_files, repository
+from app.ingest.ignore import Everything, IgnoreFiles, Rules
+from app.ingest.limits import Limits
+from app.ingest.names import is_private, is_private_folder, printable, reading_order
+from app.ingest.opening import open_folder, refusal, status
+from app.ingest.records import Cut, Reason, Refusal, beyond
+from app.ingest.watch import Watch
+
+# Never listed: they hold no text of the user's.
+_VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
+# iCloud's mark of a file whose content is not on this machine. Reading it waits for the network.
+_DATALESS = 0x40000000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file that may be read: its name inside `folder`, an open descriptor as long as
+    the walk stands here, and its path from the top."""
+
+    folder: int
+    name: str
+    path: str
+
+
+_Files = Generator[Found, None, None]
+
+
+class Walk:
+    """One walk through a folder."""
+
+    def __init__(
+        self, top: Path, limits: Limits, watch: Watch, skip: Callable[[str, Refusal], None]
+    ) -> None:
+        """`top` is resolved. `skip` is called with the path, from there, of what is left out."""
+        self._top = top
+        self._limits = limits
+        self._watch = watch
+        self._skip = skip
+        self._entries_left = limits.entries
+        self._device = 0
+
+    def files(self) -> _Files:
+        """Raises Refusal when `top` cannot be opened, Cut at a limit, and Cancelled."""
+        descriptor = open_folder(str(self._top))
+        self._device = os.fstat(descriptor).st_dev
+        yield from self._folder(descriptor, "", 0, Everything())
+
+    def _folder(self, descriptor: int, path: str, depth: int, rules: Rules) -> _Files:
+        """`path` ends with '/', or is empty. Closes the descriptor."""
+        try:
+            names, cut = self._names(descriptor)
+            if not path or ".git" in names:
+                rules = self._rules(path)
+            rules = rules.within(descriptor, path)
+            for name in names:
+                if name in _VERSION_CONTROL:
+                    continue
+                self._watch.looked_at(printable(path + name))
+                try:
+                    found = self._entry(descriptor, name, path, depth, rules)
+                    if isinstance(found, Found):
+                        yield found
+                    elif found is not None:
+                        yield from self._folder(found, f"{path}{name}/", depth + 1, rules)
+                except Refusal as refused:
+                    self._skip(path + name, refused)
+            if cut is not None:
+                self._watch.path = printable(path) + "…"
+                raise cut
+        finally:
+            os.close(descriptor)
+
+    def _names(self, descriptor: int) -> tuple[list[str], Cut | None]:
+        """Sorted; and what to raise after them if there are more than may be looked at."""
+        most, cut = self._entries_left, None
+        try:
+            with os.scandir(descriptor) as entries:
+                names = [entry.name for entry in itertools.islice(entries, most + 1)]
+        except OSError as error:
+            raise refusal(error) from None
+        if len(names) > most:
+            del names[most:]
+            cut = beyond(f"{self._limits.entries:,} files and folders looked at")
+        self._entries_left -= len(names)
+        return sorted(names, key=reading_order), cut
+
+    def _entry(
+        self, folder: int, name: str, path: str, depth: int, rules: Rules
+    ) -> Found | int | None:
+        """A file to be read, or the descriptor of a folder to go into. Raises Refusal."""
+        info = status(name, folder)
+        if stat.S_ISLNK(info.st_mode):
+            raise Refusal(Reason.LINK)
+        if stat.S_ISDIR(info.st_mode):
+            return self._subfolder(folder, name, path, depth, rules)
+        if not stat.S_ISREG(info.st_mode):
+            raise Refusal(Reason.SPECIAL, "is no regular file", "give its text in a file")
+        if not self._limits.private and is_private(name):
+            raise Refusal(Reason.PRIVATE)
+        if rules.ignores(path + name, False):
+            raise Refusal(Reason.IGNORED)
+        if info.st_size == 0:
+            raise Refusal(Reason.EMPTY)
+        if getattr(info, "st_flags", 0) & _DATALESS:
+            raise Refusal(Reason.UNREADABLE, "is in iCloud and not on this Mac", "download it")
+        return Found(folder, name, path + name)
+
+    def _subfolder(self, folder: int, name: str, path: str, depth: int, rules: Rules) -> int | None:
+        if not self._limits.private and is_private_folder(name):
+            raise Refusal(Reason.PRIVATE)
+        too_long = len(os.fsencode(path + name)) > self._limits.path_bytes
+        if depth >= self._limits.depth or too_long:
+            raise Refusal(Reason.TOO_DEEP)
+        descriptor = open_folder(name, folder)
+        try:
+            if os.fstat(descriptor).st_dev != self._device:
+                raise Refusal(Reason.OUTSIDE)
+            if rules.ignores(path + name, True):
+                if _is_empty(descriptor):  # git lists no empty folders
+                    os.close(descriptor)
+                    return None
+                raise Refusal(Reason.IGNORED)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _rules(self, path: str) -> Rules:
+        """What is left out of a folder that is the top, or a repository."""
+        if self._limits.ignored:
+            return Everything()
+        folder = self._top / path
+        files = IgnoreFiles(self._watch, self._skip)
+        top = repository(folder)
+        if top is None:
+            return files
+        listed = git_files(top, folder, self._limits, self._watch)
+        if listed:
+            return GitList(path, listed)
+        # An empty list: the folder itself is ignored, but it was asked for.
+        return files if listed is not None else files.above(top, folder)
+
+
+def _is_empty(descriptor: int) -> bool:
+    with os.scandir(descriptor) as entries:
+        return next(entries, None) is None

@@ -1,0 +1,54 @@
+"""The clock of one call: progress, cancel and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from app.ingest.records import Cancelled, Cut, Progress, Reason, Refusal
+
+PROGRESS_SECONDS = 0.05
+
+
+class Watch:
+    """Counts what is done, and is asked at every step whether to go on."""
+
+    def __init__(
+        self,
+        seconds: float,
+        progress: Callable[[Progress], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None:
+        self._seconds = seconds
+        self._progress = progress
+        self._cancelled = cancelled
+        self._end = time.monotonic() + seconds
+        self._told = 0.0
+        self.entries = self.files = self.size = 0
+        self.path = ""
+
+    def check(self) -> None:
+        """Raises Cancelled, or Cut when the time is over."""
+        if self._cancelled is not None and self._cancelled():
+            raise Cancelled
+        if time.monotonic() > self._end:
+            slow = f"was left out, as {self._seconds:g} seconds were over"
+            raise Cut(Refusal(Reason.TOO_SLOW, slow))
+
+    def left(self, seconds: float) -> float:
+        """Seconds until the end of something that may take `seconds`, or of everything."""
+        return min(seconds, self._end - time.monotonic())
+
+    def looked_at(self, path: str) -> None:
+        """Raises as `check` does. Progress is told at most 20 times a second."""
+        self.entries += 1
+        self.path = path
+        self.check()
+        now = time.monotonic()
+        if self._progress is not None and now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            self._progress(Progress(self.entries, self.files, self.size, path))
+
+    def took(self, size: int) -> None:
+        self.files += 1
+        self.size += size

@@ -1,0 +1,146 @@
+"""A folder becomes a tree and its files, in an order and with names that models read well."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.engine.messages import Document
+from app.ingest.limits import Limits
+from app.ingest.names import is_private, printable
+from app.ingest.records import Reason, Taken
+from app.ingest.tree import tree
+from tests.ingest.helpers import check_sentence, folder, intake, names, written
+
+
+def test_a_folder_is_a_tree_and_its_files(tmp_path: Path) -> None:
+    docs = folder(
+        tmp_path / "docs",
+        **{"b/y": "y", "b/x": "x", "b/README": "b", "c": "c", "a": "a", "README.md": "r"},
+        **{".git/config": "no", "b/.git": "no", ".hidden": "h", ".env": "KEY", "logo": b"\0"},
+    )
+    taken = intake(docs)
+    assert [(each.name, each.text) for each in taken.texts] == [
+        ("docs/README.md", "r"),
+        ("docs/.hidden", "h"),
+        ("docs/a", "a"),
+        ("docs/b/README", "b"),
+        ("docs/b/x", "x"),
+        ("docs/b/y", "y"),
+        ("docs/c", "c"),
+    ]
+    assert taken.documents[0] == taken.tree
+    assert taken.tree == Document(
+        "docs/",
+        "A folder; 7 files of it follow.\n\n"
+        "docs/\n  README.md\n  .env (left out: private)\n  .hidden\n  a\n"
+        "  b/\n    README\n    x\n    y\n  c\n  logo (left out: binary)\n",
+    )
+    assert taken.summary == "docs: 7 files, 7 bytes; left out 2: 1 private, 1 binary"
+    for each in taken.skipped:
+        check_sentence(each.sentence)
+
+
+def test_encodings_are_told(tmp_path: Path) -> None:
+    docs = folder(tmp_path / "docs", a="größe".encode("cp1252"), b="größe " * 9 + "\n")
+    written(docs / "c", ("größe " * 9).encode() + b"\xff")
+    assert intake(docs).taken == (
+        Taken("docs/a", 5, "cp1252", False),
+        Taken("docs/b", 73, "utf-8", False),
+        Taken("docs/c", 73, "utf-8", True),
+    )
+
+
+def test_more_files_than_documents_share_them(tmp_path: Path) -> None:
+    docs = folder(tmp_path / "docs", **{f"{n:02}": f"text {n}\n\n" for n in range(10)})
+    taken = intake(docs, Limits(documents=5))
+    assert [each.name for each in taken.documents] == [
+        "docs/",
+        "docs/00 to docs/02",
+        "docs/03 to docs/05",
+        "docs/06 to docs/08",
+        "docs/09",
+    ]
+    assert taken.texts[0].text == (
+        "===== docs/00 =====\ntext 0\n\n===== docs/01 =====\ntext 1\n\n===== docs/02 =====\n"
+        "text 2\n"
+    )
+    assert len(taken.taken) == 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "taken", "reason", "rest"),
+    [
+        (Limits(files=2), ["a", "b/c"], Reason.TOO_MUCH, True),
+        (Limits(entries=5), ["a", "b/c"], Reason.TOO_MUCH, True),
+        (Limits(total_bytes=4), ["a", "b/c"], Reason.TOO_MUCH, True),
+        (Limits(file_bytes=3), ["a", "b/c", "e"], Reason.TOO_LARGE, False),
+        (Limits(depth=1), ["a", "b/c", "e"], Reason.TOO_DEEP, False),
+        (Limits(path_bytes=2), ["a", "b/c", "e"], Reason.TOO_DEEP, False),
+    ],
+)
+def test_limits(
+    tmp_path: Path, limits: Limits, taken: list[str], reason: Reason, rest: bool
+) -> None:
+    docs = folder(tmp_path / "docs", **{"a": "aa", "b/c": "cc", "b/d/x": "xxxx", "e": "ee"})
+    cut = intake(docs, limits)
+    assert names(cut) == taken
+    (skipped,) = cut.skipped
+    assert (skipped.reason, skipped.rest) == (reason, rest)
+    check_sentence(skipped.sentence)
+    assert ("It holds more" in cut.documents[0].text) == rest
+
+
+def test_what_is_private_is_read_when_asked_for(tmp_path: Path) -> None:
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
+    docs = folder(tmp_path / "docs", **{"a": "a", ".env": "K=1", ".aws/x": "x", "deploy": key})
+    taken = intake(docs)
+    assert names(taken) == ["a"]
+    assert {each.reason for each in taken.skipped} == {Reason.PRIVATE}
+    assert names(intake(docs, Limits(private=True))) == [".aws/x", ".env", "a", "deploy"]
+
+
+def test_what_is_ignored_is_read_when_asked_for(tmp_path: Path) -> None:
+    docs = folder(tmp_path / "docs", **{".gitignore": "*.log", "a.log": "a", "b": "b"})
+    assert names(intake(docs)) == [".gitignore", "b"]
+    assert names(intake(docs, Limits(ignored=True))) == [".gitignore", "a.log", "b"]
+
+
+PRIVATE = [
+    *(".env", ".ENV", ".env.local", "prod.env", "id_rsa", "id_ed25519", "server.key", "x.pem"),
+    *("cert.p12", ".netrc", ".npmrc", ".pypirc", "credentials", "credentials.json", ".pgpass"),
+    *("secrets.yaml", "terraform.tfstate", "prod.tfvars", ".git-credentials", ".bash_history"),
+    *("service-account.json", "service_account_prod.json", "passwords.kdbx", ".htpasswd"),
+]
+NOT_PRIVATE = [
+    *(".env.example", ".env.sample", "id_rsa.pub", "secrets.py", "environment.yml", "keys.md"),
+    *("credentials.go", "monkey", "keyboard.txt", "history", ".environment", "key.c"),
+]
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_private_names(name: str) -> None:
+    assert is_private(name)
+
+
+@pytest.mark.parametrize("name", NOT_PRIVATE)
+def test_names_that_only_look_private(name: str) -> None:
+    assert not is_private(name)
+
+
+def test_names_stay_on_their_line() -> None:
+    assert printable("a\n</document>\x1b[31m\u2028\x85") == ("a\\n</document>\\x1b[31m\\u2028\\x85")
+    assert printable(os.fsdecode(b"a\xff")) == "a\\xff"
+    assert printable("grüße 文") == "grüße 文"
+
+
+def test_a_tree_is_folded_where_it_grows_too_long() -> None:
+    files = [(f"src/{a}/{b}", "") for a in "xyz" for b in range(4)] + [("z", "")]
+    assert tree("t", files, 100).count("\n") == 1 + 1 + 3 * 5 + 1
+    assert tree("t", files, 6) == (
+        "t/\n  src/\n    x/ (4 files)\n    y/ (4 files)\n    z/ (4 files)\n  z\n"
+    )
+    assert tree("t", files, 2) == "t/\n  src/ (12 files)\n  … and 1 more\n"
+    assert tree("t", [("a", ""), ("a/b", "")], 9) == "t/\n  a/\n    b\n"

@@ -1,0 +1,185 @@
+"""The rules of .gitignore files: as git has them, and never slow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from app.ingest import git, walk
+from app.ingest.ignore import parse
+from app.ingest.limits import Limits
+from app.ingest.records import Reason, Refusal
+from app.ingest.walk import Walk
+from app.ingest.watch import Watch
+from tests.ingest.helpers import check_sentence, folder, intake, names, written
+
+NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def run_git(where: Path, *arguments: str) -> None:
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
+    subprocess.run(command, cwd=where, check=True, capture_output=True)
+
+
+@pytest.fixture(params=["git", "without git"])
+def with_and_without_git(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if request.param == "without git":
+        monkeypatch.setattr(git, "_git", lambda: None)
+    elif shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    return request.param == "git"
+
+
+def walked(top: Path) -> list[str]:
+    def skip(path: str, refused: Refusal) -> None:
+        assert refused.reason in (Reason.IGNORED, Reason.EMPTY)
+
+    return sorted(found.path for found in Walk(top, Limits(), Watch(60), skip).files())
+
+
+TREE = {
+    ".gitignore": "*.log\n/build/\n!keep.log\n# no\n\n*.tmp\n",
+    "a.log": "x",
+    "keep.log": "x",
+    "build/x": "x",
+    "sub/build/x": "x",
+    "sub/.gitignore": "!*.tmp\nown\n",
+    "sub/x.tmp": "x",
+    "sub/own": "x",
+    "own": "x",
+    "x.tmp": "x",
+    "sub/deep/own": "x",
+    "sub/deep/keep.log": "x",
+}
+LEFT = [
+    *(".gitignore", "keep.log", "own", "sub/.gitignore", "sub/build/x"),
+    *("sub/deep/keep.log", "sub/x.tmp"),
+]
+
+
+@pytest.mark.usefixtures("with_and_without_git")
+def test_nested_rules(tmp_path: Path) -> None:
+    top = folder(tmp_path / "top", **TREE)
+    assert walked(top) == LEFT
+    (top / ".git").mkdir()
+    assert walked(top) == LEFT
+
+
+@pytest.mark.usefixtures("with_and_without_git")
+def test_a_folder_inside_a_repository_has_the_rules_above_it(tmp_path: Path) -> None:
+    top = folder(tmp_path / "top", **TREE)
+    (top / ".git").mkdir()
+    assert walked(top / "sub") == [".gitignore", "build/x", "deep/keep.log", "x.tmp"]
+    # A folder that is ignored itself was asked for.
+    assert walked(top / "build") == ["x"]
+
+
+@pytest.mark.usefixtures("with_and_without_git")
+def test_a_repository_inside_one_has_its_own_rules(tmp_path: Path) -> None:
+    top = folder(tmp_path / "top", **TREE)
+    folder(top / "inner", **{"a.log": "x", "b": "x", ".gitignore": "b"})
+    (top / ".git").mkdir()
+    run_git(top / "inner", "init", "-q")
+    assert {"inner/a.log", "inner/.gitignore"} <= set(walked(top))
+    assert "inner/b" not in walked(top)
+
+
+@NEEDS_GIT
+def test_what_is_tracked_is_read_though_it_is_ignored(tmp_path: Path) -> None:
+    top = folder(tmp_path / "top", **TREE)
+    run_git(top, "init", "-q")
+    run_git(top, "add", "-f", "a.log")
+    assert walked(top) == sorted([*LEFT, "a.log"])
+    written(top / ".git" / "info" / "exclude", "own\n")
+    assert walked(top) == sorted({*LEFT, "a.log"} - {"own"})
+    # As a linked worktree or a submodule has it.
+    (top / ".git").rename(tmp_path / "elsewhere")
+    written(top / ".git", f"gitdir: {tmp_path / 'elsewhere'}\n")
+    assert walked(top) == LEFT
+
+
+RULES = st.lists(
+    st.sampled_from(
+        [
+            *("*", "!*/", "*.a", "!*.a", "/x", "x/", "!x/", "x/*", "!x/y", "**/y", "x/**", "**/y/"),
+            *(
+                "x/**/y",
+                "/*",
+                "!/x",
+                "[xy]",
+                "?",
+                "\\!x",
+                "!",
+                "#x",
+                "y ",
+                "y\\ ",
+                "/",
+                "**",
+                "*/y",
+            ),
+            *("!/*/", "x/y", "[!x]", "x.?", "*.*", "!x.a", "\\", "***", "x**", "//x"),
+        ]
+    ),
+    max_size=6,
+)
+PATHS = ["x", "y", "x.a", "z/x", "z/y/x", "z/x.a", "w/x/y/z", "w/x/x.a", "w/y/y/y", "v/y.a"]
+
+
+@NEEDS_GIT
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(top=RULES, inner=RULES)
+@example(top=["*", "!*/", "!*.a"], inner=["x/*", "!/*/"])
+def test_without_git_it_is_as_with_git(
+    tmp_path: Path, top: list[str], inner: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "top"
+    if not place.exists():
+        folder(place, **dict.fromkeys(PATHS, "x"))
+        (place / ".git").mkdir()
+    written(place / ".gitignore", "\n".join(top) + "\n")
+    written(place / "w" / ".gitignore", "\n".join(inner) + "\n")
+    with_git = git.git_files(place, place, Limits(), Watch(60))
+    assert with_git is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(walk, "git_files", lambda *_: None)
+        assert walked(place) == sorted(set(with_git))
+
+
+SLOW_RULES = {
+    "one with many wildcards": "*a*a*a*a*a*a*a*a*ab",
+    "folders with wildcards": "/".join(["**"] * 30) + "/b",
+    "many with some": "*a*a*ab\n" * 5_000,
+    "many simple ones": "\n".join(f"{n}*b" for n in range(10_000)),
+    "all classes": "[a-z]*[a-z]*[a-z]*[a-z]*[a-z]*b",
+}
+
+
+@pytest.mark.parametrize("case", SLOW_RULES)
+def test_hostile_rules_are_not_slow_and_are_told(tmp_path: Path, case: str) -> None:
+    docs = folder(tmp_path / "docs", **{".gitignore": SLOW_RULES[case], "a" * 120: "x"})
+    start = time.monotonic()
+    taken = intake(docs)
+    assert time.monotonic() - start < 10
+    assert "a" * 120 in names(taken)
+    (told,) = taken.skipped
+    assert (told.path, told.reason) == ("docs/.gitignore", Reason.RULES)
+    check_sentence(told.sentence)
+
+
+def test_rules_that_are_no_rules_are_passed_over() -> None:
+    spec, whole = parse(b"\xef\xbb\xbf*.log\n\\\n!\n[z-a]\n\xff\n  \n")
+    assert whole
+    assert spec.decides("a.log", False)
+    assert spec.decides(os.fsdecode(b"\xff"), False)
+    assert spec.decides("a", False) is None

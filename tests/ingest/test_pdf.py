@@ -1,0 +1,149 @@
+"""PDF files: their text where the extra is installed, and one sentence where not."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from app.engine.messages import Document
+from app.ingest import pdf, pdf_worker
+from app.ingest.limits import Limits
+from app.ingest.reader import read
+from app.ingest.records import Reason
+from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
+
+SENTENCE = "The tenant may give notice of three months."
+
+
+def pdf_of(*pages: str) -> bytes:
+    """A PDF file with these lines, one on each page."""
+    shown = (f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else "" for text in pages)
+    return assembled([content.encode() for content in shown])
+
+
+def assembled(contents: list[bytes], extra: bytes = b"") -> bytes:
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * n) for n in range(len(contents)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents)),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, content in enumerate(contents):
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R"
+            b" /Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number),
+            b"<< /Length %d %s>>\nstream\n%s\nendstream" % (len(content), extra, content),
+        ]
+    out, places = bytearray(b"%PDF-1.7\n"), []
+    for number, each in enumerate(objects, 1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, each)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    size, start = len(objects) + 1, len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n%s" % (size, table)
+    out += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, start)
+    return bytes(out)
+
+
+@pytest.fixture
+def encrypted() -> bytes:
+    pypdf = pytest.importorskip("pypdf")
+    writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf_of(SENTENCE)))
+    writer.encrypt("password", algorithm="RC4-128")
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def test_the_text_of_a_pdf_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE, "And so on."))
+    text = f"[Page 1]\n{SENTENCE}\n\n[Page 2]\nAnd so on.\n\n"
+    assert read([str(path)]).documents == (Document("a.pdf", text),)
+    taken = intake(folder(tmp_path, b="b"))
+    assert names(taken) == ["a.pdf", "b"]
+    assert taken.taken[0].encoding == "pdf"
+
+
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf.importlib.util, "find_spec", lambda name: None)
+    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
+    assert "pip install 'specchat[pdf]'" in refusal(path)
+    (told,) = intake(folder(tmp_path, b="b")).skipped
+    assert told.reason is Reason.PDF
+    assert told.sentence.endswith("install what reads it with `pip install 'specchat[pdf]'`.")
+
+
+HOSTILE = {
+    "cut in half": (pdf_of(SENTENCE)[:300], "damaged"),
+    "only the mark": (b"%PDF-1.7\n", "damaged"),
+    "noise": (b"%PDF-1.7\n" + bytes(range(256)) * 100, "damaged"),
+    "no pages": (assembled([]), "no text"),
+    "pictures only": (pdf_of("", ""), "(OCR)"),
+    "a loop of pages": (pdf_of(SENTENCE).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]"), "PDF"),
+    "a length that lies": (
+        pdf_of(SENTENCE).replace(b"/Length ", b"/Length 99999999999"),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_pdf_file(tmp_path: Path, case: str) -> None:
+    data, word = HOSTILE[case]
+    written(tmp_path / "a.pdf", data)
+    start = time.monotonic()
+    taken = intake(folder(tmp_path, b="b"), Limits(pdf_seconds=8))
+    assert time.monotonic() - start < 20
+    assert "b" in names(taken)
+    for told in taken.skipped:
+        check_sentence(told.sentence)
+        assert word in told.sentence
+    assert taken.skipped or not word
+
+
+def test_a_password(tmp_path: Path, encrypted: bytes) -> None:
+    assert "behind a password" in refusal(written(tmp_path / "a.pdf", encrypted))
+
+
+def test_a_bomb_bursts_in_its_own_process(tmp_path: Path) -> None:
+    bomb = zlib.compress(zlib.compress(b"q " * 5_000_000, 9), 9)
+    data = assembled([bomb], b"/Filter [/FlateDecode /FlateDecode] ")
+    assert len(data) < 10_000
+    path = written(tmp_path / "a.pdf", data)
+    start = time.monotonic()
+    refusal(path, limits=Limits(pdf_seconds=1))
+    assert time.monotonic() - start < 10
+
+
+def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = written(tmp_path / "slow.py", "import time; time.sleep(60)")
+    monkeypatch.setattr(pdf_worker, "__file__", str(slow))
+    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
+    start = time.monotonic()
+    assert "within 0.3 seconds" in refusal(path, limits=Limits(pdf_seconds=0.3))
+    assert time.monotonic() - start < 5
+
+
+def test_nothing_is_imported_from_where_we_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sprung = tmp_path / "sprung"
+    for name in ("pypdf.py", "io.py", "resource.py", "app/__init__.py"):
+        written(tmp_path / name, f"open({str(sprung)!r}, 'w')")
+    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
+    monkeypatch.chdir(tmp_path)
+    assert SENTENCE in read([str(path)]).documents[0].text
+    assert not sprung.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only some systems bound it")
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
+    assert "damaged" in refusal(path, limits=Limits(pdf_memory=16 * 1024 * 1024))
+    assert os.path.exists(path)
