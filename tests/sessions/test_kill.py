@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from app.sessions.records import State
 from app.sessions.store import Store
+from tests.sessions.faults import assert_whole
 from tests.sessions.killed import text_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -83,10 +82,7 @@ def check(folder: Path, heard: Acknowledged, killed: float) -> int:
                 old = [length for at, length in said if at < killed - LOST_SECONDS]
                 assert len(reply.text) >= max(old, default=0)
                 due += max(old, default=0)
-    with closing(sqlite3.connect(folder / "conversations.db")) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        connection.execute("INSERT INTO message_text(message_text) VALUES ('integrity-check')")
+    assert_whole(folder / "conversations.db")
     return due
 
 
