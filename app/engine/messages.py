@@ -43,12 +43,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `token_ids` of an assistant message are the very ids that were generated."""
+    """One message. `token_ids` of an assistant message are the very ids that were generated, and
+    `thinking` what it held between thinking tags: sent only where the chat template asks for it."""
 
     role: Role
     text: str
     documents: tuple[Document, ...] = ()
     token_ids: tuple[int, ...] | None = None
+    thinking: str = ""
 
 
 class Mode(StrEnum):

@@ -109,6 +109,7 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         failure=None if plain["failure"] is None else _of(str, plain["failure"]),
         attachments=tuple(_plain_record(Attachment, each) for each in plain["attachments"]),
         run=None if run is None else _run(run),
+        thinking=_of(str, plain.get("thinking", "")),  # older exports have none
     )
 
 

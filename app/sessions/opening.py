@@ -65,11 +65,12 @@ class Opened:
     notices: list[str] = field(default_factory=list)
 
 
-def open_database(places: Places, now: datetime) -> Opened:
-    """Raises StoreError when there is nothing to be read or written."""
+def open_database(places: Places, now: datetime, patience: float) -> Opened:
+    """Another program is given `patience` seconds to end. Raises StoreError when there is nothing
+    to be read or written."""
     try:
         make_folder(places.folder)
-        lock = Lock(places.folder / "lock")
+        lock = Lock(places.folder / "lock", patience)
     except BlockingIOError:
         return _open_beside_another(places)
     except OSError as error:

@@ -56,15 +56,17 @@ class Store:
         *,
         attachment_limit: int = ATTACHMENT_LIMIT,
         trash_days: float = TRASH_DAYS,
+        patience: float = 0.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """Open what `folder` holds, or begin it. `attachment_limit` is the most bytes of one
-        document; what is in the trash for longer than `trash_days` is deleted for good."""
+        document; what is in the trash for longer than `trash_days` is deleted for good. While
+        another program holds the store this one waits `patience` seconds, then only reads."""
         places = Places(folder)
         self._now = clock
         self._places = places
         self._attachments = Attachments(places.attachments, attachment_limit)
-        opened = open_database(places, clock())
+        opened = open_database(places, clock(), patience)
         self.notices: list[str] = opened.notices
         """What the user should know about how the store was opened, a sentence each."""
         self.read_only = opened.read_only

@@ -1,6 +1,8 @@
-"""The whole program, but for its screen, until it is killed: `python -m tests.chat.killed FOLDER
-SEED`. It opens (and migrates) the store, loads the embedded pair, asks about a document, streams
-the answers into the store, heals and saves snapshots while nothing is asked.
+"""The whole program, but for its screen, until it is killed:
+`python -m tests.chat.killed FOLDER SEED [slowly]`.
+
+It opens (and migrates) the store, loads the embedded pair, asks about a document, streams the
+answers into the store, heals and saves snapshots while nothing is asked.
 
 Says on standard output, a line of JSON each: `{"phase": NAME}` when one begins, and
 what is acknowledged: `{"asked": ID}` once a question is committed, `{"wrote": ID, "text": ALL SO
@@ -110,7 +112,7 @@ def watch_upkeep(saved: threading.Event) -> None:
     Snapshots.save = watched  # type: ignore[method-assign]
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, seed: int, slowly: bool) -> None:
     chance, saved = random.Random(seed), threading.Event()
     schema.STEPS = STEPS
     engine.SETTLE = 0.02
@@ -119,13 +121,13 @@ def main(folder: Path, seed: int) -> None:
     with Store(folder / "data") as store:
         say(phase="loading")
         watched, load = Watched(STEP), pair()
+        watched.pause = 0.05 if slowly else 0.0
         upkeep = Upkeep(Heal.ALWAYS, snapshots=str(folder / "snapshots"))
         with Session(watched, upkeep) as session:
             session.load(load)
             while True:
                 conversation = None
                 for turn in range(chance.randrange(1, 4)):
-                    watched.pause = chance.choice((0.0, 0.05))
                     mode = chance.choice((Mode.SPARSE, Mode.SPARSE, Mode.FULL))
                     saved.clear()
                     say(phase="asking")
@@ -134,7 +136,7 @@ def main(folder: Path, seed: int) -> None:
                         conversation,
                         question(chance, mode, turn == 0),
                         models(load),
-                        Sampling(max_tokens=60),
+                        Sampling(max_tokens=60 if slowly else 12),
                     )
                     conversation = asked.conversation
                     say(asked=store.branch(conversation)[-2].id)
@@ -156,8 +158,9 @@ def answer(session: Session, asked: kept.KeptTurn) -> None:
         asked.apply(event)
         if isinstance(event, Token):
             say(wrote=id, text=text, at=time.monotonic())
+    asked.wait()
     say(ended=id, text=text)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["slowly"])

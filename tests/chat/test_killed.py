@@ -75,6 +75,7 @@ def chat_and_kill(folder: Path, seed: int, aim: str, seconds: float) -> tuple[He
     Returns when that was, too."""
     heard = Heard()
     command = [sys.executable, "-m", "tests.chat.killed", str(folder), str(seed)]
+    command += ["slowly"] if aim == "streaming" else []
     one_core = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=one_core) as program:
         assert program.stdout is not None
@@ -164,6 +165,7 @@ class Killing:
             events = list(self._session.run(turn.command))
             for event in events:
                 turn.apply(event)
+            turn.wait()
             assert [e.reason for e in events if isinstance(e, Restored)] == [None] * saved
             assert isinstance(events[-1], Finished)
             if saved:

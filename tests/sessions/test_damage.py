@@ -76,7 +76,7 @@ FOUND = {
     "root page flipped": Found(flip(DATABASE, 100), DAMAGED, OLD),
     "page count flipped": Found(flip(DATABASE, 4096 * 3, 4096 * 5, 4096 * 7), DAMAGED, OLD),
     "an unknown step": Found(
-        sql("UPDATE _sqlite_migrations SET name = '1 conversatmons'"), DAMAGED, OLD
+        sql("UPDATE _sqlite_migrations SET name = '1 conversatmons' WHERE id = 1"), DAMAGED, OLD
     ),
     "a table gone": Found(sql("DROP TABLE runs"), DAMAGED, OLD),
     "a trigger gone": Found(sql("DROP TRIGGER text_of_ended"), DAMAGED, OLD),
