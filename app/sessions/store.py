@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import BinaryIO, TypeVar
 from weakref import WeakSet
 
-from app.sessions import backup, conversations, health, messages
+from app.sessions import aside, backup, conversations, messages
 from app.sessions.attachments import Attachments
 from app.sessions.database import DamagedError, Readers, StoreError, transaction
 from app.sessions.opening import Places, open_database
@@ -329,8 +329,9 @@ class Store:
             with transaction(connection):
                 conversations.expire(connection, self._now() - timedelta(days=trash_days))
                 used = messages.attached(connection)
+            self.notices += aside.clean(self._places.broken, self._now())
             # A broken database may be repaired one day: its documents stay as long as it does.
-            if not health.lie_aside(self._places.broken):
+            if aside.is_empty(self._places.broken):
                 self._attachments.sweep(used)
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:

@@ -65,6 +65,8 @@ USED = r"is {} and lies now in '.*1-conversations.db(?:-wal)?': the backup of 20
 DAMAGED, NO_DATABASE = USED.format("damaged"), USED.format("not a database")
 JOURNAL_ONLY = USED.format("only a journal")
 LAST_CHANGES = "The last changes .* cannot be read: see '.*1-conversations.db-wal'"
+SOME_CHANGES = "Some of the last changes .* cannot be read: see '.*1-conversations.db-wal'"
+GONE = "The last changes before specchat ended have gone with their journal"
 
 FOUND = {
     "nothing wrong": Found(lambda _: None, None, OLD + NEW, aside=False),
@@ -95,9 +97,9 @@ FOUND = {
     "removed before its journal": Found(remove(DATABASE), JOURNAL_ONLY, OLD, True, "crashed"),
     "emptied before its journal": Found(cut(DATABASE, 0), JOURNAL_ONLY, OLD, True, "crashed"),
     "damaged, with its journal": Found(write(DATABASE, b"x"), NO_DATABASE, OLD, True, "crashed"),
-    "no journal": Found(remove(JOURNAL), None, OLD, False, "crashed"),
+    "no journal": Found(remove(JOURNAL), GONE, OLD, False, "crashed"),
     "no journal and no index": Found(remove(JOURNAL, INDEX), None, OLD, False, "crashed"),
-    "an empty journal": Found(cut(JOURNAL, 0), None, OLD, False, "crashed"),
+    "an empty journal": Found(cut(JOURNAL, 0), GONE, OLD, False, "crashed"),
     "a garbled journal": Found(
         write(JOURNAL, random.Random(1).randbytes(9999)), LAST_CHANGES, OLD, True, "crashed"
     ),
@@ -109,7 +111,26 @@ FOUND = {
         )
         for offset in (0, 5, 10, 17, 25, 31)
     },
-    "a journal cut in its frames": Found(cut(JOURNAL, 5000), None, OLD, False, "crashed"),
+    **{
+        f"a journal cut to {size}": Found(cut(JOURNAL, size), SOME_CHANGES, OLD, True, "crashed")
+        for size in (32, 33, 56, 5000, 32 + 4120 * 3)
+    },
+    "a journal cut by 1": Found(cut_by(JOURNAL, 1), SOME_CHANGES, OLD, True, "crashed"),
+    "a journal cut, and no index: nobody can know": Found(
+        both(cut(JOURNAL, 5000), remove(INDEX)), None, OLD, False, "crashed"
+    ),
+    **{
+        f"the journal flipped at {offset}, no index": Found(
+            both(flip(JOURNAL, offset), remove(INDEX)), SOME_CHANGES, OLD, True, "crashed"
+        )
+        for offset in (34, 52, 100, 4151, 9000)
+    },
+    **{
+        f"the journal flipped at {offset}": Found(
+            flip(JOURNAL, offset), SOME_CHANGES, OLD, True, "crashed"
+        )
+        for offset in (34, 38, 41, 52, 100, 4151, 9000)
+    },
     "a journal with a torn end": Found(
         lambda folder: (folder / JOURNAL).open("ab").write(b"torn" * 99) and None,
         None,
@@ -158,7 +179,7 @@ def test_what_is_found_at_the_start(images: dict[str, Path], tmp_path: Path, nam
     }
     for part, data in aside.items():
         assert data == before[part.removeprefix("1-")]
-    count = 1 if found.says == LAST_CHANGES else len(before)
+    count = len(before) if found.says and found.says.startswith("is") else 1
     assert len(aside) == (count if found.aside else 0)
 
 
