@@ -69,6 +69,13 @@ class Session:
         """Safe in a signal handler: it only marks the turn."""
         self._engine.send(Cancel(turn))
 
+    def left_over(self) -> list[Event]:
+        """What the engine said while nobody asked, its last words among them."""
+        events = []
+        while not self._events.empty():
+            events.append(self._events.get())
+        return events
+
     def _events_until(self, last: type[Event]) -> Iterator[Event]:
         while True:
             event = self._events.get()

@@ -27,6 +27,7 @@ from app.engine.messages import (
     Heal,
     Load,
     Mode,
+    NotSaved,
     Sampling,
     Statistics,
     Upkeep,
@@ -60,7 +61,11 @@ def ask(options: argparse.Namespace) -> int:
             kept.wait()
 
         with Session(upkeep=upkeep) as session:
-            return _answer(session, load, kept.command, options, record)
+            status = _answer(session, load, kept.command, options, record)
+        for event in session.left_over():
+            if isinstance(event, NotSaved):
+                sys.stderr.write(f"{sanitize_line(event.reason)}\n")
+        return status
 
 
 def _answer(

@@ -23,6 +23,7 @@ from app.engine.tuning import Sampling as Sampling
 from app.engine.upkeep import Forget as Forget
 from app.engine.upkeep import Heal as Heal
 from app.engine.upkeep import Healed as Healed
+from app.engine.upkeep import NotSaved as NotSaved
 from app.engine.upkeep import Restored as Restored
 from app.engine.upkeep import Upkeep as Upkeep
 
@@ -358,6 +359,7 @@ Event = (
     | Selected
     | Restored
     | Healed
+    | NotSaved
     | FellBack
     | Token
     | Finished

@@ -14,11 +14,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 from app.sessions import aside, backup, conversations, messages
-from app.sessions.attachments import Attachments
+from app.sessions.attachments import Attachments, Source
 from app.sessions.database import DamagedError, Readers, StoreError, transaction
 from app.sessions.opening import Places, open_database
 from app.sessions.records import (
@@ -238,7 +238,7 @@ class Store:
 
     # -- attachments
 
-    def attach(self, name: str, source: BinaryIO) -> Attachment:
+    def attach(self, name: str, source: Source) -> Attachment:
         """Keep a document, durably, for a message to come."""
         self._writing()
         messages.check_text(name)

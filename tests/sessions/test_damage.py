@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.sessions import aside
 from app.sessions.database import DamagedError, StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
@@ -174,13 +175,13 @@ def test_what_is_found_at_the_start(images: dict[str, Path], tmp_path: Path, nam
         store.create("goes on")
     assert all_texts(tmp_path) == found.texts
     assert all(path.read_bytes() == data for path, data in backups.items())
-    aside = {
+    put_aside = {
         p.name: p.read_bytes() for p in (tmp_path / "broken").glob("*") if "-shm" not in p.name
     }
-    for part, data in aside.items():
+    for part, data in put_aside.items():
         assert data == before[part.removeprefix("1-")]
     count = len(before) if found.says and found.says.startswith("is") else 1
-    assert len(aside) == (count if found.aside else 0)
+    assert len(put_aside) == (count if found.aside else 0)
 
 
 HIDDEN = {
@@ -269,3 +270,37 @@ def test_a_flipped_bit_anywhere_is_survived(
             ):
                 with contextlib.suppress(StoreError):
                     attempt()
+
+
+def test_what_was_put_aside_goes_in_the_end(images: dict[str, Path], tmp_path: Path) -> None:
+    def notices(day: int) -> list[str]:
+        with Store(tmp_path, clock=lambda: DAY + timedelta(days=day)) as store:
+            return store.notices
+
+    shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
+    for day in (1, 100):
+        flip(DATABASE, 100)(tmp_path)
+        assert "is damaged" in notices(day)[0]
+    (tmp_path / "broken" / "notes.txt").write_text("mine")
+    assert notices(-1000) == notices(180) == []
+    (notice,) = notices(182)
+    assert SENTENCE.fullmatch(notice)
+    assert "put aside on 2030-01-02 was deleted, after 180 days" in notice
+    assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 2
+    assert "put aside on 2030-04-11" in notices(300)[0]
+    assert [path.name for path in (tmp_path / "broken").iterdir()] == ["notes.txt"]
+    assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 1, "no longer needed"
+    assert notices(301) == []
+
+
+def test_what_was_put_aside_takes_only_so_much_room(
+    images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(aside, "LIMIT", 1000)
+    for _ in range(2):
+        flip(DATABASE, 100)(tmp_path)
+        with Store(tmp_path) as store:
+            notices = store.notices
+    assert "took more than" in notices[1]
+    assert {path.name[:2] for path in (tmp_path / "broken").iterdir()} == {"2-"}
