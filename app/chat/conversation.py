@@ -83,6 +83,8 @@ class Turn:
     question: Question
     state: TurnState = TurnState.RUNNING
     text: str = ""
+    thinking: str = ""
+    """What the model wrote between its thinking tags."""
     generated_ids: tuple[int, ...] | None = ()
     """None where they are not known for the model that is asked next."""
     ended: Ended | None = None
@@ -101,7 +103,9 @@ class Turn:
     def messages(self) -> tuple[Message, Message]:
         """Question and answer. An answer that was stopped before its first word is an empty one,
         so that roles keep alternating, as most chat templates demand."""
-        answer = Message(Role.ASSISTANT, self.text, token_ids=self.generated_ids)
+        answer = Message(
+            Role.ASSISTANT, self.text, token_ids=self.generated_ids, thinking=self.thinking
+        )
         return self.question.message, answer
 
     def apply(self, event: Event) -> None:
@@ -109,6 +113,7 @@ class Turn:
         match event:
             case Token():
                 self.text += event.text
+                self.thinking += event.thinking
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
             case Finished():
                 cancelled = event.ended is Ended.CANCELLED
@@ -132,6 +137,8 @@ class Conversation:
     sampling: Sampling = field(default_factory=Sampling)
     turns: list[Turn] = field(default_factory=list)
     queued: Question | None = None
+    system: str = ""
+    """What the model is told before everything else; imported conversations may have it."""
 
     @property
     def last(self) -> Turn | None:
@@ -148,7 +155,9 @@ class Conversation:
 
     def asked(self, turn: Turn) -> list[Turn | None]:
         """Of each message that the engine sees when it is asked `turn`: whose question it is."""
-        return [part for before in self.before(turn) for part in (before, None)] + [turn]
+        system = [None] if self.system else []
+        earlier = [part for before in self.before(turn) for part in (before, None)]
+        return [*system, *earlier, turn]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Have the engine read these characters of what it sees in `turn` always. Returns the
@@ -172,7 +181,8 @@ class Conversation:
         turn = Turn(number or len(self.turns) + 1, question, replaces=replaces)
         earlier = [message for before in self.before(turn) for message in before.messages]
         self.turns.append(turn)
-        messages = (*earlier, question.message)
+        system = [Message(Role.SYSTEM, self.system)] if self.system else []
+        messages = (*system, *earlier, question.message)
         return turn, Ask(turn.number, messages, question.mode, question.keep, self.sampling)
 
     def find(self, number: int) -> Turn | None:

@@ -1,14 +1,16 @@
 """A turn of a stored conversation: committed, asked, streamed into the store, its run recorded.
 
 This knows no engine. It gives the command to send and takes in the events that come back, so that
-the screen and the command line both stand on it.
+the screen and the command line both stand on it. Opening and asking wait for the disk, so that a
+screen does them on a thread; applying an event does not.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 
 from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
 from app.chat.pairs import Models
@@ -29,6 +31,7 @@ from app.engine.messages import (
     Token,
 )
 from app.sessions import records
+from app.sessions.database import StoreError
 from app.sessions.replies import Reply
 from app.sessions.store import Store
 
@@ -40,49 +43,40 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """The current branch before a turn: as messages, and as turns that are numbered by the ids of
-    their answers."""
-
-    messages: tuple[records.Message, ...]
-    so_far: Conversation
-
-    def ids(self, turn: Turn) -> list[int]:
-        """Of the messages that the engine sees before `turn`'s question, in their order."""
-        questions = {answer.id: question.id for question, answer in pairwise(self.messages)}
-        answers = [before.number for before in self.so_far.before(turn)]
-        return [id for answer in answers for id in (questions[answer], answer)]
-
-
 class KeptTurn:
     """One answer on its way from the engine into the store. Send `command`, then `apply` every
     event of the turn; what the user sees may come from `turn`."""
 
     def __init__(
         self,
-        store: Store,
-        branch: _Branch,
-        message: records.Message,
-        question: Question,
+        conversation: int,
+        turn: Turn,
+        command: Ask,
+        ids: list[int],
+        back_to: int | None,
+        reply: Reply,
         models: Models,
-        replaces: Turn | None = None,
     ) -> None:
-        """Begins the answer to `question`, kept as `message`. Raises StoreError."""
-        self.conversation = message.conversation
-        self._store, self._branch, self._models = store, branch, models
-        self._reply: Reply = store.begin_reply(message.id)
-        # Ids of messages are unique, so that turns of several conversations can share an engine.
-        self.turn, command = branch.so_far.begin(question, replaces, self._reply.message)
-        self.command: Ask = replace(command, conversation=str(message.conversation))
-        self._ids = [*branch.ids(self.turn), message.id]
+        """`ids` are those of the command's messages, `back_to` is the end of the branch to which a
+        second answer returns when it does not get there."""
+        self.conversation, self.turn, self.command = conversation, turn, command
+        self.saved: Future[None] | None = None
+        """Once the last event was applied: there when everything is on the disk. It may be a
+        StoreError; then `save` tries again, and the end of the store does too."""
+        self._ids, self._back_to, self._reply, self._models = ids, back_to, reply, models
+        self._end: partial[Future[None]] | None = None
         self._guard: str | None = None
         self._importance: tuple[float, ...] = ()
         self._selected: Selected | None = None
 
+    @property
+    def problem(self) -> StoreError | None:
+        """Why what has been written so far cannot be kept at present; it is tried all the time."""
+        return self._reply.problem
+
     def apply(self, event: Event) -> None:
-        """Take in an event of this turn. The last one returns when everything is on the disk; it
-        raises StoreError when that cannot be."""
+        """Take in an event of this turn. Never waits: what is written goes to the disk within a
+        second, and of the end `saved` tells."""
         self.turn.apply(event)
         match event:
             case Planned():
@@ -94,20 +88,28 @@ class KeptTurn:
             case FellBack():
                 self._selected = None
             case Token():
-                self._reply.append(event.text, event.ids)
+                self._reply.append(event.text, event.ids, event.thinking)
             case Finished():
                 stopped = self.turn.state is TurnState.STOPPED
-                end = self._reply.stop if stopped else self._reply.finish
-                end(*self._record(event.statistics))
-                self._go_back()
+                state = records.State.STOPPED if stopped else records.State.DONE
+                run, read_map = self._record(event.statistics)
+                self._end = partial(self._reply.end, state, run, read_map)
+                self.save()
             case Failed():
-                self._reply.fail(event.sentence)
-                self._go_back()
+                failed = records.State.FAILED
+                self._end = partial(self._reply.end, failed, failure=event.sentence)
+                self.save()
 
-    def _go_back(self) -> None:
-        """To the answer that was to be replaced, if this one did not get there."""
-        if self.turn.replaces is not None and self.turn.replaces.counts:
-            self._store.switch(self._branch.messages[-1].id)
+    def save(self) -> None:
+        """Begin to keep the end, again."""
+        if self._end is not None:
+            gets_there = self.turn.replaces is None or not self.turn.replaces.counts
+            self.saved = self._end(back_to=None if gets_there else self._back_to)
+
+    def wait(self) -> None:
+        """Return when the end, if that was applied, is on the disk. Raises StoreError."""
+        if self.saved is not None:
+            self.saved.result()
 
     def _record(
         self, statistics: Statistics | None
@@ -163,6 +165,109 @@ class KeptTurn:
         )
 
 
+class KeptConversation:
+    """The current branch of a stored conversation: to be shown, and to go on with.
+
+    `conversation` has its turns, numbered by the ids of their answers, or of the question where no
+    answer was begun. It grows as questions are asked here. When the branch changes otherwise (an
+    edit, a switch), open it again.
+    """
+
+    def __init__(self, store: Store, id: int | None, models: Models, sampling: Sampling) -> None:
+        """Without an `id` a new one, which is kept with its first question. Raises StoreError."""
+        self.id = id
+        self.conversation = Conversation(sampling)
+        self._store, self._models = store, models
+        self._questions: dict[int, int] = {}
+        self._system: int | None = None
+        self._lost: StoreError | None = None
+        if id is not None:
+            self._read(store.branch(id))
+
+    def question(self, turn: Turn) -> int:
+        """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
+        return self._questions[turn.number]
+
+    def ask(self, question: Question) -> KeptTurn:
+        """Commit a question and begin its answer. What cannot be asked, or not with what was said
+        before, is not kept: raises QuestionError or StoreError."""
+        question.check()
+        attachments = [_attach(self._store, document) for document in question.documents]
+        self._check_documents()
+        if self.id is None:
+            self.id = self._store.create().id
+        role = records.Role.USER
+        asked = self._store.add_message(self.id, role, question.text, attachments)
+        return self._begin(asked.id, question, None)
+
+    def ask_again(self, mode: Mode, keep: float) -> KeptTurn:
+        """Begin another answer to the last question. It takes the place of the one before once it
+        is complete. Raises QuestionError or StoreError."""
+        self._check_documents()
+        last = self.conversation.last
+        if last is None:
+            raise QuestionError("There is no question to be asked again", "ask one")
+        question = replace(last.question, mode=mode, keep=keep)
+        question.check()
+        return self._begin(self._questions[last.number], question, last)
+
+    def _begin(self, asked: int, question: Question, replaces: Turn | None) -> KeptTurn:
+        reply = self._store.begin_reply(asked)
+        # Ids of messages are unique, so that turns of several conversations can share an engine.
+        turn, command = self.conversation.begin(question, replaces, reply.message)
+        self._questions[turn.number] = asked
+        ids = [] if self._system is None else [self._system]
+        for before in self.conversation.before(turn):
+            ids += [self._questions[before.number], before.number]
+        assert self.id is not None
+        return KeptTurn(
+            self.id,
+            turn,
+            replace(command, conversation=str(self.id)),
+            [*ids, asked],
+            None if turn.replaces is None else turn.replaces.number,
+            reply,
+            self._models,
+        )
+
+    def _read(self, messages: tuple[records.Message, ...]) -> None:
+        """System messages come first, wherever they stood: most templates take no other. An answer
+        without a question before it is left out, and a question without an answer (the program
+        ended there) is a failed turn."""
+        system = [m for m in messages if m.role is records.Role.SYSTEM]
+        self.conversation.system = "\n\n".join(message.text for message in system)
+        self._system = system[0].id if self.conversation.system else None
+        for message, after in zip(messages, [*messages[1:], None], strict=False):
+            if message.role is not records.Role.USER:
+                continue
+            question = Question(message.text, self._documents(message))
+            if after is None or after.role is not records.Role.ASSISTANT:
+                turn = Turn(message.id, question, TurnState.FAILED)
+            else:
+                turn = _answered(after, question, self._models)
+            self._questions[turn.number] = message.id
+            self.conversation.turns.append(turn)
+
+    def _documents(self, message: records.Message) -> tuple[Document, ...]:
+        documents = []
+        for attachment in message.attachments:
+            try:
+                text = self._store.text(attachment)
+            except StoreError as error:  # what was said can be shown without it
+                self._lost, text = error, ""
+            documents.append(Document(attachment.name, text))
+        return tuple(documents)
+
+    def _check_documents(self) -> None:
+        """Raise StoreError for one that is lost and was not attached again."""
+        if self._lost is None or self.id is None:
+            return
+        again = KeptConversation(self._store, self.id, self._models, self.conversation.sampling)
+        self.conversation.turns, self._lost = again.conversation.turns, again._lost
+        if self._lost is not None:
+            raise self._lost
+
+
 def ask(
     store: Store,
     conversation: int | None,
@@ -170,34 +275,8 @@ def ask(
     models: Models,
     sampling: Sampling,
 ) -> KeptTurn:
-    """Commit a question, to a new conversation without an id, and begin its answer. What cannot be
-    asked, or not with what was said before, is not kept: raises QuestionError or StoreError."""
-    question.check()
-    attachments = [_attach(store, document) for document in question.documents]
-    branch = _branch(store, conversation, models, sampling)
-    id = store.create().id if conversation is None else conversation
-    message = store.add_message(id, records.Role.USER, question.text, attachments)
-    return KeptTurn(store, branch, message, question, models)
-
-
-def ask_again(
-    store: Store,
-    conversation: int,
-    models: Models,
-    sampling: Sampling,
-    mode: Mode,
-    keep: float,
-) -> KeptTurn:
-    """Begin another answer to the last question of the current branch. It takes the place of the
-    one before once it is complete. Raises QuestionError or StoreError."""
-    branch = _branch(store, conversation, models, sampling)
-    last = branch.so_far.last
-    if last is None:
-        raise QuestionError("There is no question to be asked again", "ask one")
-    question = replace(last.question, mode=mode, keep=keep)
-    question.check()
-    message = next(m for m in reversed(branch.messages) if m.role is records.Role.USER)
-    return KeptTurn(store, branch, message, question, models, last)
+    """Ask one question, of a new conversation without an id, as `KeptConversation.ask` does."""
+    return KeptConversation(store, conversation, models, sampling).ask(question)
 
 
 def _attach(store: Store, document: Document) -> records.Attachment:
@@ -210,21 +289,13 @@ def _attach(store: Store, document: Document) -> records.Attachment:
     return store.attach(document.name, io.BytesIO(data))
 
 
-def _branch(store: Store, conversation: int | None, models: Models, sampling: Sampling) -> _Branch:
-    """A question without an answer (the program ended there) is a failed turn."""
-    messages = () if conversation is None else store.branch(conversation)
-    turns = []
-    for message, after in zip(messages, [*messages[1:], None], strict=False):
-        if message.role is not records.Role.USER:
-            continue
-        documents = tuple(Document(a.name, store.text(a)) for a in message.attachments)
-        question = Question(message.text, documents)
-        if after is None or after.role is not records.Role.ASSISTANT:
-            turns.append(Turn(message.id, question, TurnState.FAILED))
-        else:
-            ids = _token_ids(after, models)
-            turns.append(Turn(after.id, question, _STATES[after.state], after.text, ids))
-    return _Branch(messages, Conversation(sampling, turns))
+def _answered(answer: records.Message, question: Question, models: Models) -> Turn:
+    turn = Turn(answer.id, question, _STATES[answer.state], answer.text, answer.thinking)
+    turn.generated_ids = _token_ids(answer, models)
+    if answer.failure is not None:
+        problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
+        turn.failure = Failed(answer.id, problem, advice)
+    return turn
 
 
 def _token_ids(answer: records.Message, models: Models) -> tuple[int, ...] | None:

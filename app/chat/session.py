@@ -32,9 +32,9 @@ class Session:
         self._engine = engine or MlxEngine()
         self._events: queue.Queue[Event] = queue.Queue()
         self._engine.listen(self._events.put)
-        self._saves = upkeep is not None and upkeep.snapshots is not None
+        self._saves = False
         if upkeep is not None:
-            self._engine.send(upkeep)
+            self.keep(upkeep)
 
     def __enter__(self) -> Session:
         return self
@@ -54,6 +54,12 @@ class Session:
         assert isinstance(event, Loaded)
         return event
 
+    def keep(self, upkeep: Upkeep) -> None:
+        """What becomes of conversations between turns from now on; what is held is let go, saved
+        where it was to be."""
+        self._saves = upkeep.snapshots is not None
+        self._engine.send(upkeep)
+
     def run(self, command: Ask) -> Iterator[Event]:
         """The events of a turn, the last of which is `Finished` or `Failed`."""
         self._engine.send(command)
@@ -62,6 +68,13 @@ class Session:
     def cancel(self, turn: int) -> None:
         """Safe in a signal handler: it only marks the turn."""
         self._engine.send(Cancel(turn))
+
+    def left_over(self) -> list[Event]:
+        """What the engine said while nobody asked, its last words among them."""
+        events = []
+        while not self._events.empty():
+            events.append(self._events.get())
+        return events
 
     def _events_until(self, last: type[Event]) -> Iterator[Event]:
         while True:

@@ -17,7 +17,7 @@ from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
-from app.cli.stored import find, opened_store
+from app.cli.stored import PATIENCE, find, opened_store
 from app.engine.messages import (
     DEFAULT_KEEP,
     Ask,
@@ -28,6 +28,7 @@ from app.engine.messages import (
     Heal,
     Load,
     Mode,
+    NotSaved,
     Sampling,
     Statistics,
     Upkeep,
@@ -49,14 +50,23 @@ def ask(options: argparse.Namespace) -> int:
         command = Conversation(sampling).begin(question)[1]
         with Session() as session:
             return _answer(session, load, command, options, lambda event: None)
-    with opened_store() as store:
+    with opened_store(PATIENCE) as store:
         conversation = _conversation(store, options.conversation)
         kept = kept_ask(store, conversation, question, models(load), sampling)
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
         upkeep = Upkeep(Heal.NEVER, snapshots=str(snapshots_path()))
+
+        def record(event: Event) -> None:
+            kept.apply(event)
+            kept.wait()
+
         with Session(upkeep=upkeep) as session:
-            return _answer(session, load, kept.command, options, kept.apply)
+            status = _answer(session, load, kept.command, options, record)
+        for event in session.left_over():
+            if isinstance(event, NotSaved):
+                sys.stderr.write(f"{sanitize_line(event.reason)}\n")
+        return status
 
 
 def _answer(

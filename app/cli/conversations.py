@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
-from app.cli.stored import find, none_yet, opened_store
+from app.cli.stored import PATIENCE, find, none_yet, opened_store
 from app.engine.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.paths import snapshots_path
@@ -38,7 +38,7 @@ FORMATS: dict[str, Callable[[Store, int, TextIO], None]] = {
 def conversations(options: argparse.Namespace) -> int:
     """Carry `options.action` out; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    with opened_store() as store:
+    with opened_store(0.0 if options.action in READERS else PATIENCE) as store:
         ACTIONS[options.action](store, options)
     return 0
 
@@ -169,6 +169,10 @@ ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
     "rename": _rename,
     "pin": _pin,
 }
+
+
+READERS = ("list", "show", "search", "export")
+"""They work beside another specchat, so they need not wait for it."""
 
 
 def _say(*lines: str) -> None:

@@ -13,13 +13,15 @@ from app.sessions.store import Store
 from app.ui.sanitize import sanitize
 
 LAST = "last"
+PATIENCE = 2.0
+"""Seconds that whoever writes waits for another command to end."""
 
 
 @contextmanager
-def opened_store() -> Iterator[Store]:
+def opened_store(patience: float = 0.0) -> Iterator[Store]:
     """The user's conversations; what is to be known of how they were opened goes to standard error.
-    Raises StoreError."""
-    with Store(data_path()) as store:
+    Another program that holds them is given `patience` seconds to end. Raises StoreError."""
+    with Store(data_path(), patience=patience) as store:
         for notice in store.notices:
             # That one can only read does not matter to who only reads; who writes is told then.
             if notice != str(store.read_only):

@@ -23,6 +23,7 @@ from app.engine.tuning import Sampling as Sampling
 from app.engine.upkeep import Forget as Forget
 from app.engine.upkeep import Heal as Heal
 from app.engine.upkeep import Healed as Healed
+from app.engine.upkeep import NotSaved as NotSaved
 from app.engine.upkeep import Restored as Restored
 from app.engine.upkeep import Upkeep as Upkeep
 
@@ -45,12 +46,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `token_ids` of an assistant message are the very ids that were generated."""
+    """One message. `token_ids` of an assistant message are the very ids that were generated, and
+    `thinking` what it held between thinking tags: sent only where the chat template asks for it."""
 
     role: Role
     text: str
     documents: tuple[Document, ...] = ()
     token_ids: tuple[int, ...] | None = None
+    thinking: str = ""
 
 
 class Mode(StrEnum):
@@ -358,6 +361,7 @@ Event = (
     | Selected
     | Restored
     | Healed
+    | NotSaved
     | FellBack
     | Token
     | Finished

@@ -28,7 +28,8 @@ PINNED_KINDS = frozenset(
 
 # Private use characters, so that a template cannot produce them and no case mapping changes them.
 _SENTINEL = "\ue000{}\ue001"
-_SENTINELS = re.compile("\ue000(\\d+)\ue001")
+_THINKING = "\ue000t{}\ue001"
+_SENTINELS = re.compile("\ue000(t?)(\\d+)\ue001")
 
 
 class PromptError(ValueError):
@@ -142,12 +143,16 @@ class PromptBuilder:
         rendered = self._render(messages)
         at, expected = 0, 0
         for match in _SENTINELS.finditer(rendered):
-            if int(match[1]) != expected:
+            if int(match[2]) != expected:
                 break
             text = rendered[at : match.start()]
             yield _Piece(SegmentKind.TEMPLATE, text, special=True, first=at == 0)
+            at = match.end()
+            if match[1]:
+                yield _Piece(SegmentKind.HISTORY, messages[expected].thinking.strip("\n"), expected)
+                continue
             yield from _content_pieces(messages, expected)
-            at, expected = match.end(), expected + 1
+            expected += 1
         if expected != len(messages) or _SENTINELS.search(rendered, at):
             raise PromptError(
                 "This model's chat template does not keep every message once and in order"
@@ -156,7 +161,9 @@ class PromptBuilder:
 
     def _render(self, messages: tuple[Message, ...]) -> str:
         turns = [
-            {"role": str(m.role), "content": _SENTINEL.format(i)} for i, m in enumerate(messages)
+            {"role": str(m.role), "content": _SENTINEL.format(i)}
+            | ({"reasoning_content": _THINKING.format(i)} if m.thinking else {})
+            for i, m in enumerate(messages)
         ]
         if not self._tokenizer.has_chat_template:
             return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
@@ -175,7 +182,11 @@ def _content_pieces(messages: tuple[Message, ...], index: int) -> Iterator[_Piec
         yield _Piece(SegmentKind.SYSTEM, message.text, index)
         return
     if message.role is Role.ASSISTANT:
-        yield _Piece(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
+        if message.thinking:
+            # The ids that were generated hold the thinking, which most templates leave out.
+            yield _Piece(SegmentKind.HISTORY, message.text.lstrip("\n"), index)
+        else:
+            yield _Piece(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
         return
     last = index == len(messages) - 1
     frame = SegmentKind.QUESTION if last else SegmentKind.HISTORY

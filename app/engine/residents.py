@@ -9,7 +9,7 @@ from pathlib import Path
 from app.engine import memory
 from app.engine.healing import Healing, is_sick
 from app.engine.loader import Pair
-from app.engine.messages import Event, Heal, Healed, Restored, Upkeep
+from app.engine.messages import Event, Heal, Healed, NotSaved, Restored, Upkeep
 from app.engine.power import PowerProbe, SystemPower
 from app.engine.reading import Remembered
 from app.engine.snapshot import SnapshotError, Snapshots
@@ -148,10 +148,11 @@ class Residents:
         except StopIteration:
             self._saving = None
             self._unsaved.discard(conversation)
-        except OSError:  # a full disk costs the snapshot, nothing else
+        except Exception as error:  # MLX raises what it likes; it costs the snapshot, nothing else
             self._saving = None
             self._unsaved.discard(conversation)
             self._snapshots.forget(conversation)
+            self._emit(NotSaved(conversation, self._snapshots.unsaved(error)))
         return True
 
     def _save(self, conversation: str) -> None:

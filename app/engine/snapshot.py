@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Snapshots:
 
     def save(self, conversation: str, remembered: Remembered) -> Iterator[None]:
         """Writes a snapshot; stops after every file, so that the caller may leave it there.
-        Raises OSError."""
+        Raises OSError, or RuntimeError where MLX cannot write."""
         folder = snapshot_folder(self._folder, conversation)
         # For this user alone: the tokens of private documents lie in it.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,10 +78,10 @@ class Snapshots:
         """What a snapshot holds, in a `fresh()` one; None without a snapshot. Raises SnapshotError
         when there is one that is of no use; it is gone then."""
         folder = snapshot_folder(self._folder, conversation)
-        if not (folder / MANIFEST).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
         try:
+            if not (folder / MANIFEST).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                return None
             loaded = self._read(folder, fresh())
         except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -88,8 +89,17 @@ class Snapshots:
                 raise
             # Whatever a damaged file makes json, numpy or MLX raise.
             raise SnapshotError(f"it is damaged ({_one_line(error)})") from error
-        os.utime(folder / MANIFEST)
+        with suppress(OSError):  # one that can only be read is as good
+            os.utime(folder / MANIFEST)
         return loaded
+
+    def unsaved(self, error: Exception) -> str:
+        """One sentence for what `save` raised."""
+        why = error.strerror if isinstance(error, OSError) and error.strerror else _one_line(error)
+        return (
+            f"What was read cannot be saved ({why}), so a later start reads it again: see that"
+            f" '{self._folder}' is writable and has room."
+        )
 
     def forget(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
@@ -123,9 +133,10 @@ class Snapshots:
         """Delete what was not used for longest until the rest fits; the newest one stays."""
         used = []
         for folder in self._folder.iterdir():
-            manifest = folder / MANIFEST
-            size = sum(f.stat().st_size for f in folder.iterdir())
-            used.append((manifest.stat().st_mtime_ns if manifest.exists() else 0, size, folder))
+            with suppress(OSError):  # no folder, or another program is at it
+                manifest = folder / MANIFEST
+                size = sum(f.stat().st_size for f in folder.iterdir())
+                used.append((manifest.stat().st_mtime_ns if manifest.exists() else 0, size, folder))
         total = sum(size for _, size, _ in used)
         for _, size, folder in sorted(used):
             if total <= self._budget:

@@ -51,3 +51,12 @@ class Healed:
     conversation: str
     done: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """What was read of a conversation is not on disk, so a later start reads it again; nothing else
+    is lost. `reason` is one sentence."""
+
+    conversation: str
+    reason: str

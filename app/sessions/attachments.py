@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 from uuid import uuid4
 
 from app.sessions.database import StoreError, unusable
@@ -26,13 +26,19 @@ _LEVEL = 4
 """Of gzip's 1..9: a third of the time of 6, for text 7 % larger."""
 
 
+class Source(Protocol):
+    """What bytes can be read from: about `size` of them at a time, none at the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 class Attachments:
     def __init__(self, folder: Path, limit: int) -> None:
         """`limit`: the most bytes one document may have."""
         self._folder = folder
         self._limit = limit
 
-    def add(self, name: str, source: BinaryIO) -> Attachment:
+    def add(self, name: str, source: Source) -> Attachment:
         """Keep a document, durably. Raises StoreError when it is too large or there is no room.
 
         One that is here already is written again: that heals a damaged file.
@@ -49,7 +55,7 @@ class Attachments:
             raise unusable(self._folder, error) from error
         return Attachment(sha256, name, size)
 
-    def _compress(self, name: str, source: BinaryIO, file: BinaryIO) -> tuple[str, int]:
+    def _compress(self, name: str, source: Source, file: BinaryIO) -> tuple[str, int]:
         digest, size = hashlib.sha256(), 0
         with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
             while piece := source.read(PIECE):

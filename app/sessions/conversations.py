@@ -125,6 +125,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
             message.attachments,
             message.token_ids,
             message.failure,
+            message.thinking,
         )
         if message.run is not None:
             messages.add_run(connection, ids[message.id], message.run)

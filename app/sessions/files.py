@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,17 +62,30 @@ def put(aside: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
+_RETRY_SECONDS = 0.02
+
+
 class Lock:
     """Held by one process at a time; the kernel releases it however that process ends."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises BlockingIOError when another one holds it, OSError when there can be none."""
+    def __init__(self, path: Path, patience: float = 0.0) -> None:
+        """Raises BlockingIOError when another one still holds it after `patience` seconds, OSError
+        when there can be none."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self._take(time.monotonic() + patience)
+        except BaseException:
             os.close(self._descriptor)
             raise
+
+    def _take(self, deadline: float) -> None:
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_RETRY_SECONDS)
 
     def release(self) -> None:
         os.close(self._descriptor)

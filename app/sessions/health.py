@@ -1,9 +1,8 @@
-"""Is this file our database, whole, and of a schema that is known? And where a broken one goes."""
+"""Is this file our database, whole, and of a schema that is known?"""
 
 from __future__ import annotations
 
 import sqlite3
-import struct
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from app.sessions import schema
 from app.sessions.database import for_reading
-from app.sessions.files import make_folder, sync_folder
 
 _MAGIC = b"SQLite format 3\0"
 _BESIDE = ("", "-wal", "-shm")
@@ -60,7 +58,7 @@ def examine(path: Path) -> Finding:
         head = b""
     if not head:
         # A journal without its database holds changes that a new database would overwrite.
-        lost = any(_size(part) for part in _parts(path))
+        lost = any(size(part) for part in parts(path))
         return Finding(Condition.BROKEN, fault="only a journal") if lost else _NEW
     if not head.startswith(_MAGIC):
         return Finding(Condition.BROKEN, fault="not a database")
@@ -96,56 +94,11 @@ def _finding(connection: sqlite3.Connection) -> Finding:
     return Finding(Condition.GOOD, pending)
 
 
-def is_journal_readable(database: Path) -> bool:
-    """Whether SQLite will look at the journal (WAL) at all: it ignores, and then overwrites, one
-    whose header is damaged. What is damaged behind the header looks like a write cut off."""
-    try:
-        with _parts(database)[1].open("rb") as file:
-            header = file.read(32)
-    except FileNotFoundError:
-        return True
-    if not header:
-        return True
-    if len(header) < 32:
-        return False
-    magic, version = struct.unpack(">II", header[:8])
-    if magic & ~1 != 0x377F0682 or version != 3007000:
-        return False
-    # The format's own checksum; the last bit of the magic number is its byte order.
-    first = second = 0
-    words = struct.unpack(">6I" if magic & 1 else "<6I", header[:24])
-    for even, odd in zip(words[::2], words[1::2], strict=True):
-        first = (first + even + second) & 0xFFFFFFFF
-        second = (second + odd + first) & 0xFFFFFFFF
-    return header[24:] == struct.pack(">II", first, second)
-
-
-def move_aside(database: Path, folder: Path, journal_only: bool = False) -> Path:
-    """Move a broken database with its journal, or only that, into `folder` under names that are
-    free; what is empty stays. Returns the new path of the first part. Raises OSError."""
-    make_folder(folder)
-    parts = [part for part in _parts(database) if _size(part)]
-    if journal_only:
-        parts = [part for part in parts if part != database]
-    number = 1
-    while any((folder / f"{number}-{part.name}").exists() for part in _parts(database)):
-        number += 1
-    # The journal first: were we cut off, the next start must not find it beside another database.
-    for part in reversed(parts):
-        part.rename(folder / f"{number}-{part.name}")
-    sync_folder(folder)
-    sync_folder(database.parent)
-    return folder / f"{number}-{parts[0].name}"
-
-
-def lie_aside(folder: Path) -> bool:
-    """Whether there are broken files that were moved aside."""
-    return folder.is_dir() and any(folder.iterdir())
-
-
-def _parts(database: Path) -> list[Path]:
+def parts(database: Path) -> list[Path]:
+    """The database, its journal and the journal's index, there or not."""
     return [database.with_name(database.name + suffix) for suffix in _BESIDE]
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """Bytes; 0 where there is nothing."""
     return path.stat().st_size if path.exists() else 0

@@ -4,7 +4,6 @@ and the conversation appears whole or not at all."""
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 from collections.abc import Iterator
@@ -40,11 +39,20 @@ _JSON_TYPES = {
 }
 
 
+LIMIT = 256 * 2**20
+"""Characters of an export besides its documents. These are never in memory as a whole, unless
+another program has written the file anew: then the limit counts them too."""
+_DOCUMENTS = ' "documents": {\n'
+"""The line of an export after which there are only documents, one a line."""
+
+
 def from_json(store: Store, source: TextIO) -> Conversation:
     """A new conversation with everything in the file. Raises StoreError when it is no export of
-    ours or not whole."""
+    ours, not whole or too large."""
     try:
-        plain = json.load(source)
+        head, separate = _head(source)
+        plain = json.loads(head)
+        del head
         if plain["format"] != FORMAT:
             raise ValueError("another format")
         if plain["version"] > VERSION:
@@ -52,8 +60,14 @@ def from_json(store: Store, source: TextIO) -> Conversation:
                 "This conversation was exported by a newer specchat", "update specchat to import it"
             )
         tree = _tree(plain)
-        for attachment, data in _documents(tree, plain["documents"]):
-            store.attach(attachment.name, io.BytesIO(data))
+        wanted = {a.sha256: a for message in tree.messages for a in message.attachments}
+        for sha256, data in _lines(source) if separate else _texts(plain["documents"]):
+            document = wanted.pop(sha256)
+            attached = store.attach(document.name, _Decoded(data, document.size))
+            if attached != document:
+                raise ValueError("a document differs from its digest")
+        if wanted:
+            raise ValueError("a document is missing")
         return store.add_tree(tree)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise StoreError(
@@ -62,15 +76,55 @@ def from_json(store: Store, source: TextIO) -> Conversation:
         ) from None
 
 
-def _documents(tree: Tree, encoded: dict[str, str]) -> Iterator[tuple[Attachment, bytes]]:
-    """Each document that a message refers to, decoded and found to be right."""
-    for message in tree.messages:
-        for attachment in message.attachments:
-            data = base64.b64decode(encoded[attachment.sha256], validate=True)
-            digest = hashlib.sha256(data).hexdigest()
-            if (digest, len(data)) != (attachment.sha256, attachment.size):
-                raise ValueError("a document differs from its digest")
-            yield attachment, data
+def _head(source: TextIO) -> tuple[str, bool]:
+    """All before the documents, as JSON, and True; or the whole file, and False."""
+    lines: list[str] = []
+    length = 0
+    while line := source.readline(LIMIT - length + 1):
+        if line == _DOCUMENTS:
+            return "".join(lines).rstrip().removesuffix(",") + "}", True
+        lines.append(line)
+        length += len(line)
+        if length > LIMIT:
+            raise StoreError(
+                f"This file is too large to be read as one piece ({LIMIT / 2**20:.0f} MB)",
+                "import the file that specchat wrote, unchanged",
+            )
+    return "".join(lines), False
+
+
+def _texts(encoded: dict[str, str]) -> Iterator[tuple[str, TextIO]]:
+    for sha256, text in encoded.items():
+        yield sha256, io.StringIO(text)
+
+
+def _lines(source: TextIO) -> Iterator[tuple[str, TextIO]]:
+    """Each document's digest, with the source where its base64 begins: it is to be read to its end
+    before the next."""
+    while (start := source.read(3)) == '  "':
+        sha256 = source.read(64)
+        if source.read(4) != '": "':
+            raise ValueError("no document")
+        yield sha256, source
+        if (source.read(1), source.read(1)) == ('"', ","):
+            source.read(1)
+    if start + source.read(3) != " }\n}\n"[:6]:
+        raise ValueError("not all of it")
+
+
+class _Decoded:
+    """The `size` bytes whose base64 comes next, some at a time. Raises ValueError."""
+
+    def __init__(self, source: TextIO, size: int) -> None:
+        self._source, self._left = source, (max(size, 0) + 2) // 3 * 4
+
+    def read(self, size: int, /) -> bytes:
+        count = min(self._left, size // 3 * 4)
+        text = self._source.read(count)
+        if len(text) < count:
+            raise ValueError("not all of it")
+        self._left -= count
+        return base64.b64decode(text, validate=True)
 
 
 def _tree(plain: dict[str, Any]) -> Tree:
@@ -109,6 +163,7 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         failure=None if plain["failure"] is None else _of(str, plain["failure"]),
         attachments=tuple(_plain_record(Attachment, each) for each in plain["attachments"]),
         run=None if run is None else _run(run),
+        thinking=_of(str, plain.get("thinking", "")),  # older exports have none
     )
 
 

@@ -23,8 +23,8 @@ from app.sessions.packing import (
 from app.sessions.records import Attachment, Message, ReadMap, Role, Run, State
 
 _COLUMNS = (
-    "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.token_ids, m.failure,"
-    + ", ".join(f"r.{name}" for name in RUN_FIELDS)
+    "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"
+    " m.token_ids, m.failure," + ", ".join(f"r.{name}" for name in RUN_FIELDS)
 )
 _BRANCH = f"""
 WITH RECURSIVE branch(id, depth) AS (
@@ -86,14 +86,17 @@ def add(
     attachments: Iterable[Attachment] = (),
     token_ids: tuple[int, ...] | None = None,
     failure: str | None = None,
+    thinking: str = "",
 ) -> int:
     """Insert a message and return its id. Raises StoreError for text that is no UTF-8."""
     check_text(text)
-    values = (conversation, parent, role, state, pack_time(now), text, pack_ids(token_ids), failure)
+    check_text(thinking)
+    ids = pack_ids(token_ids)
+    values = (conversation, parent, role, state, pack_time(now), text, thinking, ids, failure)
     id = connection.execute(
         "INSERT INTO messages"
-        " (conversation, parent, role, state, created_at, text, token_ids, failure)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        " (conversation, parent, role, state, created_at, text, thinking, token_ids, failure)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         values,
     ).lastrowid
     assert id is not None
@@ -113,12 +116,12 @@ def check_text(text: str) -> None:
 
 
 def write_reply(
-    connection: sqlite3.Connection, id: int, text: str, token_ids: tuple[int, ...]
+    connection: sqlite3.Connection, id: int, text: str, thinking: str, token_ids: tuple[int, ...]
 ) -> None:
     """What has been written of a reply so far."""
     connection.execute(
-        "UPDATE messages SET text = ?, token_ids = ? WHERE id = ?",
-        (text, pack_ids(token_ids), id),
+        "UPDATE messages SET text = ?, thinking = ?, token_ids = ? WHERE id = ?",
+        (text, thinking, pack_ids(token_ids), id),
     )
 
 
@@ -183,7 +186,8 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 
 
 def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
-    id, conversation, parent, role, state, created_at, text, token_ids, failure, *figures = row
+    id, conversation, parent, role, state, created_at, text, *more = row
+    thinking, token_ids, failure, *figures = more
     run = None
     if figures[0] is not None:
         # An answer is worth more than its figures: damage to these must not hide it.
@@ -197,6 +201,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         state=State(state),
         created_at=unpack_time(created_at),
         text=text,
+        thinking=thinking,
         token_ids=unpack_ids(token_ids),
         failure=failure,
         attachments=attachments,

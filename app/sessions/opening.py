@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from app.sessions import backup, health, schema
+from app.sessions import aside, backup, health, journal, schema
 from app.sessions.database import (
     ERRORS,
     DamagedError,
@@ -24,6 +24,7 @@ from app.sessions.database import (
 )
 from app.sessions.files import Lock, make_folder
 from app.sessions.health import Condition
+from app.sessions.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,12 @@ class Opened:
     notices: list[str] = field(default_factory=list)
 
 
-def open_database(places: Places, now: datetime) -> Opened:
-    """Raises StoreError when there is nothing to be read or written."""
+def open_database(places: Places, now: datetime, patience: float) -> Opened:
+    """Another program is given `patience` seconds to end. Raises StoreError when there is nothing
+    to be read or written."""
     try:
         make_folder(places.folder)
-        lock = Lock(places.folder / "lock")
+        lock = Lock(places.folder / "lock", patience)
     except BlockingIOError:
         return _open_beside_another(places)
     except OSError as error:
@@ -87,7 +89,7 @@ def open_database(places: Places, now: datetime) -> Opened:
 
 def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
     opened = Opened(lock=lock)
-    finding = _checked(places, opened.notices)
+    finding = _checked(places, now, opened.notices)
     if finding.condition is Condition.NEWER:
         lock.release()  # for the newer program
         opened.lock = None
@@ -102,7 +104,7 @@ def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
         try:
             opened.connection = _writable(places, finding.pending, opened.notices)
         except DamagedError:
-            finding = _mended(places, opened.notices)
+            finding = _mended(places, now, opened.notices)
             opened.connection = _writable(places, finding.pending, opened.notices)
     except StoreError as error:
         if finding.pending:
@@ -126,27 +128,40 @@ def _writable(places: Places, pending: bool, notices: list[str]) -> sqlite3.Conn
     return connection
 
 
-def _checked(places: Places, notices: list[str]) -> health.Finding:
+def _checked(places: Places, now: datetime, notices: list[str]) -> health.Finding:
     """The state of the database after what is broken was moved aside, and replaced if possible."""
-    if not health.is_journal_readable(places.database):
-        aside = health.move_aside(places.database, places.broken, journal_only=True)
-        notices.append(f"The last changes before specchat ended cannot be read: see '{aside}'.")
+    if health.size(places.database):
+        _check_journal(places, now, notices)
     finding = health.examine(places.database)
     if finding.condition is Condition.GOOD and places.suspect.exists():
-        return _mended(places, notices)
+        return _mended(places, now, notices)
     if finding.condition is Condition.BROKEN:
-        aside = health.move_aside(places.database, places.broken)
-        return _restored(places, f"is {finding.fault} and lies now in '{aside}'", notices)
+        moved = aside.move(places.database, places.broken, now)
+        return _restored(places, f"is {finding.fault} and lies now in '{moved}'", notices)
     if finding.condition is Condition.NEW and backup.backups(places.backups):
         return _restored(places, "has gone", notices)
     return finding
 
 
-def _mended(places: Places, notices: list[str]) -> health.Finding:
+def _check_journal(places: Places, now: datetime, notices: list[str]) -> None:
+    """Keep what SQLite would overwrite unread, and say so."""
+    lost = "last changes before specchat ended"
+    match journal.examine(places.database):
+        case Journal.NOT_AT_ALL:
+            kept = aside.move(places.database, places.broken, now, journal_only=True)
+            notices.append(f"The {lost} cannot be read: see '{kept}'.")
+        case Journal.PARTLY if health.size(health.parts(places.database)[1]):
+            kept = aside.copy_journal(places.database, places.broken, now)
+            notices.append(f"Some of the {lost} cannot be read: see '{kept}'.")
+        case Journal.PARTLY:
+            notices.append(f"The {lost} have gone with their journal: look what is missing.")
+
+
+def _mended(places: Places, now: datetime, notices: list[str]) -> health.Finding:
     """The state after damage was found where SQLite's quick check does not look: in indexes."""
-    aside = health.move_aside(places.database, places.broken)
-    what = f"is damaged and lies now in '{aside}'"
-    if backup.rebuild(aside, places.database):
+    moved = aside.move(places.database, places.broken, now)
+    what = f"is damaged and lies now in '{moved}'"
+    if backup.rebuild(moved, places.database):
         places.suspect.unlink(missing_ok=True)
         notices.append(f"The file of conversations {what}: all of it could be mended.")
         return health.examine(places.database)

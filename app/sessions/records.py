@@ -116,7 +116,8 @@ def quantise(importance: Sequence[float]) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
-    the very ids that were generated, `failure` the sentence of one that failed."""
+    the very ids that were generated, `thinking` what it holds between thinking tags, `failure` the
+    sentence of one that failed."""
 
     id: int
     conversation: int
@@ -129,6 +130,7 @@ class Message:
     failure: str | None = None
     attachments: tuple[Attachment, ...] = ()
     run: Run | None = None
+    thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,16 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 
-from app.sessions import messages
+from app.sessions import conversations, messages
 from app.sessions.database import StoreError
 from app.sessions.records import ReadMap, Run, State
 from app.sessions.writer import Writer
 
 FLUSH_SECONDS = 0.5
 """From a token's arrival to its commit; twice that is promised."""
+
+
+_End = tuple[State, Run | None, ReadMap | None, str | None, int | None]
 
 
 class Reply:
@@ -29,61 +32,88 @@ class Reply:
         self._writer = writer
         self._lock = threading.Lock()
         self._text: list[str] = []
+        self._thinking: list[str] = []
         self._token_ids: list[int] = []
         self._awaiting_flush = False
         self._ended = False
+        self._last_end: _End = (State.STOPPED, None, None, None, None)
 
-    def append(self, text: str, token_ids: Iterable[int] = ()) -> None:
-        """Take in what was generated."""
+    def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
+        """Take in what was generated; `thinking` is what stood between thinking tags."""
         with self._lock:
             if self._ended:
                 raise RuntimeError("the reply has ended")
             self._text.append(text)
+            self._thinking.append(thinking)
             self._token_ids.extend(token_ids)
         self._flush_later()
 
     def finish(self, run: Run | None = None, read_map: ReadMap | None = None) -> None:
         """The answer is complete; returns when it is on the disk. After a StoreError it may be
         called again."""
-        self._end(State.DONE, run, read_map)
+        self.end(State.DONE, run, read_map).result()
 
     def stop(self, run: Run | None = None, read_map: ReadMap | None = None) -> None:
         """The user stopped it."""
-        self._end(State.STOPPED, run, read_map)
+        self.end(State.STOPPED, run, read_map).result()
 
     def fail(self, sentence: str, run: Run | None = None) -> None:
         """It did not work; `sentence` says why."""
-        self._end(State.FAILED, run, None, sentence)
+        self.end(State.FAILED, run, failure=sentence).result()
 
-    def close(self) -> None:
-        """The program ends: a reply that has not ended is stopped."""
-        if not self._ended:
-            self.stop()
-
-    def _end(
-        self, state: State, run: Run | None, read_map: ReadMap | None, failure: str | None = None
-    ) -> None:
+    def end(
+        self,
+        state: State,
+        run: Run | None = None,
+        read_map: ReadMap | None = None,
+        failure: str | None = None,
+        back_to: int | None = None,
+    ) -> Future[None]:
+        """The same without waiting: the result is there once the end is on the disk. When it is a
+        StoreError, `end` may be called again, as `close` does. With `back_to` the branch that ends
+        with that message becomes the current one again."""
         if self._ended:
             raise RuntimeError("the reply has ended")
+        self._last_end = (state, run, read_map, failure, back_to)
 
-        def end(connection: sqlite3.Connection) -> None:
+        def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
             messages.end_reply(connection, self.message, state, failure)
             if run is not None:
                 messages.add_run(connection, self.message, run)
             if read_map is not None:
                 messages.add_read_map(connection, self.message, read_map)
+            if back_to is not None:
+                conversation = messages.message(connection, back_to).conversation
+                conversations.switch(connection, conversation, back_to)
 
-        self._writer.run(end)
-        self._ended = True
+        done: Future[None] = Future()
+
+        def tell(written: Future[None]) -> None:
+            error = written.exception()
+            self._ended = error is None
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._writer.later(task, 0).add_done_callback(tell)
+        return done
+
+    def close(self) -> None:
+        """The program ends: a reply that has not ended is stopped, or ends as it was to."""
+        if not self._ended:
+            self.end(*self._last_end).result()
 
     def _write(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             # One piece, so that a long answer is not joined from its first token each time.
             self._text = ["".join(self._text)]
-            text, token_ids = self._text[0], tuple(self._token_ids)
+            self._thinking = ["".join(self._thinking)]
+            text, thinking = self._text[0], self._thinking[0]
+            token_ids = tuple(self._token_ids)
             self._awaiting_flush = False
-        messages.write_reply(connection, self.message, text, token_ids)
+        messages.write_reply(connection, self.message, text, thinking, token_ids)
 
     def _flush_later(self) -> None:
         with self._lock:

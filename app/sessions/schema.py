@@ -100,6 +100,7 @@ WHEN old.state <> 'partial' AND old.role <> 'system' BEGIN
   INSERT INTO message_text(message_text, rowid, text) VALUES ('delete', old.id, old.text);
 END;
 """,
+    "2 thinking": "ALTER TABLE messages ADD COLUMN thinking TEXT NOT NULL DEFAULT '';",
 }
 
 

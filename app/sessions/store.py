@@ -14,11 +14,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
-from app.sessions import backup, conversations, health, messages
-from app.sessions.attachments import Attachments
+from app.sessions import aside, backup, conversations, messages
+from app.sessions.attachments import Attachments, Source
 from app.sessions.database import DamagedError, Readers, StoreError, transaction
 from app.sessions.opening import Places, open_database
 from app.sessions.records import (
@@ -56,15 +56,17 @@ class Store:
         *,
         attachment_limit: int = ATTACHMENT_LIMIT,
         trash_days: float = TRASH_DAYS,
+        patience: float = 0.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """Open what `folder` holds, or begin it. `attachment_limit` is the most bytes of one
-        document; what is in the trash for longer than `trash_days` is deleted for good."""
+        document; what is in the trash for longer than `trash_days` is deleted for good. While
+        another program holds the store this one waits `patience` seconds, then only reads."""
         places = Places(folder)
         self._now = clock
         self._places = places
         self._attachments = Attachments(places.attachments, attachment_limit)
-        opened = open_database(places, clock())
+        opened = open_database(places, clock(), patience)
         self.notices: list[str] = opened.notices
         """What the user should know about how the store was opened, a sentence each."""
         self.read_only = opened.read_only
@@ -236,7 +238,7 @@ class Store:
 
     # -- attachments
 
-    def attach(self, name: str, source: BinaryIO) -> Attachment:
+    def attach(self, name: str, source: Source) -> Attachment:
         """Keep a document, durably, for a message to come."""
         self._writing()
         messages.check_text(name)
@@ -327,8 +329,9 @@ class Store:
             with transaction(connection):
                 conversations.expire(connection, self._now() - timedelta(days=trash_days))
                 used = messages.attached(connection)
+            self.notices += aside.clean(self._places.broken, self._now())
             # A broken database may be repaired one day: its documents stay as long as it does.
-            if not health.lie_aside(self._places.broken):
+            if aside.is_empty(self._places.broken):
                 self._attachments.sweep(used)
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.chat import kept
-from app.chat.conversation import Question, QuestionError
-from app.chat.kept import KeptTurn
+from app.chat.conversation import Question, QuestionError, TurnState
+from app.chat.kept import KeptConversation, KeptTurn
 from app.chat.pairs import Models
 from app.engine.messages import (
     Ask,
@@ -59,7 +60,11 @@ def ask(store: Store, text: str, *documents: Document, conversation: int | None 
 
 
 def ask_again(store: Store, models: Models = MODELS) -> KeptTurn:
-    return kept.ask_again(store, 1, models, SAMPLING, mode=Mode.FULL, keep=0.5)
+    return opened(store, models).ask_again(mode=Mode.FULL, keep=0.5)
+
+
+def opened(store: Store, models: Models = MODELS) -> KeptConversation:
+    return KeptConversation(store, 1, models, SAMPLING)
 
 
 def play(turn: KeptTurn, story: Story | None = None) -> Statistics | None:
@@ -68,6 +73,7 @@ def play(turn: KeptTurn, story: Story | None = None) -> Statistics | None:
     engine.listen(turn.apply)
     engine.send(turn.command)
     last = engine.advance_to(lambda event: isinstance(event, Finished | Failed))
+    turn.wait()
     return last.statistics if isinstance(last, Finished) else None
 
 
@@ -123,6 +129,7 @@ def test_what_was_generated_is_kept_exactly(store: Store) -> None:
     turn.apply(Token(number, ids[:2], "The té"))
     turn.apply(Token(number, ids[2:], "\r\nnant", thinking="hm"))
     turn.apply(Finished(number, Ended.STOP, "The té\r\nnant", ids, None))
+    turn.wait()
     reply = store.branch(1)[-1]
     assert (reply.text, reply.token_ids, reply.state) == ("The té\r\nnant", ids, State.DONE)
 
@@ -159,6 +166,7 @@ def test_the_read_map_names_messages_by_their_ids(store: Store) -> None:
     turn.apply(ImportanceMap(number, (0.0, 0.5, 1.0), 4, 4))
     turn.apply(Selected(number, 0.3, 5, 9, spans, texts))
     turn.apply(next(event for event in events if isinstance(event, Finished)))
+    turn.wait()
     read_map = store.read_map(number)
     assert read_map is not None
     assert read_map.importance == bytes([0, 128, 255])
@@ -307,3 +315,101 @@ def test_a_lost_document_stops_the_next_question_until_it_is_attached_again(
         ask(store, "When?")
     assert len(store.branch(1)) == 2
     assert seen(ask(store, "When?", CONTRACT)) == ["Who pays?", "Yes."]
+
+
+def test_a_conversation_is_opened_as_turns_and_gone_on_with(store: Store) -> None:
+    answered(store, "One?", CONTRACT)
+    play(ask(store, "Bad?"), Story(fails_in=Phase.PREFILL, problem="Full: up", advice="wait"))
+    store.add_message(1, records.Role.USER, "Lost?")
+    chat = opened(store)
+    turns = chat.conversation.turns
+    assert [(t.question.text, t.text, t.state) for t in turns] == [
+        ("One?", "Yes.", TurnState.DONE),
+        ("Bad?", "", TurnState.FAILED),
+        ("Lost?", "", TurnState.FAILED),
+    ]
+    assert turns[0].question.documents == (CONTRACT,)
+    assert turns[1].failure == Failed(turns[1].number, "Full: up", "wait")
+    branch = store.branch(1)
+    assert [chat.question(turn) for turn in turns] == [m.id for m in branch if m.role == "user"]
+    turn = chat.ask(Question("Two?"))
+    play(turn)
+    assert chat.conversation.last is turn.turn
+    assert seen(turn) == ["One?", "Yes."]
+    again = chat.ask_again(Mode.FULL, 0.5)
+    play(again, Story(answer="Better."))
+    assert seen(chat.ask(Question("Three?"))) == ["One?", "Yes.", "Two?", "Better."]
+    assert seen(ask(store, "Four?")) == ["One?", "Yes.", "Two?", "Better."]
+
+
+def test_it_can_be_shown_without_a_lost_document_but_not_gone_on_with(
+    store: Store, tmp_path: Path
+) -> None:
+    answered(store, "Who pays?", CONTRACT)
+    for file in (tmp_path / "attachments").rglob("*.gz"):
+        file.unlink()
+    chat = opened(store)
+    assert [turn.text for turn in chat.conversation.turns] == ["Yes."]
+    with pytest.raises(StoreError, match="attach it again"):
+        chat.ask_again(Mode.FULL, 0.5)
+    turn = chat.ask(Question("When?", (CONTRACT,)))
+    assert turn.command.messages[0].documents == (CONTRACT,)
+
+
+def test_thinking_is_kept_beside_the_answer(store: Store) -> None:
+    turn = ask(store, "Who?")
+    number = turn.command.turn
+    turn.apply(Token(number, (1, 2), "", thinking="The tenant"))
+    turn.apply(Token(number, (3,), "He.", thinking=", surely."))
+    turn.apply(Finished(number, Ended.STOP, "He.", (1, 2, 3), None))
+    turn.wait()
+    reply = store.branch(1)[-1]
+    assert (reply.text, reply.thinking) == ("He.", "The tenant, surely.")
+    assert ask(store, "Why?").command.messages[1].thinking == "The tenant, surely."
+    assert store.search("surely") == ()
+
+
+def test_system_messages_are_sent_first(store: Store) -> None:
+    store.create()
+    store.add_message(1, records.Role.SYSTEM, "Be brief.")
+    answered(store, "One?", CONTRACT)
+    store.add_message(1, records.Role.SYSTEM, "Be kind.")
+    turn = ask(store, "Two?")
+    assert turn.command.messages[0] == Message(Role.SYSTEM, "Be brief.\n\nBe kind.")
+    assert seen(turn)[1:] == ["One?", "Yes."]
+    assert turn._ids[1] == store.branch(1)[1].id, "the map finds its documents"
+
+
+def test_applying_never_waits_for_the_disk(store: Store) -> None:
+    turn = ask(store, "Who?")
+    held, release = threading.Event(), threading.Event()
+    assert store._writer is not None
+    store._writer.later(lambda _: held.set() or release.wait(30), 0)
+    assert held.wait(30)
+    turn.apply(Token(turn.command.turn, (1,), "He."))
+    turn.apply(Finished(turn.command.turn, Ended.STOP, "He.", (1,), None))
+    assert turn.saved is not None
+    assert not turn.saved.done()
+    release.set()
+    turn.wait()
+    assert store.branch(1)[-1].state is State.DONE
+
+
+def test_an_end_that_cannot_be_kept_is_told_and_kept_later(store: Store, tmp_path: Path) -> None:
+    turns = [ask(store, f"{n}?", conversation=None) for n in range(2)]
+    assert store._writer is not None
+    store._writer._connection.execute("PRAGMA query_only = 1")
+    for turn in turns:
+        number = turn.command.turn
+        turn.apply(Token(number, (1,), "He.", "Hm."))
+        turn.apply(Finished(number, Ended.STOP, "He.", (1,), None))
+        with pytest.raises(StoreError, match="only read"):
+            turn.wait()
+    store._writer._connection.execute("PRAGMA query_only = 0")
+    turns[0].save()
+    turns[0].wait()
+    store.close()  # ends the other one
+    with Store(tmp_path) as restarted:
+        assert restarted.notices == []
+        replies = [restarted.branch(turn.conversation)[-1] for turn in turns]
+    assert [(m.text, m.thinking, m.state) for m in replies] == [("He.", "Hm.", State.DONE)] * 2

@@ -253,3 +253,21 @@ def test_what_the_user_pinned_is_pinned_token_by_token(builder: PromptBuilder) -
     assert offsets[first] <= start < offsets[first + 1]
     assert offsets[last] < start + 4 <= offsets[last + 1]
     assert len(more) == last - first + 1
+
+
+THINKING = tiny.TEMPLATE.replace(
+    "{{ m['content'] }}",
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m['content'] }}",
+)
+
+
+def test_thinking_is_sent_back_only_where_the_template_asks_for_it(tmp_path: Path) -> None:
+    answer = Message(Role.ASSISTANT, "\n\n7.", token_ids=(1, 2, 3), thinking="\nIt is 7.\n")
+    messages = (Message(Role.USER, "What?"), answer, Message(Role.USER, "Why?"))
+    for template, expected in ((tiny.TEMPLATE, ["7."]), (THINKING, ["It is 7.", "7."])):
+        builder = PromptBuilder(_tokenizer(tmp_path / str(len(expected)), template))
+        prompt = builder.build(messages)
+        history = _part(builder, prompt, SegmentKind.HISTORY)
+        assert history == ["What?", *expected]
+        assert ("</think>7." in _decoded(builder, prompt.ids)) == (len(expected) == 2)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -14,6 +23,7 @@ from app.engine.memory import CacheSize
 from app.engine.messages import (
     Ask,
     Document,
+    Event,
     Finished,
     Forget,
     Heal,
@@ -21,6 +31,7 @@ from app.engine.messages import (
     Message,
     Mode,
     ModelInfo,
+    NotSaved,
     Restored,
     Role,
     Sampling,
@@ -28,12 +39,15 @@ from app.engine.messages import (
     Upkeep,
 )
 from app.engine.prefill import StepSize, feed
+from app.engine.snapshot import MANIFEST
+from app.engine.snapshot_folder import snapshot_folder
 from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
 from tests.tiny import ORACLE, build
 
 TOLERANCE = 1e-4
+Trouble = Callable[[Path], AbstractContextManager[None]]
 
 
 @pytest.mark.parametrize("name", ORACLE)
@@ -155,3 +169,119 @@ def test_the_least_recently_used_goes_first(loaded: Driver) -> None:
     again = loaded.answer(ask(4, "What is the code of gate 7?", name="a"))
     assert again.statistics
     assert again.statistics.reused_tokens > 0
+
+
+# ------------------------------------------------------------------- where nothing can be saved
+
+
+@contextmanager
+def a_file_instead(snapshots: Path) -> Iterator[None]:
+    snapshots.write_text("mine")
+    yield
+    assert snapshots.read_text() == "mine"
+
+
+@contextmanager
+def a_file_among_them(snapshots: Path) -> Iterator[None]:
+    snapshots.mkdir()
+    snapshot_folder(snapshots, "c").write_text("mine")
+    yield
+
+
+def failing(name: str, code: int) -> Trouble:
+    @contextmanager
+    def trouble(snapshots: Path) -> Iterator[None]:
+        with mock.patch(name, side_effect=OSError(code, os.strerror(code))):
+            yield
+
+    return trouble
+
+
+@contextmanager
+def files_end_early(snapshots: Path) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def mlx_cannot_write(snapshots: Path) -> Iterator[None]:
+    error = RuntimeError("[write] Unable to write 4096 bytes to file.")
+    with mock.patch("app.engine.snapshot.save_prompt_cache", side_effect=error):
+        yield
+
+
+@contextmanager
+def really_full(snapshots: Path) -> Iterator[None]:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounts a tmpfs")
+    snapshots.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(snapshots)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(snapshots)], check=True)
+
+
+UNSAVED: dict[str, Trouble] = {
+    "a file where the folder should be": a_file_instead,
+    "a file where a conversation's should be": a_file_among_them,
+    "a read-only folder": failing("pathlib.Path.mkdir", errno.EROFS),
+    "a folder of somebody else": failing("pathlib.Path.mkdir", errno.EACCES),
+    "a full disk when a file is synced": failing("app.engine.snapshot.os.fsync", errno.ENOSPC),
+    "a broken disk": failing("app.engine.snapshot.os.fsync", errno.EIO),
+    "a full disk when a file is written": mlx_cannot_write,
+    "files that may not grow": files_end_early,
+    "a folder that turns read-only": failing("app.engine.snapshot.os.replace", errno.EROFS),
+    "a disk that is really full": really_full,
+}
+
+
+@pytest.mark.parametrize("trouble", UNSAVED.values(), ids=UNSAVED)
+@pytest.mark.parametrize("when", ["at once", "to make room", "at the end"])
+def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
+    folders: dict[str, Path], tmp_path: Path, trouble: Trouble, when: str
+) -> None:
+    driver, snapshots = Driver(), tmp_path / "snapshots"
+    budget = 1 if when == "to make room" else 10**9
+    with trouble(snapshots):
+        driver.engine.send(Upkeep(Heal.NEVER, budget, str(snapshots)))
+        driver.load(folders["target"], folders["draft"])
+        first = driver.answer(ask(1, "What is the code of gate 7?"))
+        unsaved: list[Event] = []
+        if when == "at once":
+            unsaved.append(driver.until(NotSaved))
+        elif when == "to make room":
+            driver.run(ask(2, "What?", name="other"))
+            unsaved += driver.of(NotSaved)
+        again = driver.answer(ask(3, "What is the code of gate 7?"))
+        assert again.generated_ids == first.generated_ids
+        driver.events.clear()
+        driver.close()
+        unsaved += driver.of(NotSaved)
+    assert unsaved
+    for event in unsaved:
+        assert isinstance(event, NotSaved)
+        assert re.fullmatch(r"[A-Z][^\n]*: see that '.*' is writable and has room\.", event.reason)
+    assert not (snapshot_folder(snapshots, "c") / MANIFEST).is_file()
+
+
+def test_a_snapshot_that_can_only_be_read_is_used(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    for _ in range(2):
+        driver = Driver()
+        driver.engine.send(upkeep)
+        driver.load(folders["target"], folders["draft"])
+        driver.answer(ask(1, "What is the code of gate 7?"))
+        restored = driver.of(Restored)
+        driver.close()
+        error = OSError(errno.EROFS, os.strerror(errno.EROFS))
+        monkeypatch.setattr("app.engine.snapshot.os.utime", mock.Mock(side_effect=error))
+    assert [event.tokens > 0 for event in restored] == [True]

@@ -73,3 +73,11 @@ def sql(*statements: str) -> Damage:
 def instead(name: str) -> Damage:
     """A file where a folder should be."""
     return both(lambda folder: shutil.rmtree(folder / name, ignore_errors=True), write(name, b"x"))
+
+
+def assert_whole(database: Path) -> None:
+    """By SQLite's own checks, of everything."""
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        connection.execute("INSERT INTO message_text(message_text) VALUES ('integrity-check')")

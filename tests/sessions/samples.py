@@ -46,7 +46,7 @@ def answered(store: Store, question: str = "Who pays?", answer: str = "The tenan
     conversation = store.create().id
     asked = store.add_message(conversation, Role.USER, question, [attach(store)])
     reply = store.begin_reply(asked.id)
-    reply.append(answer, (1, 70_000, 2**32 - 1))
+    reply.append(answer, (1, 70_000, 2**32 - 1), thinking="Who signed it?")
     texts = (SpanText(0, asked.id, 0, 4, 10), SpanText(1, asked.id, 0, 17, 33))
     spans = (Span(0, 32, "pinned"), Span(64, 96, "important", 2.5))
     reply.finish(run(), ReadMap(spans, texts, bytes([0, 128, 255])))

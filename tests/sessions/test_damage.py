@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.sessions import aside
 from app.sessions.database import DamagedError, StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
@@ -65,6 +66,8 @@ USED = r"is {} and lies now in '.*1-conversations.db(?:-wal)?': the backup of 20
 DAMAGED, NO_DATABASE = USED.format("damaged"), USED.format("not a database")
 JOURNAL_ONLY = USED.format("only a journal")
 LAST_CHANGES = "The last changes .* cannot be read: see '.*1-conversations.db-wal'"
+SOME_CHANGES = "Some of the last changes .* cannot be read: see '.*1-conversations.db-wal'"
+GONE = "The last changes before specchat ended have gone with their journal"
 
 FOUND = {
     "nothing wrong": Found(lambda _: None, None, OLD + NEW, aside=False),
@@ -76,7 +79,7 @@ FOUND = {
     "root page flipped": Found(flip(DATABASE, 100), DAMAGED, OLD),
     "page count flipped": Found(flip(DATABASE, 4096 * 3, 4096 * 5, 4096 * 7), DAMAGED, OLD),
     "an unknown step": Found(
-        sql("UPDATE _sqlite_migrations SET name = '1 conversatmons'"), DAMAGED, OLD
+        sql("UPDATE _sqlite_migrations SET name = '1 conversatmons' WHERE id = 1"), DAMAGED, OLD
     ),
     "a table gone": Found(sql("DROP TABLE runs"), DAMAGED, OLD),
     "a trigger gone": Found(sql("DROP TRIGGER text_of_ended"), DAMAGED, OLD),
@@ -95,9 +98,9 @@ FOUND = {
     "removed before its journal": Found(remove(DATABASE), JOURNAL_ONLY, OLD, True, "crashed"),
     "emptied before its journal": Found(cut(DATABASE, 0), JOURNAL_ONLY, OLD, True, "crashed"),
     "damaged, with its journal": Found(write(DATABASE, b"x"), NO_DATABASE, OLD, True, "crashed"),
-    "no journal": Found(remove(JOURNAL), None, OLD, False, "crashed"),
+    "no journal": Found(remove(JOURNAL), GONE, OLD, False, "crashed"),
     "no journal and no index": Found(remove(JOURNAL, INDEX), None, OLD, False, "crashed"),
-    "an empty journal": Found(cut(JOURNAL, 0), None, OLD, False, "crashed"),
+    "an empty journal": Found(cut(JOURNAL, 0), GONE, OLD, False, "crashed"),
     "a garbled journal": Found(
         write(JOURNAL, random.Random(1).randbytes(9999)), LAST_CHANGES, OLD, True, "crashed"
     ),
@@ -109,7 +112,26 @@ FOUND = {
         )
         for offset in (0, 5, 10, 17, 25, 31)
     },
-    "a journal cut in its frames": Found(cut(JOURNAL, 5000), None, OLD, False, "crashed"),
+    **{
+        f"a journal cut to {size}": Found(cut(JOURNAL, size), SOME_CHANGES, OLD, True, "crashed")
+        for size in (32, 33, 56, 5000, 32 + 4120 * 3)
+    },
+    "a journal cut by 1": Found(cut_by(JOURNAL, 1), SOME_CHANGES, OLD, True, "crashed"),
+    "a journal cut, and no index: nobody can know": Found(
+        both(cut(JOURNAL, 5000), remove(INDEX)), None, OLD, False, "crashed"
+    ),
+    **{
+        f"the journal flipped at {offset}, no index": Found(
+            both(flip(JOURNAL, offset), remove(INDEX)), SOME_CHANGES, OLD, True, "crashed"
+        )
+        for offset in (34, 52, 100, 4151, 9000)
+    },
+    **{
+        f"the journal flipped at {offset}": Found(
+            flip(JOURNAL, offset), SOME_CHANGES, OLD, True, "crashed"
+        )
+        for offset in (34, 38, 41, 52, 100, 4151, 9000)
+    },
     "a journal with a torn end": Found(
         lambda folder: (folder / JOURNAL).open("ab").write(b"torn" * 99) and None,
         None,
@@ -153,13 +175,13 @@ def test_what_is_found_at_the_start(images: dict[str, Path], tmp_path: Path, nam
         store.create("goes on")
     assert all_texts(tmp_path) == found.texts
     assert all(path.read_bytes() == data for path, data in backups.items())
-    aside = {
+    put_aside = {
         p.name: p.read_bytes() for p in (tmp_path / "broken").glob("*") if "-shm" not in p.name
     }
-    for part, data in aside.items():
+    for part, data in put_aside.items():
         assert data == before[part.removeprefix("1-")]
-    count = 1 if found.says == LAST_CHANGES else len(before)
-    assert len(aside) == (count if found.aside else 0)
+    count = len(before) if found.says and found.says.startswith("is") else 1
+    assert len(put_aside) == (count if found.aside else 0)
 
 
 HIDDEN = {
@@ -248,3 +270,37 @@ def test_a_flipped_bit_anywhere_is_survived(
             ):
                 with contextlib.suppress(StoreError):
                     attempt()
+
+
+def test_what_was_put_aside_goes_in_the_end(images: dict[str, Path], tmp_path: Path) -> None:
+    def notices(day: int) -> list[str]:
+        with Store(tmp_path, clock=lambda: DAY + timedelta(days=day)) as store:
+            return store.notices
+
+    shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
+    for day in (1, 100):
+        flip(DATABASE, 100)(tmp_path)
+        assert "is damaged" in notices(day)[0]
+    (tmp_path / "broken" / "notes.txt").write_text("mine")
+    assert notices(-1000) == notices(180) == []
+    (notice,) = notices(182)
+    assert SENTENCE.fullmatch(notice)
+    assert "put aside on 2030-01-02 was deleted, after 180 days" in notice
+    assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 2
+    assert "put aside on 2030-04-11" in notices(300)[0]
+    assert [path.name for path in (tmp_path / "broken").iterdir()] == ["notes.txt"]
+    assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 1, "no longer needed"
+    assert notices(301) == []
+
+
+def test_what_was_put_aside_takes_only_so_much_room(
+    images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(aside, "LIMIT", 1000)
+    for _ in range(2):
+        flip(DATABASE, 100)(tmp_path)
+        with Store(tmp_path) as store:
+            notices = store.notices
+    assert "took more than" in notices[1]
+    assert {path.name[:2] for path in (tmp_path / "broken").iterdir()} == {"2-"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.sessions import importing
 from app.sessions.database import StoreError
 from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.html import document
@@ -139,6 +141,63 @@ def test_a_cut_export_is_refused(store: Store) -> None:
     for length in range(0, len(text) - 2, 397):
         with pytest.raises(StoreError, match="not all of it"):
             from_json(store, io.StringIO(text[:length]))
+    assert len(store.conversations()) == 1
+
+
+def test_an_import_holds_only_a_piece_of_a_document_at_a_time(store: Store, tmp_path: Path) -> None:
+    conversation = store.create().id
+    large = attach(store, "0123456789abcdef" * 2**21, "large.txt")
+    store.add_message(conversation, Role.USER, "?", [large, attach(store)])
+    path = tmp_path / "export.json"
+    with path.open("w") as out:
+        to_json(store, conversation, out)
+    with path.open() as source, Store(tmp_path / "two") as other:
+        tracemalloc.start()
+        imported = from_json(other, source)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < large.size / 2
+        assert exported(other, imported.id) == path.read_text()
+
+
+def test_what_another_program_has_written_anew_is_read_up_to_a_limit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps(json.loads(exported(store, answered(store))))
+    assert from_json(store, io.StringIO(text)).title == "Who pays?"
+    monkeypatch.setattr(importing, "LIMIT", 500)
+    with pytest.raises(StoreError, match=r"too large .*: import the file that specchat wrote"):
+        from_json(store, io.StringIO(text))
+    assert len(store.conversations()) == 2
+
+
+def _in_the_documents(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        head, line, documents = text.partition(' "documents": {\n')
+        return head + line + documents.replace(old, new, 1)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _in_the_documents("V", "W"),
+        _in_the_documents("V", "é"),
+        _in_the_documents('": "', '": "AAAA'),
+        _in_the_documents('": "', '":  "'),
+        _in_the_documents('  "', '  "0'),
+        _in_the_documents(" }\n}", ""),
+        _in_the_documents(" }\n}", " },\n}"),
+        lambda text: text.replace('"size": 3050', '"size": 3051'),
+        lambda text: text.replace('"size": 3050', '"size": -1'),
+    ],
+)
+def test_spoilt_documents_are_refused(store: Store, spoil: Callable[[str], str]) -> None:
+    text = exported(store, answered(store))
+    assert spoil(text) != text
+    with pytest.raises(StoreError, match="or not all of it"):
+        from_json(store, io.StringIO(spoil(text)))
     assert len(store.conversations()) == 1
 
 

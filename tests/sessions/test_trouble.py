@@ -12,6 +12,7 @@ import resource
 import shutil
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -127,6 +128,15 @@ def test_a_second_instance_reads_only(images: dict[str, Path], tmp_path: Path) -
         first.add_message(1, Role.USER, "after the second has gone")
     with Store(tmp_path) as third:
         assert third.read_only is None
+
+
+def test_who_waits_gets_the_lock_of_one_that_ends(tmp_path: Path) -> None:
+    lock = files.Lock(tmp_path / "lock")
+    ending = threading.Timer(0.2, lock.release)
+    ending.start()
+    with Store(tmp_path, patience=60) as store:
+        assert store.read_only is None
+    ending.join()
 
 
 def test_a_second_instance_while_the_first_is_preparing(tmp_path: Path) -> None:

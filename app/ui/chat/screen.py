@@ -27,6 +27,7 @@ from app.engine.messages import (
     Loaded,
     MemoryReport,
     Mode,
+    NotSaved,
     Reading,
     Sampling,
     Selected,
@@ -188,7 +189,7 @@ class ChatScreen(Screen[None]):
                 self.header.show_memory(event.figures)
             case Closed():
                 self._broken = True
-            case Healed():
+            case Healed() | NotSaved():
                 pass
             case _:
                 return self._apply_to_turn(event, event.turn)

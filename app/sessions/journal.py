@@ -1,0 +1,121 @@
+"""What SQLite's journal (WAL) and its index hold, read from the files themselves.
+
+After a crash SQLite takes from the journal what comes before the first frame that is not right, up
+to a commit, says nothing of the rest, and overwrites it later. What it would leave out is found
+here: frames behind the damage, and, where the index survived (any end of the program, but no end of
+the machine), commits that the journal has no frames for. Formats: sqlite.org/walformat.html.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+_HEADER, _FRAME = 32, 24
+"""Bytes of the journal's header, and of each frame's before its page."""
+LARGEST = 1 << 26
+"""Bytes. SQLite keeps it at a few MB; of a larger one only the header is looked at, for time."""
+
+
+class Journal(Enum):
+    WHOLE = auto()
+    """Or there is none, or nothing in it that was not ended in the middle of a write."""
+    PARTLY = auto()
+    """Something committed cannot be read, and SQLite uses what came before."""
+    NOT_AT_ALL = auto()
+    """SQLite ignores it, or what it would take is older than what the database has already."""
+
+
+def examine(database: Path) -> Journal:
+    """Raises OSError."""
+    data = _read(database.with_name(database.name + "-wal"), LARGEST)
+    index = _Index.read(database.with_name(database.name + "-shm"))
+    if not data:
+        lost = index is not None and index.copied < index.frames
+        return Journal.PARTLY if lost else Journal.WHOLE
+    if not _is_header_right(data[:_HEADER]):
+        return Journal.NOT_AT_ALL
+    if len(data) == LARGEST:
+        return Journal.WHOLE
+    committed, skipped = _frames(data)
+    if index is None or index.salts != data[16:24]:
+        return Journal.PARTLY if skipped else Journal.WHOLE
+    if committed >= index.frames:
+        return Journal.WHOLE
+    return Journal.PARTLY if committed >= index.copied else Journal.NOT_AT_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Of the frames up to the last commit, `copied` are in the database already."""
+
+    frames: int
+    copied: int
+    salts: bytes
+
+    @staticmethod
+    def read(path: Path) -> _Index | None:
+        """None where nothing can be learned from it. It is in the machine's own byte order."""
+        data = _read(path, 100)
+        if len(data) < 100 or data[:48] != data[48:96]:
+            return None
+        words = struct.unpack("=10I", data[:40])
+        if struct.unpack("=2I", data[40:48]) != _checksum(words, (0, 0)):
+            return None
+        frames, (copied,) = words[4], struct.unpack("=I", data[96:])
+        return _Index(frames, copied, data[32:40])
+
+
+def _is_header_right(header: bytes) -> bool:
+    if len(header) < _HEADER:
+        return False
+    magic, version = struct.unpack(">II", header[:8])
+    if magic & ~1 != 0x377F0682 or version != 3007000:
+        return False
+    return header[24:] == struct.pack(">II", *_checksum(_words(header, header[:24]), (0, 0)))
+
+
+def _frames(data: bytes) -> tuple[int, bool]:
+    """How many frames SQLite takes, and whether a commit stands at or behind the first wrong one.
+    What an earlier use of the file left behind has other salts."""
+    page = int.from_bytes(data[8:12], "big")
+    sums = struct.unpack(">2I", data[24:32])
+    right, number, committed = True, 0, 0
+    for start in range(_HEADER, len(data) - _FRAME - page + 1, _FRAME + page):
+        head, number = data[start : start + _FRAME], number + 1
+        if head[8:16] != data[16:24]:
+            right = False
+            continue
+        if right:
+            covered = head[:8] + data[start + _FRAME : start + _FRAME + page]
+            sums = _checksum(_words(data, covered), sums)
+            right = head[16:24] == struct.pack(">2I", *sums)
+        commits = head[4:8] != bytes(4)
+        if commits and not right:
+            return committed, True
+        committed = number if commits else committed
+    return committed, False
+
+
+def _words(data: bytes, part: bytes) -> tuple[int, ...]:
+    """The last bit of the journal's magic number is the byte order that its sums are taken in."""
+    return struct.unpack(f"{'>' if data[3] & 1 else '<'}{len(part) // 4}I", part)
+
+
+def _checksum(words: tuple[int, ...], sums: tuple[int, ...]) -> tuple[int, int]:
+    """The format's own, on from `sums`."""
+    first, second = sums
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError:
+        return b""

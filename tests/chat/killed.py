@@ -1,0 +1,166 @@
+"""The whole program, but for its screen, until it is killed:
+`python -m tests.chat.killed FOLDER SEED [slowly]`.
+
+It opens (and migrates) the store, loads the embedded pair, asks about a document, streams the
+answers into the store, heals and saves snapshots while nothing is asked.
+
+Says on standard output, a line of JSON each: `{"phase": NAME}` when one begins, and
+what is acknowledged: `{"asked": ID}` once a question is committed, `{"wrote": ID, "text": ALL SO
+FAR, "at": TIME}` when an answer's text was handed to the store, `{"ended": ID, "text": ALL}` once
+its end is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from app.chat import kept
+from app.chat.conversation import Question
+from app.chat.pairs import models, pair
+from app.chat.session import Session
+from app.engine import engine
+from app.engine.blas import load_openblas
+from app.engine.engine import MlxEngine
+from app.engine.messages import (
+    Document,
+    Event,
+    Finished,
+    Heal,
+    Listener,
+    Mode,
+    Sampling,
+    Token,
+    Upkeep,
+)
+from app.paths import assets_path
+from app.sessions import schema
+from app.sessions.store import Store
+
+STEP = 128
+"""Tokens that are read at once, so that healing takes several steps."""
+LAST_STEP = "a slow step"
+STEPS = schema.STEPS | {
+    LAST_STEP: "CREATE TABLE slow (x INTEGER); WITH RECURSIVE n(x) AS"
+    " (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 30000) INSERT INTO slow SELECT x FROM n;"
+}
+TEXT = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")[3000:6500]
+DOCUMENT = Document("licence.txt", TEXT)
+PHRASES = [
+    phrase
+    for phrase in re.findall(r"\b[a-z]+ [a-z]+ [a-z]+ [a-z]+\b", TEXT)
+    if TEXT.count(phrase) == 1
+]
+
+
+def question(chance: random.Random, mode: Mode, first: bool) -> Question:
+    text = f'What does it say of "{chance.choice(PHRASES)}"?'
+    return Question(text, (DOCUMENT,) if first else (), mode, 0.3)
+
+
+def say(**words: object) -> None:
+    os.write(1, (json.dumps(words) + "\n").encode())  # at once, so that no two lines mix
+
+
+def announce(owner: Any, name: str, phase: str) -> None:
+    """Say that `phase` begins whenever this function is called."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def announced(*arguments: Any) -> Any:
+        say(phase=phase)
+        return original(*arguments)
+
+    setattr(owner, name, announced)
+
+
+class Watched(MlxEngine):
+    """Says when an answer begins, and takes `pause` seconds more for every token."""
+
+    pause = 0.0
+
+    def listen(self, listener: Listener) -> None:
+        def heard(event: Event) -> None:
+            listener(event)
+            if isinstance(event, Token):
+                time.sleep(self.pause * len(event.ids))
+
+        super().listen(heard)
+
+
+def watch_upkeep(saved: threading.Event) -> None:
+    load_openblas()  # before MLX is imported
+    from app.engine.healing import Healing
+    from app.engine.snapshot import Snapshots
+
+    announce(Healing, "step", "healing")
+    save = Snapshots.save
+
+    def watched(*arguments: Any) -> Iterator[None]:
+        say(phase="saving")
+        yield from save(*arguments)
+        say(phase="saved")
+        saved.set()
+
+    Snapshots.save = watched  # type: ignore[method-assign]
+
+
+def main(folder: Path, seed: int, slowly: bool) -> None:
+    chance, saved = random.Random(seed), threading.Event()
+    schema.STEPS = STEPS
+    engine.SETTLE = 0.02
+    announce(schema, "migrate", "migrating")
+    watch_upkeep(saved)
+    with Store(folder / "data") as store:
+        say(phase="loading")
+        watched, load = Watched(STEP), pair()
+        watched.pause = 0.05 if slowly else 0.0
+        upkeep = Upkeep(Heal.ALWAYS, snapshots=str(folder / "snapshots"))
+        with Session(watched, upkeep) as session:
+            session.load(load)
+            while True:
+                conversation = None
+                for turn in range(chance.randrange(1, 4)):
+                    mode = chance.choice((Mode.SPARSE, Mode.SPARSE, Mode.FULL))
+                    saved.clear()
+                    say(phase="asking")
+                    asked = kept.ask(
+                        store,
+                        conversation,
+                        question(chance, mode, turn == 0),
+                        models(load),
+                        Sampling(max_tokens=60 if slowly else 12),
+                    )
+                    conversation = asked.conversation
+                    say(asked=store.branch(conversation)[-2].id)
+                    answer(session, asked)
+                    if chance.random() < 0.8:
+                        saved.wait(60)
+
+
+def answer(session: Session, asked: kept.KeptTurn) -> None:
+    id, text = asked.command.turn, ""
+    say(phase="reading")
+    for event in session.run(asked.command):
+        if isinstance(event, Token):
+            if not text:
+                say(phase="streaming")
+            text += event.text
+        elif isinstance(event, Finished):
+            say(phase="ending")
+        asked.apply(event)
+        if isinstance(event, Token):
+            say(wrote=id, text=text, at=time.monotonic())
+    asked.wait()
+    say(ended=id, text=text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["slowly"])
