@@ -51,3 +51,13 @@ class Healed:
     conversation: str
     done: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """`done` of the `total` parts of a conversation's snapshot are on disk. It counts once all of
+    them are; a command in between leaves it there."""
+
+    conversation: str
+    done: int
+    total: int

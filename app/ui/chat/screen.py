@@ -27,6 +27,7 @@ from app.engine.messages import (
     MemoryReport,
     Mode,
     Sampling,
+    Saved,
     Selected,
 )
 from app.ui.bridge import Bridge, EngineEvents
@@ -176,7 +177,7 @@ class ChatScreen(Screen[None]):
                 self.header.show_memory(event.figures)
             case Closed():
                 self._broken = True
-            case Healed():
+            case Healed() | Saved():
                 pass
             case _:
                 return self._apply_to_turn(event, event.turn)
