@@ -56,7 +56,8 @@ def select(
         left_out = order[earlier & np.logical_or.reduceat(~kept, starts)[order]]
         new, old = order[~earlier], int(earlier.sum())
         allowed = math.ceil(keep * old) - (old - len(left_out))
-        recalled = max(allowed, math.ceil(tuning.recall_share * keep * old))
+        least = math.ceil(tuning.recall_share * keep * old)
+        recalled = max(allowed, least) if tuning.recall else 0
         for index in (*new[: math.ceil(keep * len(new))], *left_out[:recalled]):
             kept[starts[index] : ends[index]] = True
     if tuning.first or tuning.tail:

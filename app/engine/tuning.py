@@ -55,7 +55,7 @@ class Tuning:
     first: int = 0
     tail: int = 0
     recall: bool = True
-    recall_share: float = 0.25
+    recall_share: float = 0.5
     dense_below: int = 8192
     """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
 

@@ -152,14 +152,19 @@ def test_a_long_prompt_is_selected_quickly() -> None:
 
 
 def _recalled(
-    importance: NDArray[np.float32], read_chunks: set[int], keep: float, share: float, new: int = 0
+    importance: NDArray[np.float32],
+    read_chunks: set[int],
+    keep: float,
+    share: float,
+    new: int = 0,
+    recall: bool = True,
 ) -> set[int]:
     """Which chunks are kept besides those that were read; the last `new` ones are new."""
     chunks = len(importance) // CHUNK
     read = np.zeros((chunks - new) * CHUNK, bool)
     for chunk in read_chunks:
         read[chunk * CHUNK : (chunk + 1) * CHUNK] = True
-    tuning = Tuning(carry=0.0, recall_share=share)
+    tuning = Tuning(carry=0.0, recall=recall, recall_share=share)
     pinned = np.zeros(len(importance), bool)
     positions = select(importance, pinned, keep, tuning, read=read).positions
     return {int(p) // CHUNK for p in positions} - read_chunks
@@ -190,6 +195,7 @@ def test_a_turn_after_one_that_read_less_than_keep_may_read_the_rest_of_it() -> 
 def test_nothing_is_recalled_without_a_share_once_keep_was_read() -> None:
     assert _recalled(_rising(20), {0, 1, 2, 3}, 0.2, 0.0) == set()
     assert _recalled(_rising(20), set(range(20)), 0.2, 1.0) == set()
+    assert _recalled(_rising(20), {0}, 0.2, 1.0, new=10, recall=False) == {18, 19}
 
 
 def test_what_is_new_has_all_of_keep_for_itself() -> None:
