@@ -178,7 +178,7 @@ class MlxEngine:
             return command.turn in self._cancelled or self._closing.is_set()
 
         with self._lock:
-            sent = self._pending[command.turn]
+            sent = self._pending.get(command.turn)
         progress = Progress(command.turn, self._emit, cancelled, sent)
         try:
             progress.check_cancel()
