@@ -61,6 +61,9 @@ class Snapshots:
             parts.pop("draft", None)  # it reads everything again sooner than the target
         caches = [(p, i, c) for p, held in parts.items() for i, c in enumerate(_stored(held))]
         total = len(caches) + 1
+        manifest: dict[str, Any] = {part: _described(held) for part, held in parts.items()}
+        manifest |= {"format": FORMAT, "identity": self._identity}
+        manifest["tokens"] = int(remembered.target.read.sum())
         files: list[dict[str, Any]] = []
         for part, index, cache in caches:
             path = folder / f"{generation}-{part}-{index}.safetensors"
@@ -68,9 +71,7 @@ class Snapshots:
             _sync(path)
             files.append({"name": path.name, "size": path.stat().st_size, "hash": _hash(path)})
             yield len(files), total
-        manifest: dict[str, Any] = {part: _described(held) for part, held in parts.items()}
-        manifest |= {"format": FORMAT, "identity": self._identity, "files": files}
-        manifest["tokens"] = int(remembered.target.read.sum())
+        manifest["files"] = files
         _write(folder / MANIFEST, sealed(manifest))
         for path in folder.iterdir():
             if path.name != MANIFEST and _generation(path) != generation:
