@@ -130,6 +130,7 @@ def _turn(target: Any, draft: Any, ids: NDArray[np.int32]) -> Statistics:
     from app.engine.loader import LoadedModel, Pair
     from app.engine.memory import CacheSize
     from app.engine.prefill import StepSize
+    from app.engine.progress import Progress
     from app.engine.reading import Remembered
     from app.engine.turn import Turn
     from app.models.embedded import target_path
@@ -143,7 +144,8 @@ def _turn(target: Any, draft: Any, ids: NDArray[np.int32]) -> Statistics:
     events: list[Event] = []
     models = Pair(loaded[0], loaded[1], None, _Ids(ids))  # type: ignore[arg-type]
     ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, KEEP, Sampling(max_tokens=1))
-    Turn(models, ask, Remembered(models), events.append, lambda: False).run()
+    progress = Progress(ask.turn, events.append, lambda: False)
+    Turn(models, ask, Remembered(models), progress).run()
     finished = events[-1]
     if not isinstance(finished, Finished) or finished.statistics is None:
         raise RuntimeError("the turn did not finish")

@@ -127,7 +127,8 @@ class Report:
 
 def figures(statistics: Statistics) -> str:
     """The last line: tokens, how many were read, TTFT by phase, decode rate, mode and why."""
-    phases = ", ".join(f"{part.phase} {part.seconds:.2f}" for part in statistics.phases)
+    times = [f"{part.phase} {part.seconds:.2f}" for part in statistics.phases]
+    phases = ", ".join(time for time in times if not time.endswith(" 0.00"))
     how = "sparse" if statistics.reading is Reading.SPARSE else "full"
     before = {"reused": statistics.reused_tokens, "recalled": statistics.recalled_tokens}
     parts = [

@@ -50,8 +50,8 @@ class MlxEngine:
         self._step = step
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
-        self._pending: set[int] = set()
-        """Turns that were asked for and are not over."""
+        self._pending: dict[int, float] = {}
+        """When the turns that are not over were asked for."""
         self._cancelled: set[int] = set()
         self._closing = threading.Event()
         self._listener: Listener = lambda event: None
@@ -72,10 +72,10 @@ class MlxEngine:
                 case Cancel(turn):
                     # Not queued: it is seen at the next step border. One that comes too late must
                     # not stop a later turn of the same number.
-                    self._cancelled |= {turn} & self._pending
+                    self._cancelled |= {turn} & self._pending.keys()
                     return
                 case Ask():
-                    self._pending.add(command.turn)
+                    self._pending[command.turn] = time.perf_counter()
                 case Close():
                     self._closing.set()
             self._commands.put(command)
@@ -137,7 +137,7 @@ class MlxEngine:
         if isinstance(event, Finished | Failed) and event.turn is not None:
             # Before the listener hears of it: it may ask again under the same number.
             with self._lock:
-                self._pending.discard(event.turn)
+                self._pending.pop(event.turn, None)
                 self._cancelled.discard(event.turn)
         self._listener(event)
 
@@ -171,19 +171,25 @@ class MlxEngine:
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
+        from app.engine.progress import Cancelled, Progress
         from app.engine.turn import Turn, TurnError
 
         def cancelled() -> bool:
             return command.turn in self._cancelled or self._closing.is_set()
 
-        if cancelled():
+        with self._lock:
+            sent = self._pending.get(command.turn)
+        progress = Progress(command.turn, self._emit, cancelled, sent)
+        try:
+            progress.check_cancel()
+            if self._pair is None:
+                raise TurnError("No model is loaded", "load a model first")
+            assert self._residents is not None
+            remembered = self._residents.recall(command.conversation, progress)
+        except Cancelled:
             self._emit(Finished(command.turn, Ended.CANCELLED, "", (), None))
             return
-        if self._pair is None:
-            raise TurnError("No model is loaded", "load a model first")
-        assert self._residents is not None
-        remembered = self._residents.recall(command.conversation, command.turn)
-        turn = Turn(self._pair, command, remembered, self._emit, cancelled)
+        turn = Turn(self._pair, command, remembered, progress)
         try:
             turn.run()
         except BaseException:

@@ -25,6 +25,7 @@ from app.engine.upkeep import Heal as Heal
 from app.engine.upkeep import Healed as Healed
 from app.engine.upkeep import NotSaved as NotSaved
 from app.engine.upkeep import Restored as Restored
+from app.engine.upkeep import Saved as Saved
 from app.engine.upkeep import Upkeep as Upkeep
 
 
@@ -159,6 +160,10 @@ class Loaded:
 class Phase(StrEnum):
     """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
 
+    WAIT = "wait"
+    """Something else ends first: a step of upkeep, another turn, a model's loading."""
+    RESTORE = "restore"
+    """What earlier turns read comes from disk, where snapshots are kept."""
     TOKENISE = "tokenise"
     SCORE = "score"
     """The draft reads the prompt."""
@@ -265,8 +270,8 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of a turn. TTFT counts from the engine's taking up the message to the first
-    token; `phases` are its parts. `peak_bytes` is MLX's own peak during the turn."""
+    """The figures of a turn. TTFT counts from sending the message to the first token; `phases` are
+    its parts. `peak_bytes` is MLX's own peak during the turn."""
 
     reading: Reading
     mode: Mode
@@ -362,6 +367,7 @@ Event = (
     | Restored
     | Healed
     | NotSaved
+    | Saved
     | FellBack
     | Token
     | Finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import mlx.core as mx
@@ -77,6 +78,12 @@ def feed(
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
 
 
+def in_blocks() -> AbstractContextManager[None]:
+    """Inside, attention runs in the way that suits the device."""
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    return seams.blocked_attention(CPU_BLOCK if on_cpu else None)
+
+
 def prefill(
     model: Any,
     cache: Cache,
@@ -89,12 +96,11 @@ def prefill(
 
     Whatever `on_step` raises leaves the cache with what was read until then.
     """
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
     done = 0
     while done < len(ids):
         begun = time.perf_counter()
         end = min(done + step.tokens, len(ids))
-        with seams.blocked_attention(CPU_BLOCK if on_cpu else None):
+        with in_blocks():
             feed(model, cache, ids[done:end], None if positions is None else positions[done:end])
             mx.eval([c.state for c in cache])
         memory.release_spare()

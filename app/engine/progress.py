@@ -14,17 +14,23 @@ class Cancelled(Exception):
 
 
 class Progress:
-    """`emit` gets the events, `cancelled` is asked at every step border."""
+    """`emit` gets the events, `cancelled` is asked at every step border. The turn was `sent` at
+    that time of `time.perf_counter`, or now."""
 
     def __init__(
-        self, turn: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]
+        self,
+        turn: int,
+        emit: Callable[[Event], None],
+        cancelled: Callable[[], bool],
+        sent: float | None = None,
     ) -> None:
-        self.turn, self.emit, self._cancelled = turn, emit, cancelled
-        self.begun = time.perf_counter()
-        self.phases: dict[Phase, float] = {}
+        self.turn, self.emit, self.cancelled = turn, emit, cancelled
+        now = time.perf_counter()
+        self.begun = now if sent is None else sent
+        self.phases = {Phase.WAIT: now - self.begun}
 
     def check_cancel(self) -> None:
-        if self._cancelled():
+        if self.cancelled():
             raise Cancelled
 
     def report(self, phase: Phase, total: int) -> Callable[[int], None]:

@@ -98,6 +98,8 @@ class PromptBuilder:
         self._template = backend
         self._inner = _twin(backend, text_only=False)
         self._content = _twin(backend, text_only=True)
+        self._documents: dict[str, tuple[NDArray[np.int32], NDArray[np.int64]]] = {}
+        """How the documents of the last prompt were encoded: most turns ask about the same ones."""
 
     def build(self, messages: tuple[Message, ...]) -> Prompt:
         """The prompt for answering the last message, a user's. Raises PromptError."""
@@ -108,8 +110,13 @@ class PromptBuilder:
         offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
         wanted: list[tuple[int, int]] = []
         at = 0
+        known, self._documents = self._documents, {}
         for piece in self._pieces(messages):
-            tokens, starts = self._encode(piece)
+            if piece.kind is SegmentKind.DOCUMENT:
+                encoded = known.get(piece.text) or self._encode(piece)
+                self._documents[piece.text] = tokens, starts = encoded
+            else:
+                tokens, starts = self._encode(piece)
             if len(tokens) == 0:
                 continue
             ids.append(tokens)

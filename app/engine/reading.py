@@ -119,8 +119,6 @@ class Reader:
             selection, event = scored.selected(ask.keep)
             self._progress.emit(event)
         wanted = selection.positions[:-1]
-        if not ask.tuning.recall:
-            wanted = wanted[wanted >= start]
         missing = target.missing(wanted)
         if len(missing) and missing[0] < start and not target.inserts(int(missing[0])):
             # Recurrent layers cannot take in what stands before what they have seen.

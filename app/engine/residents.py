@@ -9,8 +9,10 @@ from pathlib import Path
 from app.engine import memory
 from app.engine.healing import Healing, is_sick
 from app.engine.loader import Pair
-from app.engine.messages import Event, Heal, Healed, NotSaved, Restored, Upkeep
+from app.engine.messages import Event, Heal, Healed, NotSaved, Phase, Restored, Saved, Upkeep
 from app.engine.power import PowerProbe, SystemPower
+from app.engine.prefill import OnStep
+from app.engine.progress import Progress
 from app.engine.reading import Remembered
 from app.engine.snapshot import SnapshotError, Snapshots
 
@@ -31,7 +33,7 @@ class Residents:
         """The one that was used last comes last."""
         self._unsaved: set[str] = set()
         self._healing: tuple[str, Healing] | None = None
-        self._saving: tuple[str, Iterator[None]] | None = None
+        self._saving: tuple[str, Iterator[tuple[int, int]]] | None = None
         self._snapshots = None
         if upkeep.snapshots is not None:
             identity = {"target": pair.target.fingerprint}
@@ -39,14 +41,15 @@ class Residents:
                 identity["draft"] = pair.draft.fingerprint
             self._snapshots = Snapshots(Path(upkeep.snapshots), upkeep.disk_budget, identity)
 
-    def recall(self, conversation: str | None, turn: int) -> Remembered:
-        """What was read of a conversation, in memory or on disk; of one without a name, nothing."""
+    def recall(self, conversation: str | None, progress: Progress) -> Remembered:
+        """What was read of a conversation, in memory or on disk; of one without a name, nothing.
+        Raises Cancelled."""
         if conversation is None:
             return Remembered(self._pair)
         self._healing = self._healing if self._is_healing(conversation) else None
         self._saving = None
         if conversation not in self._held:
-            self._held[conversation] = self._restored(conversation, turn)
+            self._held[conversation] = self._restored(conversation, progress)
         self._held.move_to_end(conversation)
         self._unsaved.add(conversation)
         return self._held[conversation]
@@ -91,21 +94,25 @@ class Residents:
     def _bytes(self) -> int:
         return sum(remembered.nbytes for remembered in self._held.values())
 
-    def _restored(self, conversation: str, turn: int) -> Remembered:
+    def _restored(self, conversation: str, progress: Progress) -> Remembered:
         def fresh() -> Remembered:
             return Remembered(self._pair)
+
+        def report(total: int) -> OnStep:
+            return progress.report(Phase.RESTORE, total)
 
         if self._snapshots is None:
             return fresh()
         try:
-            loaded = self._snapshots.load(conversation, fresh)
+            with progress.timed(Phase.RESTORE):
+                loaded = self._snapshots.load(conversation, fresh, report)
         except SnapshotError as error:
             reason = f"What was read before cannot be used ({error}), so it is read again."
-            self._emit(Restored(turn, 0, reason))
+            self._emit(Restored(progress.turn, 0, reason))
             return fresh()
         if loaded is None:
             return fresh()
-        self._emit(Restored(turn, int(loaded.target.read.sum())))
+        self._emit(Restored(progress.turn, int(loaded.target.read.sum())))
         return loaded
 
     def _is_healing(self, conversation: str) -> bool:
@@ -144,15 +151,17 @@ class Residents:
             self._saving = (conversation, saving)
         conversation, saving = self._saving
         try:
-            next(saving)
-        except StopIteration:
-            self._saving = None
-            self._unsaved.discard(conversation)
+            done, total = next(saving)
         except Exception as error:  # MLX raises what it likes; it costs the snapshot, nothing else
             self._saving = None
             self._unsaved.discard(conversation)
             self._snapshots.forget(conversation)
             self._emit(NotSaved(conversation, self._snapshots.unsaved(error)))
+            return True
+        if done == total:
+            self._saving = None
+            self._unsaved.discard(conversation)
+        self._emit(Saved(conversation, done, total))
         return True
 
     def _save(self, conversation: str) -> None:

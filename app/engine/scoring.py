@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.engine import seams
 from app.engine.held import Held
-from app.engine.prefill import OnStep, StepSize, feed
+from app.engine.prefill import OnStep, StepSize, feed, in_blocks
 from app.engine.tuning import DEFAULT_TUNING, Combine, Scoring, Tuning
 
 MOST_OBSERVED = 128
@@ -194,7 +194,8 @@ def score(
     held.mark_border()
 
     def read_question() -> mx.array:
-        return feed(model, held.cache, ids[observed_from:])[:, -1]
+        with in_blocks():
+            return feed(model, held.cache, ids[observed_from:])[:, -1]
 
     last = observations.watch(rows, read_question) if sees_question else read_question()
     held.note(ids, np.arange(observed_from, total, dtype=np.int32))

@@ -16,6 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
@@ -99,16 +100,20 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
             observer(q, k, scale, mask, kwargs.get("sinks"))
         block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
         alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
-        if block is not None and alone and queries > 1 and _is_places(mask):
-            return _attend(q, k, v, scale=scale, seen=mask)
-        if block is None or queries <= block or not (isinstance(mask, str) and mask == "causal"):
+        seen = np.array(mask) if block is not None and alone and _is_places(mask) else None
+        causal = isinstance(mask, str) and mask == "causal"
+        if block is None or queries == 1 or (seen is None and (not causal or queries <= block)):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
         one = _attend if alone else partial(attention, mask="causal", **kwargs)
         parts = []
         for start in range(0, queries, block):
             end = min(start + block, queries)
-            seen = slice(before + end)
-            parts.append(one(q[:, :, start:end], k[:, :, seen], v[:, :, seen], scale=scale))
+            last = before + end
+            if seen is not None:
+                rows = seen[start:end]
+                last = int(np.flatnonzero(rows.any(axis=0))[-1]) + 1
+                one = partial(_attend, seen=rows[:, :last])
+            parts.append(one(q[:, :, start:end], k[:, :, :last], v[:, :, :last], scale=scale))
         return mx.concatenate(parts, axis=2)
 
     return observing
@@ -120,7 +125,12 @@ def _is_places(mask: Any) -> bool:
 
 
 def _attend(
-    q: mx.array, k: mx.array, v: mx.array, *, scale: float, seen: mx.array | None = None
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    *,
+    scale: float,
+    seen: NDArray[np.bool_] | None = None,
 ) -> mx.array:
     """Attention of queries (1, Hq, n, D) to those keys (1, Hk, m, D) that `seen` (n, m) says.
     Without it they stand at the end of the keys, and see those before them."""
@@ -130,7 +140,7 @@ def _attend(
     if seen is None:
         weights[..., keys - queries :] += np.triu(np.full((queries, queries), -np.inf, "f4"), 1)
     else:
-        weights += np.where(np.array(seen), np.float32(0), np.float32(-np.inf))
+        weights += np.where(seen, np.float32(0), np.float32(-np.inf))
     weights -= weights.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     total = mx.array(weights.sum(axis=-1, keepdims=True))

@@ -32,28 +32,34 @@ def select(
 ) -> Selection:
     """Keep every pinned token and the most important chunks of the others.
 
-    `read` bool (L,) says which of the first L tokens earlier turns have read: those stay, and what
-    is new has a budget of its own, so that a second document is not crowded out by the first.
-
     `importance` and `pinned` are (M,). Each run of eligible tokens is cut into chunks from its
     start, at the nearest of `borders` (token indices, ascending) where there are some; by chunk
     means, carried forward, the top ceil(keep * chunks) are kept, among equals the earlier one.
+
+    `read` bool (L,) says which of the first L tokens earlier turns have read. Those stay and count:
+    of what was left out as many chunks are recalled as keep still allows, and at least the tuning's
+    `recall_share` of keep. What is new has a budget of its own, so that a second document is not
+    crowded out by the first.
     """
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
     starts, ends = _chunks(pinned, tuning.chunk)
     if borders is not None and len(borders) and len(starts):
         starts, ends = _snapped(starts, ends, borders, tuning.chunk)
+    known = np.zeros(0, bool) if read is None else read
     kept = pinned.copy()
+    kept[: len(known)] |= known
     if len(starts):
         means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
         order = np.argsort(-_carried(means, starts, ends, tuning.carry), kind="stable")
-        earlier = starts[order] < (0 if read is None else len(read))
-        for part in (order[earlier], order[~earlier]):
-            for index in part[: math.ceil(keep * len(part))]:
-                kept[starts[index] : ends[index]] = True
-    if read is not None:
-        kept[: len(read)] |= read
+        earlier = starts[order] < len(known)
+        left_out = order[earlier & np.logical_or.reduceat(~kept, starts)[order]]
+        new, old = order[~earlier], int(earlier.sum())
+        allowed = math.ceil(keep * old) - (old - len(left_out))
+        least = math.ceil(tuning.recall_share * keep * old)
+        recalled = max(allowed, least) if tuning.recall else 0
+        for index in (*new[: math.ceil(keep * len(new))], *left_out[:recalled]):
+            kept[starts[index] : ends[index]] = True
     if tuning.first or tuning.tail:
         eligible = np.flatnonzero(~pinned)
         kept[eligible[: tuning.first]] = True

@@ -25,10 +25,12 @@ from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cach
 
 from app.engine.caches import PositionedCache, PositionRuns, WindowedCache, flat
 from app.engine.held import Border, Held
+from app.engine.prefill import OnStep
+from app.engine.progress import Cancelled
 from app.engine.reading import Remembered
 from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 BLOCK = 1 << 24
 """Bytes that are hashed at once."""
@@ -47,42 +49,55 @@ class Snapshots:
     def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
         self._folder, self._budget, self._identity = folder, budget, identity
 
-    def save(self, conversation: str, remembered: Remembered) -> Iterator[None]:
-        """Writes a snapshot; stops after every file, so that the caller may leave it there.
-        Raises OSError, or RuntimeError where MLX cannot write."""
+    def save(self, conversation: str, remembered: Remembered) -> Iterator[tuple[int, int]]:
+        """Writes a snapshot; stops after every part of it, so that the caller may leave it there,
+        and says how many of how many are done. Raises OSError, or RuntimeError where MLX cannot
+        write."""
         folder = snapshot_folder(self._folder, conversation)
         # For this user alone: the tokens of private documents lie in it.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
+        parts = {part: held for part, held in _parts(remembered) if len(held)}
+        if remembered.nbytes > self._budget:
+            parts.pop("draft", None)  # it reads everything again sooner than the target
+        caches = [(p, i, c) for p, held in parts.items() for i, c in enumerate(_stored(held))]
+        total = len(caches) + 1
+        manifest: dict[str, Any] = {part: _described(held) for part, held in parts.items()}
+        manifest |= {"format": FORMAT, "identity": self._identity}
+        manifest["tokens"] = int(remembered.target.read.sum())
         files: list[dict[str, Any]] = []
-        manifest: dict[str, Any] = {"format": FORMAT, "identity": self._identity}
-        for part, held in _parts(remembered):
-            if not len(held):
-                continue
-            manifest[part] = _described(held)
-            for index, layer in enumerate(_stored(held)):
-                path = folder / f"{generation}-{part}-{index}.safetensors"
-                save_prompt_cache(str(path), [layer])
-                _sync(path)
-                files.append({"name": path.name, "size": path.stat().st_size, "hash": _hash(path)})
-                yield
+        for part, index, cache in caches:
+            path = folder / f"{generation}-{part}-{index}.safetensors"
+            save_prompt_cache(str(path), [cache])
+            _sync(path)
+            files.append({"name": path.name, "size": path.stat().st_size, "hash": _hash(path)})
+            yield len(files), total
         manifest["files"] = files
         _write(folder / MANIFEST, sealed(manifest))
         for path in folder.iterdir():
             if path.name != MANIFEST and _generation(path) != generation:
                 path.unlink()
         self._make_room(folder)
+        yield total, total
 
-    def load(self, conversation: str, fresh: Callable[[], Remembered]) -> Remembered | None:
-        """What a snapshot holds, in a `fresh()` one; None without a snapshot. Raises SnapshotError
-        when there is one that is of no use; it is gone then."""
+    def load(
+        self,
+        conversation: str,
+        fresh: Callable[[], Remembered],
+        report: Callable[[int], OnStep] = lambda total: lambda done: None,
+    ) -> Remembered | None:
+        """What a snapshot holds, in a `fresh()` one; None without a snapshot. `report` is told how
+        many tokens there are, and what it returns is told how many of them have come; it may raise
+        Cancelled. Raises SnapshotError when there is one that is of no use; it is gone then."""
         folder = snapshot_folder(self._folder, conversation)
         try:
             if not (folder / MANIFEST).exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 return None
-            loaded = self._read(folder, fresh())
+            loaded = self._read(folder, fresh(), report)
+        except Cancelled:
+            raise
         except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, SnapshotError):
@@ -104,7 +119,9 @@ class Snapshots:
     def forget(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
 
-    def _read(self, folder: Path, remembered: Remembered) -> Remembered:
+    def _read(
+        self, folder: Path, remembered: Remembered, report: Callable[[int], OnStep]
+    ) -> Remembered:
         seal, _, text = (folder / MANIFEST).read_text(encoding="utf-8").partition("\n")
         manifest = json.loads(text)
         if sealed(manifest).partition("\n")[0] != seal:
@@ -113,20 +130,26 @@ class Snapshots:
             raise SnapshotError("another version of specchat wrote it")
         if manifest["identity"] != self._identity:
             raise SnapshotError("it was made with other models")
-        names = []
-        for file in manifest["files"]:
-            path = folder / file["name"]
+        files = manifest["files"]
+        paths = [folder / file["name"] for file in files]
+        for path, file in zip(paths, files, strict=True):
             if not path.exists() or path.stat().st_size != file["size"]:
                 raise SnapshotError("a part of it is missing")
-            if _hash(path) != file["hash"]:
-                raise SnapshotError("a part of it is damaged")
-            names.append(file["name"])
-        for part, held in _parts(remembered):
-            files = [folder / name for name in names if f"-{part}-" in name]
-            if files:
-                stored = [load_prompt_cache(str(file))[0] for file in files]
-                mx.eval([c.state for c in stored])
-                _fill(held, manifest[part], stored)
+        parts, tokens = dict(_parts(remembered)), int(manifest["tokens"])
+        stored: dict[str, list[Any]] = {part: [] for part in parts}
+        come = report(tokens)
+        with ThreadPoolExecutor() as pool:  # the next ones are hashed while one is loaded
+            hashes = pool.map(_hash, paths)
+            for done, (path, file, found) in enumerate(zip(paths, files, hashes, strict=True), 1):
+                if found != file["hash"]:
+                    raise SnapshotError("a part of it is damaged")
+                (cache,) = load_prompt_cache(str(path))
+                mx.eval(cache.state)
+                stored[path.name.split("-")[1]].append(cache)
+                come(tokens * done // len(paths))
+        for part, caches in stored.items():
+            if caches:
+                _fill(parts[part], manifest[part], caches)
         return remembered
 
     def _make_room(self, newest: Path) -> None:

@@ -42,7 +42,8 @@ class Tuning:
     """`lookahead`, `pool`, `chunk`, `first` and `tail` are tokens. `carry` is the share of a
     chunk's importance that the next one gets at least; `first` and `tail` tokens of the eligible
     text are always read. With `recall`, a later turn reads what it needs of what earlier ones left
-    out. The defaults are what `docs/quality.md` found best."""
+    out: `recall_share` of keep at least, and more where earlier ones read less than keep. The
+    defaults are what `docs/quality.md` found best."""
 
     scoring: Scoring = Scoring.BOTH
     combine: Combine = Combine.MEAN
@@ -54,6 +55,7 @@ class Tuning:
     first: int = 0
     tail: int = 0
     recall: bool = True
+    recall_share: float = 0.5
     dense_below: int = 8192
     """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
 

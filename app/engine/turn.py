@@ -5,8 +5,6 @@ Any failure on the sparse path reads densely instead, and the turn says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import mlx.core as mx
 import numpy as np
 
@@ -16,7 +14,6 @@ from app.engine.loader import Pair
 from app.engine.messages import (
     Ask,
     Ended,
-    Event,
     FellBack,
     Finished,
     Phase,
@@ -41,24 +38,13 @@ class TurnError(RuntimeError):
 
 
 class Turn:
-    """Runs one `Ask` on what is `remembered` of its conversation.
+    """Runs one `Ask` on what is `remembered` of its conversation; `progress` is its clock."""
 
-    `emit` gets the events, `cancelled` is asked at every step border.
-    """
-
-    def __init__(
-        self,
-        pair: Pair,
-        ask: Ask,
-        remembered: Remembered,
-        emit: Callable[[Event], None],
-        cancelled: Callable[[], bool],
-    ) -> None:
-        self._pair, self._ask, self._emit, self._cancelled = pair, ask, emit, cancelled
-        self._remembered = remembered
-        self._progress = Progress(ask.turn, emit, cancelled)
-        self._reader = Reader(pair, ask, remembered, self._progress)
-        self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, emit)
+    def __init__(self, pair: Pair, ask: Ask, remembered: Remembered, progress: Progress) -> None:
+        self._pair, self._ask, self._emit = pair, ask, progress.emit
+        self._remembered, self._progress = remembered, progress
+        self._reader = Reader(pair, ask, remembered, progress)
+        self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, progress.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
         self._fallback: str | None = None
@@ -89,7 +75,7 @@ class Turn:
         model, target = self._pair.target.model, self._remembered.target
         if self._ask.forced is not None:
             return self._decoder.force(model, target.cache, prompt.ids, self._ask.forced)
-        ended = self._decoder.run(model, target.cache, prompt.ids, room, self._cancelled)
+        ended = self._decoder.run(model, target.cache, prompt.ids, room, self._progress.cancelled)
         # `generate_step` has fed every token that it gave.
         target.note(prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32))
         target.follow(np.array(self._decoder.ids, np.int32))

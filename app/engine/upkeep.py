@@ -60,3 +60,13 @@ class NotSaved:
 
     conversation: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """`done` of the `total` parts of a conversation's snapshot are on disk. It counts once all of
+    them are; a command in between leaves it there."""
+
+    conversation: str
+    done: int
+    total: int

@@ -271,3 +271,29 @@ def test_thinking_is_sent_back_only_where_the_template_asks_for_it(tmp_path: Pat
         history = _part(builder, prompt, SegmentKind.HISTORY)
         assert history == ["What?", *expected]
         assert ("</think>7." in _decoded(builder, prompt.ids)) == (len(expected) == 2)
+
+
+def test_documents_are_encoded_once_while_they_are_asked_about(
+    builder: PromptBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    encode = PromptBuilder._encode
+
+    def counted(self: PromptBuilder, piece: Any) -> Any:
+        encoded.append(piece.text)
+        return encode(self, piece)
+
+    monkeypatch.setattr(PromptBuilder, "_encode", counted)
+    one, other = Document("one", "What stands here."), Document("other", "And here.")
+    first = builder.build((Message(Role.USER, "first", (one,)),))
+    asked = (Message(Role.USER, "first", (one,)), Message(Role.ASSISTANT, "yes"))
+    second = builder.build((*asked, Message(Role.USER, "second", (other,))))
+    assert encoded.count(one.text) == encoded.count(other.text) == 1
+    assert second.offsets[0, 0].tolist() == first.offsets[0, 0].tolist()
+    monkeypatch.undo()
+    fresh = PromptBuilder(builder._tokenizer).build(
+        (*asked, Message(Role.USER, "second", (other,)))
+    )
+    assert fresh.ids.tolist() == second.ids.tolist()
+    builder.build((Message(Role.USER, "third", (other,)),))
+    assert list(builder._documents) == [other.text]

@@ -23,6 +23,7 @@ from app.engine.memory import CacheSize
 from app.engine.messages import (
     Ask,
     Document,
+    Ended,
     Event,
     Finished,
     Forget,
@@ -32,9 +33,12 @@ from app.engine.messages import (
     Mode,
     ModelInfo,
     NotSaved,
+    Phase,
+    PhaseProgress,
     Restored,
     Role,
     Sampling,
+    Saved,
     Selected,
     Upkeep,
 )
@@ -158,6 +162,63 @@ def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path
     finally:
         again.close()
     assert not any((tmp_path / "snapshots").iterdir())
+
+
+def test_loading_and_saving_a_snapshot_can_be_seen(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    question = ask(1, "What is the code of gate 7?")
+
+    def opened() -> Driver:
+        driver = Driver()
+        driver.engine.send(upkeep)
+        driver.load(folders["target"], folders["draft"])
+        return driver
+
+    driver = opened()
+    answer, first = reply(driver, question)
+    driver.events.clear()
+    while driver.until(Saved) and (saved := driver.of(Saved))[-1].done < saved[-1].total:
+        pass
+    assert [e.done for e in saved] == list(range(1, saved[-1].total + 1))
+    assert {e.conversation for e in saved} == {"c"}
+    driver.close()
+
+    third = second(question, answer, 2, "And that of gate 40?")
+    driver = opened()
+    driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE, 2)
+    assert driver.answer(third).ended is Ended.CANCELLED
+    driver.on_event = lambda event: None
+    later = driver.answer(third)
+    (restored,) = driver.of(Restored)
+    assert restored.tokens > 0, "a cancel does not cost the snapshot"
+    loading = [e for e in driver.of(PhaseProgress) if e.phase is Phase.RESTORE]
+    assert [e.done for e in loading] == sorted(e.done for e in loading)
+    assert (loading[0].done, loading[-1].done) == (0, restored.tokens)
+    assert {e.total for e in loading} == {restored.tokens}
+    read = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
+    assert first.statistics
+    assert read[0].done > first.statistics.prompt_tokens, "the draft's cache came back too"
+    assert later.statistics
+    phases = {part.phase: part.seconds for part in later.statistics.phases}
+    assert phases[Phase.RESTORE] >= loading[-1].elapsed
+    assert sum(phases.values()) == pytest.approx(later.statistics.ttft, abs=0.02)
+    driver.close()
+
+
+def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
+    """Here the second question waits for the first one's answer."""
+    questions = [ask(turn, "What is the code of gate 7?", name=None) for turn in (1, 2)]
+    for question in questions:
+        loaded.engine.send(question)
+    one, other = (loaded.until(Finished) for _ in questions)
+    assert isinstance(one, Finished)
+    assert isinstance(other, Finished)
+    assert one.statistics
+    assert other.statistics
+    waited = {part.phase: part.seconds for part in other.statistics.phases}[Phase.WAIT]
+    assert other.statistics.ttft > waited > one.statistics.decode_seconds
 
 
 def test_the_least_recently_used_goes_first(loaded: Driver) -> None:

@@ -146,3 +146,86 @@ def test_a_long_prompt_is_selected_quickly() -> None:
     begun = time.perf_counter()
     select(importance, pinned, 0.2)
     assert time.perf_counter() - begun < 1.0  # a guard against quadratic work, not a benchmark
+
+
+# -------------------------------------------------------------------------------- later turns
+
+
+def _recalled(
+    importance: NDArray[np.float32],
+    read_chunks: set[int],
+    keep: float,
+    share: float,
+    new: int = 0,
+    recall: bool = True,
+) -> set[int]:
+    """Which chunks are kept besides those that were read; the last `new` ones are new."""
+    chunks = len(importance) // CHUNK
+    read = np.zeros((chunks - new) * CHUNK, bool)
+    for chunk in read_chunks:
+        read[chunk * CHUNK : (chunk + 1) * CHUNK] = True
+    tuning = Tuning(carry=0.0, recall=recall, recall_share=share)
+    pinned = np.zeros(len(importance), bool)
+    positions = select(importance, pinned, keep, tuning, read=read).positions
+    return {int(p) // CHUNK for p in positions} - read_chunks
+
+
+def _rising(chunks: int) -> NDArray[np.float32]:
+    """Every chunk is more important than the one before it."""
+    return np.repeat(np.arange(1, chunks + 1, dtype=np.float32), CHUNK)
+
+
+def test_a_later_turn_recalls_a_share_of_keep_most_important_first() -> None:
+    read = set(range(16, 20))
+    assert _recalled(_rising(20), read, 0.2, 0.5) == {14, 15}
+    assert _recalled(_rising(20), read, 0.2, 0.25) == {15}
+    assert _recalled(_rising(20), read, 0.2, 1.0) == {12, 13, 14, 15}
+
+
+def test_what_was_read_is_not_paid_for_again_however_important() -> None:
+    assert _recalled(_rising(20), {19, 18, 17, 3}, 0.2, 0.5) == {15, 16}
+
+
+def test_a_turn_after_one_that_read_less_than_keep_may_read_the_rest_of_it() -> None:
+    """The one before was stopped, or had a lower keep."""
+    assert _recalled(_rising(20), {0}, 0.5, 0.1) == set(range(11, 20))
+    assert _recalled(_rising(20), set(), 0.2, 0.1) == {16, 17, 18, 19}
+
+
+def test_nothing_is_recalled_without_a_share_once_keep_was_read() -> None:
+    assert _recalled(_rising(20), {0, 1, 2, 3}, 0.2, 0.0) == set()
+    assert _recalled(_rising(20), set(range(20)), 0.2, 1.0) == set()
+    assert _recalled(_rising(20), {0}, 0.2, 1.0, new=10, recall=False) == {18, 19}
+
+
+def test_what_is_new_has_all_of_keep_for_itself() -> None:
+    importance = _rising(30)
+    importance[20 * CHUNK :] /= 1000
+    assert _recalled(importance, {0, 1, 2, 3}, 0.2, 0.25, new=10) == {19, 28, 29}
+
+
+@given(
+    prompts(),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 1),
+)
+def test_later_turns_keep_what_was_read_and_more_with_a_higher_keep(
+    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]],
+    a: float,
+    b: float,
+    share: float,
+    seed: int,
+    part: float,
+) -> None:
+    importance, pinned = prompt
+    read = np.random.default_rng(seed).random(int(part * len(pinned))) < 0.5
+    tuning, (low, high) = Tuning(recall_share=share), sorted((a, b))
+    fewer, more, everything = (
+        set(select(importance, pinned, keep, tuning, read=read).positions.tolist())
+        for keep in (low, high, 1.0)
+    )
+    assert set(np.flatnonzero(read).tolist()) <= fewer <= more
+    assert len(everything) == len(pinned)

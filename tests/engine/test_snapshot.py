@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from app.engine.loader import Pair
+from app.engine.prefill import StepSize
 from app.engine.reading import Remembered
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots, sealed
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
@@ -220,6 +221,27 @@ def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Pair)
     assert tight.load("b", lambda: Remembered(models)) is None
     for name in ("a", "c"):
         assert tight.load(name, lambda: Remembered(models)) is not None
+
+
+def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None:
+    loaded = pair(build("llama")).target
+    both = Pair(loaded, loaded, None, None)  # type: ignore[arg-type]
+    first, _, _ = conversation()
+    chat = Chat(loaded.model)
+    chat.remembered = Remembered(both)
+    chat.read(first, FIRST)
+    draft = chat.remembered.draft
+    assert draft is not None
+    everything = np.arange(len(first.ids), dtype=np.int32)
+    draft.take_in(loaded.model, first.ids, everything, StepSize(64), lambda done: None)
+    for budget, there in ((BUDGET, len(first.ids)), (chat.remembered.nbytes - 1, 0)):
+        snapshots = Snapshots(tmp_path / str(budget), budget, IDENTITY)
+        save(snapshots, chat)
+        again = snapshots.load("c", lambda: Remembered(both))
+        assert again is not None
+        assert same(again, chat.remembered)
+        assert again.draft is not None
+        assert len(again.draft) == there
 
 
 def test_names_of_any_kind_are_file_names(

@@ -30,6 +30,7 @@ from app.engine.messages import (
     NotSaved,
     Reading,
     Sampling,
+    Saved,
     Selected,
 )
 from app.ui.bridge import Bridge, EngineEvents
@@ -189,7 +190,7 @@ class ChatScreen(Screen[None]):
                 self.header.show_memory(event.figures)
             case Closed():
                 self._broken = True
-            case Healed() | NotSaved():
+            case Healed() | NotSaved() | Saved():
                 pass
             case _:
                 return self._apply_to_turn(event, event.turn)
