@@ -185,15 +185,20 @@ ACTIONS: dict[str, Callable[[Cache, argparse.Namespace], int]] = {
 
 
 class Display:
-    """One line of progress on standard error, where that is a terminal."""
+    """One line of progress on standard error; one for every tenth where that is no terminal."""
 
     def __init__(self, name: str) -> None:
         self._name = sanitize_line(name)
         self._live = sys.stderr.isatty()
         self._shown = ""
+        self._tenth = 0
 
     def show(self, progress: Progress) -> None:
         if not self._live:
+            tenth = progress.done * 10 // progress.total if progress.total else 0
+            if self._tenth < tenth < 10:
+                self._tenth = tenth
+                _tell(f"{self._name}  {progress_line(progress)}")
             return
         width = shutil.get_terminal_size().columns - 1
         line = f"{self._name}  {progress_line(progress)}"[:width]

@@ -75,12 +75,14 @@ class Fetching:
         """Compare the digest. A wrong one is fetched once more, from the first byte."""
         part.hashing = True
         path, wanted = part.path, part.file.digest
+        self._meter.note = f"checking {part.file.path}"
         try:
             found = await asyncio.to_thread(
                 digest_of, path, wanted, lambda _: None, self._halted.is_set
             )
         except OSError as error:
             raise disk_error(error) from None
+        self._meter.note = ""
         if found == wanted:
             return part.accept()
         part.mismatches += 1

@@ -88,8 +88,8 @@ class Part:
             self.close()
             self.hashing = False
             segments = _segments(size, step)
-            # Neither needs to be on the disk yet: the first checkpoint brings them there, and what a
-            # power cut mixes up before that has the wrong digest.
+            # Not yet brought to the disk: the first checkpoint does that, and what a power cut
+            # mixes up before has the wrong digest.
             self._journal.write_bytes(_HEADER.pack(_MAGIC, size, step) + bytes(8 * len(segments)))
             with self._data.open("wb") as data:
                 data.truncate(size)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -298,13 +299,17 @@ class Pull:
 
 def hold(cache: Cache, repository: str) -> Lock:
     """The lock of one model. ModelError when another process has it; OSError."""
-    try:
-        return Lock(cache.lock(repository))
-    except BlockingIOError:
-        raise ModelError(
-            f"Another specchat is busy with {repository}",
-            f"wait for it, or stop a download with `specchat models pause {repository}`",
-        ) from None
+    for pause in (0.05, 0.1, None):
+        try:
+            return Lock(cache.lock(repository))
+        except BlockingIOError:
+            # `is_running` holds it for an instant.
+            if pause is not None:
+                time.sleep(pause)
+    raise ModelError(
+        f"Another specchat is busy with {repository}",
+        f"wait for it, or stop a download with `specchat models pause {repository}`",
+    )
 
 
 def is_running(cache: Cache, repository: str) -> bool:
@@ -313,8 +318,11 @@ def is_running(cache: Cache, repository: str) -> bool:
         return False
     try:
         Lock(cache.lock(repository)).release()
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:
+        # Nobody can hold what cannot be opened.
+        pass
     return False
 
 

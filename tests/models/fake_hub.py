@@ -185,12 +185,12 @@ class FakeHub:
             return Answer(404, {"X-Error-Code": "RevisionNotFound"})
         if path not in repository.files:
             return Answer(404, {"X-Error-Code": "EntryNotFound"})
-        headers = {"X-Repo-Commit": commit}
         data = repository.files[path]
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{repository.digest(path)}"'}
         if len(data) >= LARGE:
             there = f"{self.storage}/blobs/{repository.digest(path)}?Signature=secret&Expires=1"
-            size = {"X-Linked-Size": str(len(data))}
-            return Answer(302, headers | size | {"Location": there})
+            headers |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": headers["ETag"]}
+            return Answer(302, headers | {"Location": there})
         if resolve:
             there = f"/api/resolve-cache/models/{name}/{commit}/{found[3]}?etag=x"
             return Answer(307, headers | {"Location": there})
@@ -244,6 +244,8 @@ def _server(hub: FakeHub, name: str) -> ThreadingHTTPServer:
             with suppress(OSError):
                 self._send(answer, asked)
 
+        do_HEAD = do_GET
+
         def _send(self, answer: Answer, asked: Asked) -> None:
             self.close_connection = True
             if answer.raw is not None:
@@ -256,6 +258,8 @@ def _server(hub: FakeHub, name: str) -> ThreadingHTTPServer:
             head = f"HTTP/1.1 {answer.status} Whatever\r\nConnection: close\r\n"
             head += "".join(f"{key}: {value}\r\n" for key, value in headers.items())
             self.wfile.write(head.encode("latin-1") + b"\r\n")
+            if self.command == "HEAD":
+                return
             body = answer.body
             if answer.cut is not None:
                 body = body[: answer.cut]
