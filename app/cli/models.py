@@ -17,7 +17,8 @@ from app.errors import UserError
 from app.models import trash
 from app.models.cache import Cache, Installed, check_repository, default_cache, links
 from app.models.meter import Progress
-from app.models.pull import Outcome, Pull, Unfinished, default_settings, pause, unfinished
+from app.models.pull import Outcome, Pull, default_settings
+from app.models.unfinished import Unfinished, pause, unfinished
 from app.models.verify import verify
 from app.ui.sanitize import sanitize, sanitize_line
 

@@ -40,6 +40,7 @@ class Meter:
         """From here on, with `done` of `total` bytes there already."""
         self._done, self.total = done, total
         self._most = max(self._most, done)
+        self._samples.clear()
 
     def add(self, count: int) -> None:
         """So many bytes arrived, or, when negative, must be fetched once more."""

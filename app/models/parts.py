@@ -17,6 +17,7 @@ from pathlib import Path
 
 from app.models.errors import disk_error
 from app.models.manifest import ModelFile
+from app.sessions.files import sync
 
 _HEADER = struct.Struct("<8sQQ")
 """Magic, the file's size, the size of a segment. Then, per segment, the bytes it has."""
@@ -125,6 +126,8 @@ class Part:
     def accept(self) -> None:
         """Its digest is right: from now on it lies at `verified`."""
         with _told():
+            if self._descriptors is not None:
+                sync(self._descriptors[0])
             self.close()
             os.replace(self._data, self.verified)
             self._journal.unlink(missing_ok=True)
@@ -171,9 +174,9 @@ def resumable(data: Path, journal: Path, size: int) -> list[Segment] | None:
         magic, total, step = _HEADER.unpack_from(content)
         if (magic, total) != (_MAGIC, size) or step < 1 or data.stat().st_size != size:
             return None
-        segments = _segments(size, step)
-        if len(content) != _HEADER.size + _DONE.size * len(segments):
+        if len(content) != _HEADER.size + _DONE.size * -(-size // step):
             return None
+        segments = _segments(size, step)
         for segment in segments:
             place = _HEADER.size + _DONE.size * segment.index
             (segment.done,) = _DONE.unpack_from(content, place)

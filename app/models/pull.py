@@ -10,9 +10,7 @@ import asyncio
 import os
 import shutil
 import ssl
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -27,11 +25,12 @@ from app.models.errors import DownloadError, ModelError, disk_error
 from app.models.fetching import Effort, Fetching
 from app.models.hub import Hub
 from app.models.listing import wanted_files
-from app.models.manifest import Manifest, ModelFile, digest_of, read_manifest
+from app.models.manifest import Manifest, digest_of, read_manifest
 from app.models.meter import Meter, Progress
 from app.models.parts import Part, fetched_bytes
 from app.models.patience import Patience
-from app.sessions.files import Lock, make_folder
+from app.models.unfinished import hold
+from app.sessions.files import make_folder
 
 _TICK = 0.2
 """Seconds between two reports, and until a pause or a stop is seen."""
@@ -76,16 +75,6 @@ def default_settings() -> Settings:
                 "The stored token cannot be read", "log in again with `hf auth login`"
             ) from None
     return Settings(constants.ENDPOINT, token)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A download that was begun: bytes that are here of all, and whether a process is at it."""
-
-    repository: str
-    done: int
-    total: int
-    running: bool
 
 
 class Pull:
@@ -295,69 +284,3 @@ class Pull:
 
     def _note(self, note: str) -> None:
         self._meter.note = note
-
-
-def hold(cache: Cache, repository: str) -> Lock:
-    """The lock of one model. ModelError when another process has it; OSError."""
-    for pause in (0.05, 0.1, None):
-        try:
-            return Lock(cache.lock(repository))
-        except BlockingIOError:
-            # `is_running` holds it for an instant.
-            if pause is not None:
-                time.sleep(pause)
-    raise ModelError(
-        f"Another specchat is busy with {repository}",
-        f"wait for it, or stop a download with `specchat models pause {repository}`",
-    )
-
-
-def is_running(cache: Cache, repository: str) -> bool:
-    """Is a process fetching, removing or restoring this model?"""
-    if not cache.lock(repository).exists():
-        return False
-    try:
-        Lock(cache.lock(repository)).release()
-    except BlockingIOError:
-        return True
-    except OSError:
-        # Nobody can hold what cannot be opened.
-        pass
-    return False
-
-
-def unfinished(cache: Cache) -> list[Unfinished]:
-    """The downloads that were begun and are not done."""
-    found = []
-    with suppress(OSError):
-        for folder in sorted((cache.own / "pulls").iterdir()):
-            manifest = read_manifest(folder / "manifest.json")
-            if manifest is not None and cache.pull(manifest.repository) == folder:
-                done = _done(cache, manifest)
-                running = is_running(cache, manifest.repository)
-                found.append(Unfinished(manifest.repository, done, manifest.size, running))
-    return found
-
-
-def pause(cache: Cache, repository: str) -> None:
-    """Ask the process that fetches this model to stop and keep what it has. ModelError when there
-    is none."""
-    check_repository(repository)
-    if not (cache.pull(repository).is_dir() and is_running(cache, repository)):
-        raise ModelError(
-            f"No download of {repository} is running", "`specchat models list` shows what is"
-        )
-    try:
-        os.close(os.open(cache.pull(repository) / "pause", os.O_CREAT | os.O_WRONLY, 0o600))
-    except OSError as error:
-        raise disk_error(error) from None
-
-
-def _done(cache: Cache, manifest: Manifest) -> int:
-    parts = cache.pull(manifest.repository) / "parts"
-    blobs = cache.repository(manifest.repository) / "blobs"
-    files: dict[str, ModelFile] = {file.digest: file for file in manifest.files}
-    return sum(
-        file.size if (blobs / digest).exists() else fetched_bytes(parts, file)
-        for digest, file in files.items()
-    )

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from app.models.cache import Cache, blobs, check_repository, disk_size, links
 from app.models.errors import ModelError, disk_error
-from app.models.pull import hold
+from app.models.unfinished import hold
 from app.sessions.files import make_folder, put, sync_folder, written_aside
 
 

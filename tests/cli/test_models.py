@@ -53,7 +53,7 @@ def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> 
     assert err.startswith("specchat: No model is here yet: `specchat models pull")
     status, out, err = shell("pull", NAME)
     assert (status, out) == (0, "")
-    assert f"{NAME} is here, 305.6 KB, and every file's digest is right.\n" in err
+    assert f"{NAME} is here, 305.5 KB, and every file's digest is right.\n" in err
     assert shell("pull", NAME)[2].endswith("nothing has changed at the hub.\n")
     assert shell("list") == (0, f"    305.6 KB  {NAME}\n", "")
     status, out, _ = shell("show", NAME)

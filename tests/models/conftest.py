@@ -9,7 +9,7 @@ import pytest
 
 from app.models.cache import Cache
 from tests.models.fake_hub import FakeHub
-from tests.models.pulls import NAME, Puller, tiny_model
+from tests.models.pulls import NAME, TOKEN, Puller, tiny_model
 
 
 @pytest.fixture
@@ -29,3 +29,10 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture
 def puller(cache: Cache, hub: FakeHub) -> Puller:
     return Puller(cache, hub)
+
+
+@pytest.fixture
+def logged_in(puller: Puller) -> Puller:
+    puller.token = TOKEN
+    puller.hub.tokens.add(TOKEN)
+    return puller

@@ -8,7 +8,10 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from app.models.cache import Cache, blobs
+from app.models.errors import ModelError
 from app.models.fetching import Effort
 from app.models.manifest import digest_of
 from app.models.meter import Progress
@@ -113,3 +116,24 @@ def check_token(hub: FakeHub, token: str) -> None:
 
 def tree(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def refused(puller: Puller) -> str:
+    """The sentence that a pull ends in, which shows nothing of the server."""
+    with pytest.raises(ModelError) as caught:
+        puller.pull()
+    sentence = str(caught.value)
+    assert sentence.endswith(".")
+    assert sentence.isprintable()
+    assert "evil" not in sentence
+    assert TOKEN not in sentence
+    assert "secret" not in sentence
+    assert "127.0.0.1" not in sentence
+    return sentence
+
+
+def check(puller: Puller) -> None:
+    """What must hold after any pull."""
+    check_clean(puller.cache)
+    check_reports(puller.reports)
+    check_token(puller.hub, TOKEN)

@@ -9,14 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
-from app.models import pull as pulling
 from app.models.cache import Cache, folder_name
 from app.models.errors import ModelError
-from app.models.pull import Outcome, Pull, default_settings, pause, unfinished
+from app.models.patience import Patience, asked_to_wait
+from app.models.pull import Outcome, Pull, default_settings
+from app.models.unfinished import is_running, pause, unfinished
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
@@ -200,7 +202,7 @@ def test_a_second_one_is_told_so(puller: Puller) -> None:
         pull.stop()
 
 
-@pytest.mark.parametrize("damage", ["journal", "data", "short", "boast", "manifest"])
+@pytest.mark.parametrize("damage", ["journal", "steps", "data", "short", "boast", "manifest"])
 def test_what_lies_there_is_not_trusted(puller: Puller, hub: FakeHub, damage: str) -> None:
     with running(puller) as (pull, _):
         pull.stop()
@@ -209,6 +211,9 @@ def test_what_lies_there_is_not_trusted(puller: Puller, hub: FakeHub, damage: st
         data = journal.with_suffix("")
         if damage == "journal":
             journal.write_bytes(b"\0" * 50)
+        elif damage == "steps":
+            content = journal.read_bytes()
+            journal.write_bytes(content[:16] + (1).to_bytes(8, "little") + content[24:])
         elif damage == "boast":
             content = journal.read_bytes()
             journal.write_bytes(content[:24] + b"\xff" * (len(content) - 24))
@@ -309,6 +314,38 @@ def test_a_token_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOKEN not in str(caught.value)
 
 
+def test_the_token_is_in_no_log(
+    puller: Puller, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    hub.tokens.add(TOKEN)
+    puller.token = TOKEN
+    puller.pull()
+    assert "resolve" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_the_hubs_wish_to_wait_is_honoured(puller: Puller, hub: FakeHub) -> None:
+    hub.faults = [Fault("/tree/", fake.status(503, Retry_After="1"))]
+    patient = dataclasses.replace(pulls.QUICK, longest=2.0)
+    assert puller.pull(settings=puller.settings(patience=patient)) is Outcome.FETCHED
+    first, second = (asked.at for asked in hub.asked if "/tree/" in asked.path)
+    assert second - first >= 1
+    assert any("status 503, trying again in 1 s" in report.note for report in puller.reports)
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    patience = Patience(backoff=1.0, longest=20.0)
+    for failures, about in ((1, 1), (2, 2), (4, 8), (9, 20)):
+        assert 0.75 * about <= patience.wait(failures, None) <= min(1.25 * about, 20)
+    assert patience.wait(1, 15.0) == 15.0
+    assert asked_to_wait({"retry-after": "120"}) == 120
+    assert asked_to_wait({"retry-after": formatdate(time.time() + 60)}) == pytest.approx(60, abs=5)
+    assert asked_to_wait({"ratelimit": '"resolvers";r=0;t=55'}) == 55
+    assert asked_to_wait({"ratelimit": '"resolvers";r=10;t=55'}) is None
+    assert asked_to_wait({"retry-after": "-1"}) is None
+
+
 def test_the_manifest_says_what_was_verified(puller: Puller, hub: FakeHub, cache: Cache) -> None:
     puller.pull()
     repository = hub.repositories[NAME]
@@ -317,4 +354,4 @@ def test_the_manifest_says_what_was_verified(puller: Puller, hub: FakeHub, cache
         path: repository.digest(path) for path in repository.files if path not in pulls.SKIPPED
     }
     assert folder_name(NAME) == "models--org--tiny"
-    assert pulling.is_running(cache, NAME) is False
+    assert is_running(cache, NAME) is False

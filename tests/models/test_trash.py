@@ -10,7 +10,8 @@ import pytest
 from app.models import trash
 from app.models.cache import Cache, blobs
 from app.models.errors import ModelError
-from app.models.pull import Outcome, unfinished
+from app.models.pull import Outcome
+from app.models.unfinished import unfinished
 from app.models.verify import Verdict, verify
 from tests.models import fake_hub as fake
 from tests.models import pulls
