@@ -72,14 +72,14 @@ class Part:
     def complete(self) -> bool:
         return all(segment.complete for segment in self.segments)
 
-    def open(self) -> None:
-        """Go on with what an earlier process left, or begin."""
+    def load(self) -> None:
+        """Go on with what an earlier process left, or begin. A model has many files, so none is
+        kept open before it is written."""
         with _told():
             segments = resumable(self._data, self._journal, self.file.size)
             if segments is None:
                 return self.restart()
             self.segments = segments
-            self._open()
 
     def restart(self, whole: bool = False) -> None:
         """Forget every byte. `whole` makes one segment of it, for servers that send no ranges."""
@@ -95,17 +95,16 @@ class Part:
             with self._data.open("wb") as data:
                 data.truncate(size)
             self.segments = segments
-            self._open()
 
     def write(self, segment: Segment, chunk: bytes) -> None:
         """Append to a segment. `chunk` must fit into it."""
-        assert self._descriptors is not None
         offset = segment.start + segment.done
         assert offset + len(chunk) <= segment.end
         with _told():
+            data, _ = self._opened()
             view = memoryview(chunk)
             while view:
-                written = os.pwrite(self._descriptors[0], view, offset)
+                written = os.pwrite(data, view, offset)
                 view, offset = view[written:], offset + written
         segment.done += len(chunk)
 
@@ -139,23 +138,25 @@ class Part:
             self._descriptors = None
 
     def _record(self, segment: Segment, done: int) -> None:
-        if self._descriptors is None or not self._current(segment):
+        if not self._current(segment):
             return
         place = _HEADER.size + _DONE.size * segment.index
-        os.pwrite(self._descriptors[1], _DONE.pack(done), place)
+        os.pwrite(self._opened()[1], _DONE.pack(done), place)
         segment.recorded = done
 
     def _current(self, segment: Segment) -> bool:
         """Not one from before a restart."""
         return segment.index < len(self.segments) and self.segments[segment.index] is segment
 
-    def _open(self) -> None:
-        data = os.open(self._data, os.O_RDWR)
-        try:
-            self._descriptors = data, os.open(self._journal, os.O_RDWR)
-        except OSError:
-            os.close(data)
-            raise
+    def _opened(self) -> tuple[int, int]:
+        if self._descriptors is None:
+            data = os.open(self._data, os.O_RDWR)
+            try:
+                self._descriptors = data, os.open(self._journal, os.O_RDWR)
+            except OSError:
+                os.close(data)
+                raise
+        return self._descriptors
 
 
 @contextmanager

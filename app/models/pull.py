@@ -94,12 +94,11 @@ class Pull:
         self._on_progress = on_progress
         self._folder = cache.pull(repository)
         self._meter = Meter()
+        self.progress = self._meter.read()
+        """As last reported."""
+        self._adopted: dict[str, Path] = {}
         self._stop = Event()
         self._halt_hashing = Event()
-
-    @property
-    def progress(self) -> Progress:
-        return self._meter.read()
 
     def stop(self) -> None:
         """End `run` within about half a second; what was fetched is kept. Safe in a signal handler
@@ -129,7 +128,8 @@ class Pull:
         work = asyncio.create_task(self._work())
         while True:
             done, _ = await asyncio.wait({work}, timeout=_TICK)
-            self._on_progress(self._meter.read())
+            self.progress = self._meter.read()
+            self._on_progress(self.progress)
             if done:
                 return work.result()
             paused = self._pause_file.exists()
@@ -185,7 +185,8 @@ class Pull:
             check = partial(self._check_small, manifest=manifest)
             self._inspect(manifest, self._found(manifest), check)
         except ModelError:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if not any(part.done for part in weights):
+                shutil.rmtree(self._folder, ignore_errors=True)
             raise
         await Fetching(*work).run(weights)
 
@@ -227,7 +228,6 @@ class Pull:
         records = self._cache.record(self.repository, manifest.commit).parent.glob("*.json")
         earlier = [record for record in map(read_manifest, records) if record is not None]
         trusted = {file.digest for record in earlier for file in record.files}
-        self._adopted: dict[str, Path] = {}
         for file in manifest.files:
             blob = blobs / file.digest
             if not blob.exists() or blob.stat().st_size != file.size:
@@ -247,7 +247,7 @@ class Pull:
             if file.digest not in self._adopted and not part.verified.exists():
                 parts.setdefault(file.digest, part)
         for part in parts.values():
-            part.open()
+            part.load()
         return list(parts.values())
 
     def _found(self, manifest: Manifest) -> dict[str, Path]:
@@ -264,7 +264,7 @@ class Pull:
     ) -> None:
         """Let `check` look at the files that are here, under their names, where no loader looks.
         Raises ModelError."""
-        folder = self._folder / self.repository.partition("/")[2]
+        folder = self._folder / "inspected"
         shutil.rmtree(folder, ignore_errors=True)
         for file in manifest.files:
             if file.digest in found:

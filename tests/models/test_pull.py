@@ -59,6 +59,26 @@ def test_it_arrives_whole(puller: Puller, cache: Cache, hub: FakeHub) -> None:
     assert sum("model-00001" in path for path in paths) == 4
 
 
+@pytest.mark.parametrize("name", ["org/parts", "org/manifest.json", "org/pause", "org/inspected"])
+def test_any_name_of_a_model_will_do(puller: Puller, hub: FakeHub, name: str) -> None:
+    hub.add(name, pulls.tiny_model())
+    assert puller.pull(name) is Outcome.FETCHED
+    pulls.check_whole(puller.cache, hub, name)
+
+
+def test_more_files_than_a_process_may_open(puller: Puller, hub: FakeHub) -> None:
+    resource = pytest.importorskip("resource")
+    shards = {f"model-{n}.safetensors": pulls.weights("w", 50, n) for n in range(150)}
+    hub.add("org/many", {p: d for p, d in pulls.tiny_model().items() if "model" not in p} | shards)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    here = len(os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (here + 100, limits[1]))
+    try:
+        assert puller.pull("org/many") is Outcome.FETCHED
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_again_it_is_here_already(puller: Puller, hub: FakeHub) -> None:
     puller.pull()
     before = len(hub.asked)
