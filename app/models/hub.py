@@ -24,7 +24,7 @@ from app.models.patience import Patience, Retry, asked_to_wait
 _REDIRECTS = 8
 _LONGEST_ANSWER = 32 << 20
 """Bytes of one page of the API; a page of 1,000 files is about 300 KB."""
-_PAGES = 100
+_PAGES = 20
 
 T = TypeVar("T")
 

@@ -54,6 +54,7 @@ class Meter:
         while now - self._samples[0][0] > _WINDOW:
             self._samples.popleft()
         since, fetched = self._samples[0]
-        speed = (self._fetched - fetched) / (now - since) if now > since else 0.0
+        # Over less than half a second it would be a guess.
+        speed = (self._fetched - fetched) / (now - since) if now - since >= 0.5 else 0.0
         left = max(self.total - self._done, 0) / speed if speed > 0 else None
         return Progress(min(self._most, self.total), self.total, speed, left, self.note)

@@ -59,7 +59,7 @@ def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> 
     status, out, _ = shell("show", NAME)
     assert "Downloaded and verified by specchat." in out
     assert "    200.1 KB  model-00001-of-00002.safetensors" in out
-    assert shell("verify", NAME) == (0, "8 files are whole.\n", "")
+    assert shell("verify", NAME)[:2] == (0, "8 files are whole.\n")
     status, out, _ = shell("rm", NAME)
     assert f"specchat models restore {NAME}" in out
     assert NAME in shell("list", "--trash")[1]

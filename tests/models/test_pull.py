@@ -68,11 +68,11 @@ def test_any_name_of_a_model_will_do(puller: Puller, hub: FakeHub, name: str) ->
 
 def test_more_files_than_a_process_may_open(puller: Puller, hub: FakeHub) -> None:
     resource = pytest.importorskip("resource")
-    shards = {f"model-{n}.safetensors": pulls.weights("w", 50, n) for n in range(150)}
+    shards = {f"model-{n}.safetensors": pulls.weights("w", 50, n) for n in range(60)}
     hub.add("org/many", {p: d for p, d in pulls.tiny_model().items() if "model" not in p} | shards)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     here = len(os.listdir("/dev/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (here + 100, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (here + 60, limits[1]))
     try:
         assert puller.pull("org/many") is Outcome.FETCHED
     finally:
