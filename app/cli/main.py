@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
     _add_conversations(commands.add_parser("conversations", help="look after what was kept"))
+    _add_models(commands.add_parser("models", help="download models and look after them"))
     demo = commands.add_parser(
         "demo", help="ask the embedded pair about a real long file, both ways"
     )
@@ -147,6 +148,35 @@ def _add_conversations(command: argparse.ArgumentParser) -> None:
     pin.add_argument("--unpin", action="store_true", help="let it sink again")
 
 
+def _add_models(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Downloads models into the cache that huggingface_hub and mlx-lm use, and looks after them."
+        " NAME is organisation/name. Without an action the models are listed."
+    )
+    command.set_defaults(action="list", trash=False, json=False)
+    actions = command.add_subparsers(metavar="ACTION", title="actions")
+
+    def action(name: str, help: str, *, name_too: bool = True) -> argparse.ArgumentParser:
+        parser = actions.add_parser(name, help=help)
+        parser.set_defaults(action=name)
+        if name_too:
+            parser.add_argument("name", metavar="NAME")
+        return parser
+
+    listing = action("list", "those that are here, and unfinished downloads", name_too=False)
+    listing.add_argument("--trash", action="store_true", help="those in the trash")
+    listing.add_argument("--json", action="store_true", help="print it as JSON")
+    action("show", "one of them, with its files")
+    action("pull", "download one, or what has changed of it")
+    action("pause", "stop a download that runs elsewhere; what it fetched is kept")
+    action("resume", "go on with a download")
+    remove = action("rm", "move one to the trash")
+    remove.add_argument("--older", action="store_true", help="only what newer commits replaced")
+    action("restore", "take one out of the trash")
+    action("empty", "delete what is in the trash", name_too=False)
+    action("verify", "read all files of one and compare their digests")
+
+
 def _add_eval(command: argparse.ArgumentParser) -> None:
     """Figures come as text, so that `evaluate` can say in a sentence what is wrong with them."""
     say = command.add_argument
@@ -191,6 +221,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.cli.conversations import conversations
 
             return conversations(options)
+        case "models":
+            from app.cli.models import models
+
+            return models(options)
         case "demo":
             from app.cli.demo import demo
 

@@ -18,27 +18,39 @@ _AGAIN = "download the model again"
 def check_model(folder: Path) -> None:
     """ModelError, in one sentence, when `folder` is no text model in mlx-lm's format, when it is
     incomplete, or when it brings code of its own. Reads no weights, so it takes milliseconds."""
+    found = check_files(folder)
+    read_json(folder / "tokenizer.json")
+    for weights in found:
+        _check_weights(weights)
+
+
+def check_files(folder: Path) -> list[Path]:
+    """The model's weight files. ModelError as `check_model`, but the tokenizer and the weights are
+    only looked for, not read."""
     if not folder.is_dir():
         raise ModelError(f"There is no model folder '{folder}'", "check its name")
-    config = folder / "config.json"
-    if not config.is_file():
+    if not (folder / "config.json").is_file():
         raise ModelError(
             f"'{folder}' holds no model, it has no config.json",
             "give the folder of a model in mlx-lm's format",
         )
-    _check_config(read_json(config))
-    tokenizer_config = folder / "tokenizer_config.json"
-    if tokenizer_config.is_file():
-        _refuse_code(read_json(tokenizer_config), tokenizer_config.name, "auto_map")
-    tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file():
+    check_configs(folder)
+    if not (folder / "tokenizer.json").is_file():
         raise ModelError(
             f"'{folder}' has no tokenizer.json",
             "give a model with a tokenizer, or download this one again",
         )
-    read_json(tokenizer)
-    for weights in _weight_files(folder):
-        _check_weights(weights)
+    return _weight_files(folder)
+
+
+def check_configs(folder: Path) -> None:
+    """ModelError when a configuration in `folder` is broken or asks for code; one that is not there
+    is none."""
+    config, tokenizer = folder / "config.json", folder / "tokenizer_config.json"
+    if config.is_file():
+        _check_config(read_json(config))
+    if tokenizer.is_file():
+        _refuse_code(read_json(tokenizer), tokenizer.name, "auto_map")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -62,9 +74,8 @@ def _check_config(config: dict[str, Any]) -> None:
             "The model's config.json names no model_type",
             "give the folder of a model in mlx-lm's format",
         )
-    # Its `auto_map` is only for transformers, which builds no model here; many folders that mlx-lm
-    # supports itself still carry it.
-    _refuse_code(config, "config.json", "model_file")
+    for key in ("model_file", "auto_map"):
+        _refuse_code(config, "config.json", key)
 
 
 def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:
@@ -80,12 +91,8 @@ def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:
 
 def _weight_files(folder: Path) -> list[Path]:
     """The model's safetensors files. ModelError when there are none, or one is missing."""
-    index = folder / INDEX
-    if index.is_file():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise ModelError(f"'{index}' lists no weights", _AGAIN)
-        for name in sorted({str(file) for file in weight_map.values()}):
+    if (folder / INDEX).is_file():
+        for name in sorted(shards(folder)):
             if not (folder / name).is_file():
                 raise ModelError(f"The model in '{folder}' is incomplete, it lacks {name}", _AGAIN)
     found = sorted(folder.glob("model*.safetensors"))
@@ -95,6 +102,16 @@ def _weight_files(folder: Path) -> list[Path]:
             "download the model again, or convert it with mlx_lm.convert",
         )
     return found
+
+
+def shards(folder: Path) -> set[str]:
+    """The names of the weight files that the index in `folder` lists. ModelError when it lists
+    none."""
+    index = folder / INDEX
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"'{index}' lists no weights", _AGAIN)
+    return {str(file) for file in weight_map.values()}
 
 
 def _check_weights(path: Path) -> None:

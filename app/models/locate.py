@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from app.models import embedded
 from app.models.errors import ModelError
-
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 
 
 def locate(name: str, *, draft: bool = False) -> Path:
@@ -26,9 +23,18 @@ def locate(name: str, *, draft: bool = False) -> Path:
     folder = _folder(name)
     if folder is not None:
         return folder
-    if not _REPOSITORY.fullmatch(name):
+    # Here and not above: this import takes a while, and a folder does not need it.
+    from app.models.cache import default_cache, is_repository
+
+    if not is_repository(name):
         raise ModelError(f"There is no model folder {name!r}", _ADVICE)
-    return _cached(name)
+    snapshot = default_cache().snapshot(name)
+    if snapshot is None:
+        raise ModelError(
+            f"There is no folder {name!r}, and the local cache has no model of that name",
+            f"download it first with `specchat models pull {name}`, or give the folder of a model",
+        )
+    return snapshot
 
 
 _ADVICE = "give a model's folder, the id of a repository in the local cache, or 'embedded'"
@@ -47,18 +53,3 @@ def _folder(name: str) -> Path | None:
             f"{name!r} is a file, not a model's folder", "give the folder that holds config.json"
         )
     return None
-
-
-def _cached(repository: str) -> Path:
-    """The snapshot of a repository's main revision in the local cache."""
-    # Here and not above: this import takes a while, and a folder does not need it.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repository, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError, OSError):
-        raise ModelError(
-            f"There is no folder {repository!r}, and the local cache has no model of that name",
-            "download it first, or give the folder of a model",
-        ) from None

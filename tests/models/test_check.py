@@ -60,7 +60,12 @@ def test_no_model_type(tmp_path: Path, config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "key"), [("config.json", "model_file"), ("tokenizer_config.json", "auto_map")]
+    ("file", "key"),
+    [
+        ("config.json", "model_file"),
+        ("config.json", "auto_map"),
+        ("tokenizer_config.json", "auto_map"),
+    ],
 )
 def test_code_in_the_folder_is_refused(tmp_path: Path, file: str, key: str) -> None:
     folder = files.model(tmp_path / "m")
@@ -68,12 +73,6 @@ def test_code_in_the_folder_is_refused(tmp_path: Path, file: str, key: str) -> N
     sentence = refusal(folder)
     assert key in sentence
     assert file in sentence
-
-
-def test_a_map_for_transformers_alone_passes(tmp_path: Path) -> None:
-    folder = files.model(tmp_path / "m")
-    files.write(folder / "config.json", {"model_type": "phi3", "auto_map": {"AutoModel": "a.B"}})
-    check_model(folder)
 
 
 @pytest.mark.parametrize("key", ["model_file", "auto_map"])

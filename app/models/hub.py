@@ -1,0 +1,269 @@
+"""The hub's public API: which commit, which files, and their bytes.
+
+Three requests are all it takes: `/api/models/R/revision/main` for the commit, its paged
+`/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
+files to a storage host with a signed address. Nothing a server says is shown but its status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx2
+
+from app.models.errors import DownloadError, ModelError
+from app.models.listing import MOST_FILES, too_long
+from app.models.manifest import COMMIT
+from app.models.patience import Patience, Retry, asked_to_wait
+
+_REDIRECTS = 8
+_LONGEST_ANSWER = 32 << 20
+"""Bytes of one page of the API; a page of 1,000 files is about 300 KB."""
+_PAGES = 20
+
+T = TypeVar("T")
+
+
+class Hub:
+    """One hub, spoken to over one client. The token goes to the hub's own address alone: same
+    scheme, host and port."""
+
+    def __init__(
+        self, client: httpx2.AsyncClient, endpoint: str, token: str | None, patience: Patience
+    ) -> None:
+        """Raises ModelError when `endpoint` or `token` cannot be used."""
+        self._client = client
+        self._endpoint = endpoint.rstrip("/")
+        try:
+            url = httpx2.URL(self._endpoint)
+        except (httpx2.InvalidURL, ValueError):
+            url = httpx2.URL("")
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ModelError(
+                "HF_ENDPOINT is no web address", "set it to one that begins with https://"
+            )
+        self._origin = _origin(url)
+        # A header with other characters in it would be quoted in the error of the HTTP library.
+        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ModelError("The stored token is damaged", "log in again with `hf auth login`")
+        self._token = token
+        self._patience = patience
+        self.on_wait: Callable[[str], object] = lambda note: None
+
+    async def commit(self, repository: str) -> str:
+        """The commit that the repository's main branch is at."""
+        url = f"{self._endpoint}/api/models/{repository}/revision/main"
+        answer, _ = await self._json(repository, url)
+        sha = answer.get("sha") if isinstance(answer, dict) else None
+        if not isinstance(sha, str) or not COMMIT.fullmatch(sha):
+            raise _no_hub()
+        return sha
+
+    async def tree(self, repository: str, commit: str) -> list[Any]:
+        """The entries of the repository's recursive tree, as the hub sent them."""
+        entries: list[Any] = []
+        url = f"{self._endpoint}/api/models/{repository}/tree/{commit}?recursive=True&expand=False"
+        for _ in range(_PAGES):
+            page, following = await self._json(repository, url)
+            if not isinstance(page, list):
+                raise _no_hub()
+            entries += page
+            if len(entries) > MOST_FILES:
+                raise too_long(repository)
+            if following is None:
+                return entries
+            url = following
+        raise too_long(repository)
+
+    @asynccontextmanager
+    async def file(
+        self, repository: str, commit: str, path: str, bytes_range: str | None
+    ) -> AsyncIterator[httpx2.Response]:
+        """A file's answer with status 200, 206 or 416, not yet read. Raises Retry, ModelError."""
+        url = f"{self._endpoint}/{repository}/resolve/{commit}/{quote(path)}"
+        headers = {"Range": bytes_range} if bytes_range else {}
+        async with self._get(repository, url, headers, commit) as response:
+            encoding = response.headers.get("content-encoding", "identity")
+            if encoding != "identity":
+                raise Retry("the hub sent the file compressed")
+            yield response
+
+    async def patiently(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The result of `action`, tried again on Retry. DownloadError when it never succeeds."""
+        for failures in range(1, self._patience.tries + 1):
+            try:
+                return await action()
+            except Retry as retry:
+                await self.rest(retry, failures)
+        raise AssertionError("rest raises at the last try")
+
+    async def rest(self, retry: Retry, failures: int) -> None:
+        """Wait before the next try. DownloadError after too many, or when the hub asks for more
+        than one waits for here."""
+        if retry.after is not None and retry.after > self._patience.longest:
+            raise DownloadError(
+                f"The hub asks to wait {retry.after / 60:,.0f} minutes, and what was fetched is"
+                " kept",
+                "pull again after that",
+            )
+        if failures >= self._patience.tries:
+            raise DownloadError(
+                f"The download stopped after {failures} tries, {retry.reason}, and what was"
+                " fetched is kept",
+                "check the connection and pull again",
+            )
+        wait = self._patience.wait(failures, retry.after)
+        self.on_wait(f"{retry.reason}, trying again in {wait:.0f} s")
+        await asyncio.sleep(wait)
+        self.on_wait("")
+
+    async def _json(self, repository: str, url: str) -> tuple[Any, str | None]:
+        """A page of the API and the address of the next one, if there is one."""
+
+        async def once() -> tuple[bytes, str | None]:
+            body = bytearray()
+            async with self._get(repository, url, {}) as response:
+                if response.status_code != 200:
+                    raise Retry(f"the hub answered with status {response.status_code}")
+                async for chunk in self._patience.steady(response.aiter_raw()):
+                    body += chunk
+                    if len(body) > _LONGEST_ANSWER:
+                        raise _no_hub()
+                return bytes(body), response.links.get("next", {}).get("url")
+
+        body, following = await self.patiently(once)
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            raise _no_hub() from None
+        if following is not None:
+            try:
+                target = httpx2.URL(url).join(following)
+            except (httpx2.InvalidURL, ValueError):
+                raise _no_hub() from None
+            if _origin(target) != self._origin:
+                raise _no_hub()
+            following = str(target)
+        return answer, following
+
+    @asynccontextmanager
+    async def _get(
+        self, repository: str, url: str, headers: dict[str, str], commit: str | None = None
+    ) -> AsyncIterator[httpx2.Response]:
+        """The answer after all redirects. Raises Retry, ModelError, DownloadError."""
+        try:
+            async with AsyncExitStack() as stack:
+                yield await self._followed(stack, repository, url, headers, commit)
+        except httpx2.TimeoutException:
+            raise Retry("the server does not answer") from None
+        except httpx2.ConnectError:
+            raise Retry("the server cannot be reached") from None
+        except httpx2.ProxyError:
+            raise Retry("the proxy refuses") from None
+        except (httpx2.HTTPError, httpx2.StreamError, OSError):
+            raise Retry("the connection broke") from None
+        except httpx2.InvalidURL:
+            raise _no_hub() from None
+
+    async def _followed(
+        self,
+        stack: AsyncExitStack,
+        repository: str,
+        address: str,
+        headers: dict[str, str],
+        commit: str | None,
+    ) -> httpx2.Response:
+        url = httpx2.URL(address)
+        for _ in range(_REDIRECTS):
+            at_hub = _origin(url) == self._origin
+            response = await self._sent(url, headers, at_hub)
+            stack.push_async_callback(response.aclose)
+            told = response.headers.get("x-repo-commit")
+            if at_hub and commit is not None and told is not None and told != commit:
+                raise Retry("the hub answered with another commit")
+            if not response.has_redirect_location:
+                if response.status_code not in (200, 206, 416):
+                    raise self._failure(repository, response, at_hub)
+                return response
+            following = url.join(response.headers["location"])
+            if following.scheme not in ("http", "https") or (
+                url.scheme == "https" and following.scheme == "http"
+            ):
+                raise DownloadError(
+                    "The hub redirects to an address that is not encrypted",
+                    "check HF_ENDPOINT and the network, and pull again",
+                )
+            await response.aclose()
+            url = following
+        raise Retry("the server redirects in a circle")
+
+    async def _sent(
+        self, url: httpx2.URL, headers: dict[str, str], at_hub: bool
+    ) -> httpx2.Response:
+        own = {"Accept-Encoding": "identity", "User-Agent": "specchat"}
+        if at_hub and self._token is not None:
+            own["Authorization"] = f"Bearer {self._token}"
+        request = self._client.build_request("GET", url, headers=own | headers)
+        try:
+            async with asyncio.timeout(self._patience.connect + self._patience.stall):
+                return await self._client.send(request, stream=True, follow_redirects=False)
+        except TimeoutError:
+            raise Retry("the server does not answer") from None
+
+    def _failure(
+        self, repository: str, response: httpx2.Response, at_hub: bool
+    ) -> Retry | ModelError:
+        status, code = response.status_code, response.headers.get("x-error-code", "")
+        after = asked_to_wait(response.headers)
+        if status in (408, 425, 429) or status >= 500 or status < 400:
+            who = "the hub" if at_hub else "the storage server"
+            busy = "has had too many requests" if status == 429 else f"answers with status {status}"
+            return Retry(f"{who} {busy}", after)
+        if not at_hub:
+            # Signed addresses expire: the next try asks the hub for a fresh one.
+            return Retry(f"the storage server refuses with status {status}", after)
+        if code == "GatedRepo" or status == 403:
+            if self._token is None:
+                return ModelError(
+                    f"{repository} is open only to accounts that were granted access",
+                    "accept its terms on its page at the hub, log in with `hf auth login`, and"
+                    " pull again",
+                )
+            return ModelError(
+                f"Your account has no access to {repository}",
+                "accept its terms on its page at the hub, check that the stored token may read it,"
+                " and pull again",
+            )
+        if status == 401 and self._token is not None:
+            return ModelError(
+                f"The hub refuses the stored token, or {repository} is not there",
+                "check the model's name, and log in again with `hf auth login`",
+            )
+        if code == "RevisionNotFound" or code == "EntryNotFound":
+            return DownloadError(
+                f"{repository} has changed at the hub meanwhile, and what was fetched is kept",
+                "pull again",
+            )
+        if status in (401, 404, 410):
+            return ModelError(
+                f"The hub has no model {repository}, or it is private",
+                "check its name, or log in with `hf auth login`",
+            )
+        return DownloadError(f"The hub refuses with status {status}", "try again later")
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int]:
+    port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+    return url.scheme, url.host.lower(), port
+
+
+def _no_hub() -> DownloadError:
+    return DownloadError(
+        "What answers is not the hub",
+        "check HF_ENDPOINT and the connection (a login page may be in the way), and pull again",
+    )

@@ -1,0 +1,286 @@
+"""Bring a model here: the commit, the list, the space, the configuration, the rest, its name.
+
+Every step can be cut off; the next pull goes on from what is there. Parts are kept by their digest,
+so that a model that changed at the hub is only fetched where it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+import httpx2
+
+from app.models.cache import Cache, check_repository
+from app.models.check import INDEX, check_configs, check_model, shards
+from app.models.errors import DownloadError, ModelError, disk_error
+from app.models.fetching import Effort, Fetching
+from app.models.hub import Hub
+from app.models.listing import wanted_files
+from app.models.manifest import Manifest, digest_of, read_manifest
+from app.models.meter import Meter, Progress
+from app.models.parts import Part, fetched_bytes
+from app.models.patience import Patience
+from app.models.unfinished import hold
+from app.sessions.files import make_folder
+
+_TICK = 0.2
+"""Seconds between two reports, and until a pause or a stop is seen."""
+
+
+class Outcome(Enum):
+    FETCHED = "fetched"
+    HERE = "here"
+    """This commit was here already."""
+    STOPPED = "stopped"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the hub is and how it is treated. `reserve`: bytes that stay free on the disk; `tls`:
+    instead of the system's certificates."""
+
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+    patience: Patience = field(default_factory=Patience)
+    effort: Effort = field(default_factory=Effort)
+    reserve: int = 2 << 30
+    tls: ssl.SSLContext | None = None
+    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+
+
+def default_settings() -> Settings:
+    """The endpoint (HF_ENDPOINT) and token that huggingface_hub itself would use. ModelError when
+    it is set to be offline, or its token cannot be had."""
+    from huggingface_hub import constants, get_token
+
+    if constants.is_offline_mode():
+        raise ModelError("HF_HUB_OFFLINE is set, so nothing is downloaded", "unset it to pull")
+    token = None
+    if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        try:
+            token = get_token()
+        except Exception:
+            # Whatever it says might quote the token.
+            raise ModelError(
+                "The stored token cannot be read", "log in again with `hf auth login`"
+            ) from None
+    return Settings(constants.ENDPOINT, token)
+
+
+class Pull:
+    """One download of one model. `run` blocks; `stop` may be called from anywhere."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        repository: str,
+        settings: Settings,
+        on_progress: Callable[[Progress], object] = lambda progress: None,
+    ) -> None:
+        """ModelError when `repository` is no name."""
+        self.repository = check_repository(repository)
+        self._cache = cache
+        self._settings = settings
+        self._on_progress = on_progress
+        self._folder = cache.pull(repository)
+        self._meter = Meter()
+        self.progress = self._meter.read()
+        """As last reported."""
+        self._adopted: dict[str, Path] = {}
+        self._stop = Event()
+        self._halt_hashing = Event()
+
+    def stop(self) -> None:
+        """End `run` within about half a second; what was fetched is kept. Safe in a signal handler
+        and from other threads."""
+        self._stop.set()
+
+    def run(self) -> Outcome:
+        """Fetch what is missing. Raises ModelError: a DownloadError when pulling again goes on."""
+        try:
+            self._cache.prepare()
+            lock = hold(self._cache, self.repository)
+            try:
+                make_folder(self._folder / "parts")
+                self._pause_file.unlink(missing_ok=True)
+                return asyncio.run(self._supervised())
+            finally:
+                lock.release()
+        except OSError as error:
+            raise disk_error(error) from None
+
+    @property
+    def _pause_file(self) -> Path:
+        return self._folder / "pause"
+
+    async def _supervised(self) -> Outcome:
+        """The work, with reports while it goes on, until it is done or no longer wanted."""
+        work = asyncio.create_task(self._work())
+        while True:
+            done, _ = await asyncio.wait({work}, timeout=_TICK)
+            self.progress = self._meter.read()
+            self._on_progress(self.progress)
+            if done:
+                return work.result()
+            paused = self._pause_file.exists()
+            if paused or self._stop.is_set():
+                self._halt_hashing.set()
+                work.cancel()
+                try:
+                    return await work
+                except asyncio.CancelledError:
+                    return Outcome.PAUSED if paused else Outcome.STOPPED
+
+    async def _work(self) -> Outcome:
+        patience = self._settings.patience
+        timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
+        tls = self._settings.tls or True
+        async with httpx2.AsyncClient(timeout=timeout, verify=tls) as client:
+            hub = Hub(client, self._settings.endpoint, self._settings.token, patience)
+            hub.on_wait = self._note
+            self._note("asking the hub")
+            commit = await hub.commit(self.repository)
+            if self._already(commit):
+                shutil.rmtree(self._folder, ignore_errors=True)
+                return Outcome.HERE
+            files = wanted_files(self.repository, await hub.tree(self.repository, commit))
+            manifest = Manifest(self.repository, commit, files)
+            await self._fetch_all(hub, manifest)
+        # Hashed and looked at; from here on nothing waits for the network or can be cancelled.
+        found = self._found(manifest)
+        self._inspect(manifest, found, check_model)
+        own = {digest: path for digest, path in found.items() if path.is_relative_to(self._folder)}
+        self._cache.publish(manifest, own)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return Outcome.FETCHED
+
+    def _already(self, commit: str) -> bool:
+        here = self._cache.verified(self.repository, commit)
+        return here is not None and self._cache.commit(self.repository) == commit
+
+    async def _fetch_all(self, hub: Hub, manifest: Manifest) -> None:
+        self._check_space(manifest)
+        manifest.write(self._folder / "manifest.json")
+        self._forget_others(manifest)
+        await self._adopt(manifest)
+        parts = self._parts(manifest)
+        done = manifest.size - sum(part.file.size - part.done for part in parts)
+        self._meter.start(done, manifest.size)
+        self._note("")
+        work = (hub, manifest, self._settings.effort, self._settings.patience, self._meter)
+        weights = [part for part in parts if part.file.path.endswith(".safetensors")]
+        await Fetching(*work).run(part for part in parts if part not in weights)
+        # Before the weights: a model that will be refused is not worth hours.
+        try:
+            check = partial(self._check_small, manifest=manifest)
+            self._inspect(manifest, self._found(manifest), check)
+        except ModelError:
+            if not any(part.done for part in weights):
+                shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        await Fetching(*work).run(weights)
+
+    def _check_small(self, folder: Path, manifest: Manifest) -> None:
+        """ModelError when the files but the weights already say that the model cannot be used."""
+        check_configs(folder)
+        if (folder / INDEX).is_file():
+            missing = shards(folder) - {file.path for file in manifest.files}
+            if missing:
+                raise ModelError(
+                    f"its {INDEX} names {min(missing)!r}, which it has not", "take another model"
+                )
+
+    def _check_space(self, manifest: Manifest) -> None:
+        blobs = self._cache.repository(self.repository) / "blobs"
+        needed = 0
+        for file in {file.digest: file for file in manifest.files}.values():
+            blob = blobs / file.digest
+            if not blob.exists() or blob.stat().st_size != file.size:
+                needed += file.size - fetched_bytes(self._folder / "parts", file)
+        free, reserve = self._settings.free(self._cache.folder), self._settings.reserve
+        if needed and needed + reserve > free:
+            raise DownloadError(
+                f"{self.repository} needs {needed / 1e9:,.1f} GB more, and {reserve / 1e9:,.1f} GB"
+                f" must stay free, but only {free / 1e9:,.1f} GB of the disk are",
+                "free some space, or set HF_HUB_CACHE to a folder on another disk",
+            )
+
+    def _forget_others(self, manifest: Manifest) -> None:
+        """Remove parts of files that this commit no longer has."""
+        wanted = {file.digest for file in manifest.files}
+        for path in (self._folder / "parts").iterdir():
+            if path.name.partition(".")[0] not in wanted:
+                path.unlink(missing_ok=True)
+
+    async def _adopt(self, manifest: Manifest) -> None:
+        """Blobs that another program fetched are used once their digest was found to be right."""
+        blobs = self._cache.repository(self.repository) / "blobs"
+        records = self._cache.record(self.repository, manifest.commit).parent.glob("*.json")
+        earlier = [record for record in map(read_manifest, records) if record is not None]
+        trusted = {file.digest for record in earlier for file in record.files}
+        for file in manifest.files:
+            blob = blobs / file.digest
+            if not blob.exists() or blob.stat().st_size != file.size:
+                continue
+            if file.digest not in trusted:
+                self._note(f"checking {file.path}, which is here already")
+                digest = (blob, file.digest, lambda _: None, self._halt_hashing.is_set)
+                if await asyncio.to_thread(digest_of, *digest) != file.digest:
+                    continue
+            self._adopted[file.digest] = blob
+
+    def _parts(self, manifest: Manifest) -> list[Part]:
+        """Of the files that are not here in full, each content once."""
+        parts: dict[str, Part] = {}
+        for file in manifest.files:
+            part = Part(self._folder / "parts", file, self._settings.effort.segment)
+            if file.digest not in self._adopted and not part.verified.exists():
+                parts.setdefault(file.digest, part)
+        for part in parts.values():
+            part.load()
+        return list(parts.values())
+
+    def _found(self, manifest: Manifest) -> dict[str, Path]:
+        """Where the verified bytes of each digest lie by now."""
+        parts = self._folder / "parts"
+        return self._adopted | {
+            file.digest: verified
+            for file in manifest.files
+            if (verified := parts / f"{file.digest}.verified").exists()
+        }
+
+    def _inspect(
+        self, manifest: Manifest, found: dict[str, Path], check: Callable[[Path], object]
+    ) -> None:
+        """Let `check` look at the files that are here, under their names, where no loader looks.
+        Raises ModelError."""
+        folder = self._folder / "inspected"
+        shutil.rmtree(folder, ignore_errors=True)
+        for file in manifest.files:
+            if file.digest in found:
+                path = folder / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.symlink_to(found[file.digest].resolve())
+        try:
+            check(folder)
+        except ModelError as error:
+            problem = error.problem.replace(f"{folder}{os.sep}", "").replace(str(folder), "it")
+            raise ModelError(
+                f"{self.repository} cannot be used, {problem[:1].lower()}{problem[1:]}",
+                "take another model",
+            ) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _note(self, note: str) -> None:
+        self._meter.note = note

@@ -1,0 +1,90 @@
+"""Downloads that were begun: how far each is, who is at it, and the lock that only one holds."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from app.models.cache import Cache, check_repository
+from app.models.errors import ModelError, disk_error
+from app.models.manifest import Manifest, ModelFile, read_manifest
+from app.models.parts import fetched_bytes
+from app.sessions.files import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A download that was begun: bytes that are here of all, and whether a process is at it."""
+
+    repository: str
+    done: int
+    total: int
+    running: bool
+
+
+def hold(cache: Cache, repository: str) -> Lock:
+    """The lock of one model. ModelError when another process has it; OSError."""
+    for pause in (0.05, 0.1, None):
+        try:
+            return Lock(cache.lock(repository))
+        except BlockingIOError:
+            # `is_running` holds it for an instant.
+            if pause is not None:
+                time.sleep(pause)
+    raise ModelError(
+        f"Another specchat is busy with {repository}",
+        f"wait for it, or stop a download with `specchat models pause {repository}`",
+    )
+
+
+def is_running(cache: Cache, repository: str) -> bool:
+    """Is a process fetching, removing or restoring this model?"""
+    if not cache.lock(repository).exists():
+        return False
+    try:
+        Lock(cache.lock(repository)).release()
+    except BlockingIOError:
+        return True
+    except OSError:
+        # Nobody can hold what cannot be opened.
+        pass
+    return False
+
+
+def unfinished(cache: Cache) -> list[Unfinished]:
+    """The downloads that were begun and are not done."""
+    found = []
+    with suppress(OSError):
+        for folder in sorted((cache.own / "pulls").iterdir()):
+            manifest = read_manifest(folder / "manifest.json")
+            if manifest is not None and cache.pull(manifest.repository) == folder:
+                done = _done(cache, manifest)
+                running = is_running(cache, manifest.repository)
+                found.append(Unfinished(manifest.repository, done, manifest.size, running))
+    return found
+
+
+def pause(cache: Cache, repository: str) -> None:
+    """Ask the process that fetches this model to stop and keep what it has. ModelError when there
+    is none."""
+    check_repository(repository)
+    if not (cache.pull(repository).is_dir() and is_running(cache, repository)):
+        raise ModelError(
+            f"No download of {repository} is running", "`specchat models list` shows what is"
+        )
+    try:
+        os.close(os.open(cache.pull(repository) / "pause", os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise disk_error(error) from None
+
+
+def _done(cache: Cache, manifest: Manifest) -> int:
+    parts = cache.pull(manifest.repository) / "parts"
+    blobs = cache.repository(manifest.repository) / "blobs"
+    files: dict[str, ModelFile] = {file.digest: file for file in manifest.files}
+    return sum(
+        file.size if (blobs / digest).exists() else fetched_bytes(parts, file)
+        for digest, file in files.items()
+    )

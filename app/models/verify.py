@@ -1,0 +1,79 @@
+"""Are the bytes of a model still those that were published? Asked by hand: it reads all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.models.cache import Cache, check_repository, links
+from app.models.errors import ModelError
+from app.models.manifest import Interrupted, digest_of, read_manifest
+from app.models.meter import Meter, Progress
+from app.models.trash import not_here
+
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Counts of files, and one sentence for each fault. `unknown` are files that do not say what
+    they should be; `ended` is False when it was stopped before the end."""
+
+    whole: int
+    unknown: int
+    faults: tuple[str, ...]
+    ended: bool = True
+
+
+def verify(
+    cache: Cache,
+    repository: str,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Verdict:
+    """Hash every file of a model's snapshot, also of one that another program fetched: a blob's
+    name is its digest. After a fault the next pull looks at every file again. ModelError when the
+    model is not here."""
+    snapshot = cache.snapshot(check_repository(repository))
+    if snapshot is None:
+        raise not_here(repository)
+    record = cache.record(repository, snapshot.name)
+    manifest = read_manifest(record)
+    expected = {snapshot / file.path: file.digest for file in manifest.files} if manifest else {}
+    for path, blob in links(snapshot).items():
+        # What git calls a blob and what was pulled is known by its name; a copy is not.
+        if path not in expected and _DIGEST.fullmatch(blob.name):
+            expected[path] = blob.name
+    sizes = {path: path.stat().st_size for path in expected if path.is_file()}
+    meter = Meter()
+    meter.start(0, sum(sizes.values()))
+    faults = [f"{path.name!r} is missing" for path in expected if path not in sizes]
+    whole = 0
+
+    def read(count: int) -> None:
+        meter.add(count)
+        on_progress(meter.read())
+
+    for path in sizes:
+        meter.note = f"checking {path.name}"
+        try:
+            if digest_of(path, expected[path], read, stopped) == expected[path]:
+                whole += 1
+            else:
+                faults.append(f"{path.name!r} was altered")
+        except Interrupted:
+            return Verdict(whole, 0, _sentences(repository, faults), ended=False)
+        except OSError as error:
+            faults.append(f"{path.name!r} cannot be read ({error.strerror})")
+    if faults:
+        # Without it a pull trusts nothing that is here.
+        for each in record.parent.glob("*.json"):
+            each.unlink(missing_ok=True)
+    unknown = sum(path not in expected for path in links(snapshot))
+    return Verdict(whole, unknown, _sentences(repository, faults))
+
+
+def _sentences(repository: str, faults: list[str]) -> tuple[str, ...]:
+    advice = f"`specchat models pull {repository}` fetches it again"
+    return tuple(str(ModelError(fault, advice)) for fault in faults)

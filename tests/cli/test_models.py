@@ -1,0 +1,159 @@
+"""`specchat models`: what it prints, its refusals, its one line of progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from app.cli.main import run
+from app.cli.models import Display, progress_line, size
+from app.models.cache import Cache
+from app.models.meter import Meter, Progress
+from tests.models import fake_hub as fake
+from tests.models import pulls
+from tests.models.fake_hub import FakeHub, Fault
+from tests.models.pulls import NAME
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    hub = FakeHub()
+    hub.add(NAME, pulls.tiny_model())
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def shell(hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Runs `specchat models` with these arguments; returns status, output and errors."""
+
+    def act(*arguments: str) -> tuple[int, str, str]:
+        status = run(["models", *arguments])
+        return status, *capsys.readouterr()
+
+    return act
+
+
+def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> None:
+    status, out, err = shell()
+    assert (status, out) == (2, "")
+    assert err.startswith("specchat: No model is here yet: `specchat models pull")
+    status, out, err = shell("pull", NAME)
+    assert (status, out) == (0, "")
+    assert f"{NAME} is here, 305.5 KB, and every file's digest is right.\n" in err
+    assert shell("pull", NAME)[2].endswith("nothing has changed at the hub.\n")
+    assert shell("list") == (0, f"    305.6 KB  {NAME}\n", "")
+    status, out, _ = shell("show", NAME)
+    assert "Downloaded and verified by specchat." in out
+    assert "    200.1 KB  model-00001-of-00002.safetensors" in out
+    assert shell("verify", NAME)[:2] == (0, "8 files are whole.\n")
+    status, out, _ = shell("rm", NAME)
+    assert f"specchat models restore {NAME}" in out
+    assert NAME in shell("list", "--trash")[1]
+    assert shell("restore", NAME)[1] == f"{NAME} is back.\n"
+    shell("rm", NAME)
+    assert shell("empty")[1].endswith("KB freed.\n")
+    assert shell("list", "--trash")[2].startswith("specchat: The trash is empty:")
+
+
+def test_as_json(shell: Shell) -> None:
+    shell("pull", NAME)
+    content = json.loads(shell("list", "--json")[1])
+    assert [each["repository"] for each in content["installed"]] == [NAME]
+    assert content["unfinished"] == []
+    shell("rm", NAME)
+    assert len(json.loads(shell("list", "--trash", "--json")[1])) == 1
+
+
+def test_an_unfinished_one(shell: Shell, hub: FakeHub) -> None:
+    hub.faults = [Fault("model-00002", fake.status(418), 100)]
+    status, _, err = shell("pull", NAME)
+    assert status == 2
+    assert err.endswith("specchat: The hub refuses with status 418: try again later.\n")
+    assert "unfinished, " in shell("list")[1]
+    assert "unfinished, " in shell("show", NAME)[1]
+    hub.faults = []
+    assert shell("resume", NAME)[0] == 0
+    status, _, err = shell("resume", NAME)
+    assert (status, f"`specchat models pull {NAME}` begins one" in err) == (2, True)
+
+
+def test_damage_is_told(shell: Shell, tmp_path: Path) -> None:
+    shell("pull", NAME)
+    snapshot = Cache(tmp_path / "hub").snapshot(NAME)
+    assert snapshot is not None
+    (snapshot / "config.json").write_text('{"model_type": "qwen2"}')
+    status, out, _ = shell("verify", NAME)
+    assert status == 1
+    assert out.splitlines()[0].startswith("'config.json' was altered: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *((action, "../x") for action in ("show", "pull", "pause", "resume", "rm", "verify")),
+        *((action, "org/none") for action in ("show", "pause", "resume", "rm", "verify")),
+        ("restore", NAME),
+        ("pull", "org/none"),
+        ("pull", "evil\x1b]0;title\x07\u202e/x"),
+    ],
+)
+def test_bad_input_gets_one_sentence(shell: Shell, arguments: tuple[str, ...]) -> None:
+    status, out, err = shell(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("specchat: ")
+    assert err.endswith(".\n")
+    assert err[:-1].isprintable()
+
+
+def test_the_line_of_progress() -> None:
+    progress = Progress(3_200_000_000, 7_100_000_000, 45_100_000.0, 83.2, "")
+    assert progress_line(progress) == " 45%  3.2 GB of 7.1 GB · 45.1 MB/s · 1:23 left"
+    assert progress_line(Progress(0, 0, 0.0, None, "asking\x1b the hub")) == "asking␛ the hub"
+    assert progress_line(Progress(1, 9, 1e-9, 1e20, "")).endswith("99:59:59 left")
+    assert size(999) == "999 bytes"
+
+
+def test_progress_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "40")
+    display = Display("org/" + "x" * 50)
+    display.show(Progress(1, 2, 3.0, 4.0, "note\nnote"))
+    assert len(screen.getvalue()) == len("\r\x1b[K") + 39
+    display.clear()
+    assert screen.getvalue().endswith("\r\x1b[K")
+    assert "\n" not in screen.getvalue()
+
+
+def test_speed_is_that_of_the_last_seconds_and_bytes_never_run_backwards() -> None:
+    times = iter((0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 60.0, 60.0))
+    meter = Meter(lambda: next(times))
+    meter.start(100, 1000)
+    assert meter.read() == Progress(100, 1000, 0.0, None, "")
+    for _ in range(3):
+        meter.add(100)
+        assert meter.read().speed == pytest.approx(100)
+    meter.add(-300)
+    assert meter.read().done == 400
+    assert meter.read().left == pytest.approx(9.0)
+    assert meter.read().speed == 0.0
+    meter.add(5000)
+    assert meter.read().done == 1000

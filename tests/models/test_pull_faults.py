@@ -1,0 +1,259 @@
+"""Whatever a server, a network or a disk does: one sentence or the whole model, and never a byte
+that was not verified where a loader could find it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+
+import pytest
+
+from app.models.cache import Cache
+from app.models.errors import ModelError
+from app.models.pull import Outcome
+from tests.models import fake_hub as fake
+from tests.models import pulls
+from tests.models.fake_hub import FakeHub, Fault
+from tests.models.pulls import NAME, Puller, check, refused
+
+REVISION, TREE, SMALL = r"/revision/main", r"/tree/", r"resolve-cache.*/config\.json"
+RESOLVE, WEIGHTS = r"/resolve/.*\.safetensors", r"storage:/blobs/"
+HERE, ALWAYS = 1, 10_000
+
+
+def bad(where: str, change: fake.Change, times: int = HERE, skip: int = 0) -> list[Fault]:
+    return [Fault(where, change, times, skip)]
+
+
+# Those after which the same pull still arrives.
+PASSING: dict[str, Callable[[FakeHub], list[Fault]]] = {
+    "cut before the first byte": lambda hub: bad(WEIGHTS, fake.cut(0)),
+    "cut after one byte": lambda hub: bad(WEIGHTS, fake.cut(1)),
+    "cut inside the header of the weights": lambda hub: bad(WEIGHTS, fake.cut(7)),
+    "cut at a checkpoint": lambda hub: bad(WEIGHTS, fake.cut(1 << 14)),
+    "cut one byte after a checkpoint": lambda hub: bad(WEIGHTS, fake.cut((1 << 14) + 1)),
+    "cut one byte before the end of a segment": lambda hub: bad(WEIGHTS, fake.cut((1 << 16) - 1)),
+    "cut in every connection": lambda hub: bad(WEIGHTS, fake.cut(30_000), 5),
+    "reset": lambda hub: bad(WEIGHTS, fake.reset(20_000), 3),
+    "reset before the first byte": lambda hub: bad(WEIGHTS, fake.reset(0)),
+    "cut inside a small file": lambda hub: bad(SMALL, fake.cut(9)),
+    "cut inside the list": lambda hub: bad(TREE, fake.cut(100)),
+    "closed without an answer": lambda hub: bad(WEIGHTS, fake.raw(b""), 2),
+    "cut inside the headers": lambda hub: bad(WEIGHTS, fake.raw(b"HTTP/1.1 200 OK\r\nContent-Le")),
+    "no HTTP": lambda hub: bad(WEIGHTS, fake.raw(b"SSH-2.0-OpenSSH\r\n\r\n")),
+    "stalled": lambda hub: bad(WEIGHTS, fake.stall(5_000)),
+    "stalled before the first byte": lambda hub: bad(WEIGHTS, fake.stall(0)),
+    "stalled list": lambda hub: bad(TREE, fake.stall(10)),
+    "slow drip": lambda hub: bad(WEIGHTS, fake.drip(0.05)),
+    "200 for 206": lambda hub: bad(WEIGHTS, fake.no_ranges(hub), ALWAYS),
+    "200 for 206, once": lambda hub: bad(WEIGHTS, fake.no_ranges(hub), 1, skip=2),
+    "200 for 206, and cut": lambda hub: [
+        *bad(WEIGHTS, fake.no_ranges(hub), ALWAYS),
+        *bad(WEIGHTS, fake.cut(120_000), 2),
+    ],
+    "one bit wrong": lambda hub: bad(WEIGHTS, fake.flip),
+    "one bit wrong in a small file": lambda hub: bad(SMALL, fake.flip),
+    "other bytes than asked for": lambda hub: bad(WEIGHTS, fake.shifted),
+    "206 without a range": lambda hub: bad(WEIGHTS, fake.header("Content-Range", "bytes */*")),
+    "no length": lambda hub: bad(WEIGHTS, fake.chunked, ALWAYS),
+    "no length, ended early": lambda hub: bad(WEIGHTS, fake.chunked_short),
+    "another commit": lambda hub: bad(RESOLVE, fake.header("X-Repo-Commit", "e" * 40)),
+    "429": lambda hub: bad(WEIGHTS, fake.status(429)),
+    "429 with seconds": lambda hub: bad(REVISION, fake.status(429, Retry_After="0")),
+    "429 with a date": lambda hub: bad(TREE, fake.status(429, Retry_After=formatdate(0))),
+    "429 with nonsense": lambda hub: bad(TREE, fake.status(429, Retry_After="soon")),
+    "429 with a rate limit": lambda hub: bad(TREE, fake.status(429, RateLimit='"api";r=0;t=0')),
+    "500": lambda hub: bad(REVISION, fake.status(500), 2),
+    "502 in the middle": lambda hub: bad(WEIGHTS, fake.status(502), 3),
+    "503": lambda hub: bad(SMALL, fake.status(503, Retry_After="0")),
+    "504": lambda hub: bad(RESOLVE, fake.status(504)),
+    "408": lambda hub: bad(TREE, fake.status(408)),
+    "an expired signature": lambda hub: bad(WEIGHTS, fake.status(403), 2),
+    "not yet at the storage": lambda hub: bad(WEIGHTS, fake.status(404)),
+    "an empty answer": lambda hub: bad(WEIGHTS, fake.status(204)),
+    "compressed": lambda hub: bad(WEIGHTS, fake.header("Content-Encoding", "gzip")),
+    "many things at once": lambda hub: [
+        *bad(REVISION, fake.status(503)),
+        *bad(TREE, fake.cut(50)),
+        *bad(WEIGHTS, fake.cut(10_000), 2),
+        *bad(WEIGHTS, fake.flip, 1, skip=3),
+        *bad(WEIGHTS, fake.status(429), 1, skip=4),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_it_still_arrives(logged_in: Puller, name: str) -> None:
+    hub = logged_in.hub
+    hub.faults = PASSING[name](hub)
+    assert logged_in.pull() is Outcome.FETCHED
+    pulls.check_whole(logged_in.cache, hub)
+    check(logged_in)
+
+
+# Those that end in a sentence with these words.
+FAILING: dict[str, tuple[Callable[[FakeHub], list[Fault]], str]] = {
+    "cut for ever": (lambda hub: bad(WEIGHTS, fake.cut(5), ALWAYS), "ended early|broke"),
+    "stalled for ever": (
+        lambda hub: bad(WEIGHTS, fake.stall(5), ALWAYS),
+        "stalled|does not answer",
+    ),
+    "200 for 206, always cut": (
+        lambda hub: [
+            *bad(WEIGHTS, fake.no_ranges(hub), ALWAYS),
+            *bad(WEIGHTS, fake.cut(60_000), ALWAYS),
+        ],
+        "broke",
+    ),
+    "another file": (lambda hub: bad(WEIGHTS, fake.flip, ALWAYS), "altered twice"),
+    "longer than it says": (lambda hub: bad(SMALL, fake.longer), "not as long as"),
+    "shorter than it says": (lambda hub: bad(SMALL, fake.shorter), "not as long as"),
+    "too much in a range": (
+        lambda hub: bad(WEIGHTS, lambda answer, asked: chunked_and_longer(answer)),
+        "not as long as",
+    ),
+    "416": (lambda hub: bad(WEIGHTS, fake.status(416)), "not as long as"),
+    "404 for the model": (lambda hub: bad(REVISION, fake.status(404)), "has no model"),
+    "404 for the commit": (
+        lambda hub: bad(RESOLVE, fake.status(404, X_Error_Code="RevisionNotFound")),
+        "has changed",
+    ),
+    "404 for a file": (
+        lambda hub: bad(RESOLVE, fake.status(404, X_Error_Code="EntryNotFound")),
+        "has changed",
+    ),
+    "401": (lambda hub: bad(REVISION, fake.status(401)), "refuses the stored token"),
+    "403": (lambda hub: bad(RESOLVE, fake.status(403)), "has no access"),
+    "418": (lambda hub: bad(REVISION, fake.status(418)), "status 418"),
+    "429 for ever": (lambda hub: bad(TREE, fake.status(429), ALWAYS), "too many requests"),
+    "429 for an hour": (
+        lambda hub: bad(WEIGHTS, fake.status(429, Retry_After="3600"), ALWAYS),
+        "wait 60 minutes",
+    ),
+    "503 until tomorrow": (
+        lambda hub: bad(
+            TREE, fake.status(503, Retry_After=formatdate(time.time() + 90_000)), ALWAYS
+        ),
+        "asks to wait",
+    ),
+    "500 for ever": (lambda hub: bad(WEIGHTS, fake.status(500), ALWAYS), "status 500"),
+    "a login page": (lambda hub: bad(REVISION, fake.body(b"<html>")), "not the hub"),
+    "a login page for a file": (lambda hub: bad(WEIGHTS, fake.body(b"<html>")), "not as long as"),
+    "JSON without a commit": (lambda hub: bad(REVISION, fake.body(b'{"sha": 3}')), "not the hub"),
+    "a commit that is a path": (
+        lambda hub: bad(REVISION, fake.body(b'{"sha": "../../../etc"}')),
+        "not the hub",
+    ),
+    "JSON that is too deep": (lambda hub: bad(TREE, fake.body(b"[" * 200_000)), "not the hub"),
+    "a list that is none": (lambda hub: bad(TREE, fake.body(b'{"a": 1}')), "not the hub"),
+    "a next page elsewhere": (
+        lambda hub: bad(TREE, fake.header("Link", f'<{hub.storage}/x>; rel="next"')),
+        "not the hub",
+    ),
+    "pages without end": (
+        lambda hub: bad(
+            TREE,
+            fake.body(b"[]", Link=f'<{hub.endpoint}/api/models/org/tiny/tree/x>; rel="next"'),
+            ALWAYS,
+        ),
+        "more than 10,000 files",
+    ),
+    "redirected in a circle": (
+        lambda hub: bad(RESOLVE, lambda answer, asked: circle(answer, asked), ALWAYS),
+        "in a circle",
+    ),
+    "redirected to a file": (
+        lambda hub: bad(RESOLVE, fake.redirect("file:///etc/passwd")),
+        "not encrypted",
+    ),
+    "redirected to nonsense": (
+        lambda hub: bad(RESOLVE, fake.redirect("http://[::1")),
+        "not the hub",
+    ),
+    "redirected to nobody": (
+        lambda hub: bad(RESOLVE, fake.redirect("http://127.0.0.1:9/x"), ALWAYS),
+        "cannot be reached",
+    ),
+}
+
+
+def circle(answer: fake.Answer, asked: fake.Asked) -> None:
+    fake.redirect(asked.path)(answer, asked)
+
+
+def chunked_and_longer(answer: fake.Answer) -> None:
+    answer.chunked, answer.body = True, answer.body + b"more"
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_it_ends_in_a_sentence_and_later_goes_on(logged_in: Puller, name: str) -> None:
+    hub = logged_in.hub
+    make, words = FAILING[name]
+    hub.faults = make(hub)
+    assert re.search(words, refused(logged_in))
+    assert logged_in.cache.snapshot(NAME) is None
+    check(logged_in)
+    hub.faults = []
+    assert logged_in.pull() is Outcome.FETCHED
+    pulls.check_whole(logged_in.cache, hub)
+    check(logged_in)
+
+
+# ---------------------------------------------------------------------------- at random
+
+
+def random_faults(hub: FakeHub, seed: int) -> list[Fault]:
+    pick = random.Random(seed)
+    kinds: list[Callable[[], fake.Change]] = [
+        lambda: fake.cut(pick.randrange(70_000)),
+        lambda: fake.reset(pick.randrange(70_000)),
+        lambda: fake.status(pick.choice((403, 408, 429, 500, 502, 503, 504))),
+        lambda: fake.flip,
+        lambda: fake.shifted,
+        lambda: fake.chunked_short,
+        lambda: fake.no_ranges(hub),
+        lambda: fake.raw(pick.randbytes(pick.randrange(60))),
+        lambda: fake.stall(pick.randrange(70_000)),
+        lambda: fake.longer,
+        lambda: fake.header("Content-Encoding", "br"),
+        lambda: fake.header("X-Repo-Commit", "f" * 40),
+    ]
+    where = (REVISION, TREE, SMALL, RESOLVE, WEIGHTS, WEIGHTS, WEIGHTS)
+    return [
+        Fault(pick.choice(where), pick.choice(kinds)(), pick.randint(1, 3), pick.randrange(4))
+        for _ in range(pick.randint(1, 7))
+    ]
+
+
+def survive(puller: Puller, seed: int) -> None:
+    """Pull until it arrives, through faults that end."""
+    puller.hub.faults = random_faults(puller.hub, seed)
+    for _ in range(40):
+        with contextlib.suppress(ModelError):
+            puller.pull()
+            break
+        assert puller.cache.snapshot(NAME) is None
+        check(puller)
+    pulls.check_whole(puller.cache, puller.hub)
+    check(puller)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_few_random_faults(logged_in: Puller, seed: int) -> None:
+    survive(logged_in, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1300))
+def test_random_faults(logged_in: Puller, seed: int) -> None:
+    survive(logged_in, seed)
+
+
+def test_the_caches_name_for_a_model_cannot_leave_it(cache: Cache) -> None:
+    for name in ("../x/y", "a/../b", "/etc/x", "a/b/c", "a--b/c", "", "a/", "a\0/b", "a/b\n"):
+        with pytest.raises(ModelError, match="no name of a model"):
+            Puller(cache, FakeHub()).pull(name)
