@@ -313,14 +313,14 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     with trouble(snapshots):
         driver.engine.send(Upkeep(Heal.NEVER, budget, str(snapshots)))
         driver.load(folders["target"], folders["draft"])
-        first = driver.answer(ask(1, "What is the code of gate 7?"))
+        first = driver.answer(ask(1, "What is the code of gate 7?", mode=Mode.FULL))
         unsaved: list[Event] = []
         if when == "at once":
             unsaved.append(driver.until(NotSaved))
         elif when == "to make room":
             driver.run(ask(2, "What?", name="other"))
             unsaved += driver.of(NotSaved)
-        again = driver.answer(ask(3, "What is the code of gate 7?"))
+        again = driver.answer(ask(3, "What is the code of gate 7?", mode=Mode.FULL))
         assert again.generated_ids == first.generated_ids
         driver.events.clear()
         driver.close()
