@@ -149,6 +149,12 @@ class Conversation:
         last = self.last
         return last if last is not None and last.state is TurnState.RUNNING else None
 
+    @property
+    def last_over(self) -> Turn | None:
+        """The last turn that does not run any more."""
+        over = (turn for turn in reversed(self.turns) if turn.state is not TurnState.RUNNING)
+        return next(over, None)
+
     def before(self, turn: Turn) -> list[Turn]:
         """The turns that the engine sees when it is asked `turn`."""
         return [t for t in self.turns if t.counts and t is not turn and t is not turn.replaces]
@@ -158,6 +164,10 @@ class Conversation:
         system = [None] if self.system else []
         earlier = [part for before in self.before(turn) for part in (before, None)]
         return [*system, *earlier, turn]
+
+    def documents(self, turn: Turn) -> list[tuple[Document, ...]]:
+        """Of each message that the engine sees when it is asked `turn`."""
+        return [holder.question.documents if holder else () for holder in self.asked(turn)]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Have the engine read these characters of what it sees in `turn` always. Returns the

@@ -95,7 +95,8 @@ def _snapped(
     for index in np.flatnonzero(starts[1:] == ends[:-1]) + 1:
         near = np.searchsorted(borders, starts[index])
         closest = min(borders[max(near - 1, 0) : near + 1], key=lambda b: abs(b - starts[index]))
-        if abs(closest - starts[index]) < chunk // 2:
+        near_enough = abs(closest - starts[index]) < chunk // 2
+        if near_enough and moved[index - 1] < closest < ends[index]:
             moved[index] = closest
     moved_ends = np.where(np.append(starts[1:] == ends[:-1], False), np.append(moved[1:], 0), ends)
     return moved, moved_ends

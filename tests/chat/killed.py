@@ -103,11 +103,13 @@ def watch_upkeep(saved: threading.Event) -> None:
     announce(Healing, "step", "healing")
     save = Snapshots.save
 
-    def watched(*arguments: Any) -> Iterator[None]:
+    def watched(*arguments: Any) -> Iterator[tuple[int, int]]:
         say(phase="saving")
-        yield from save(*arguments)
-        say(phase="saved")
-        saved.set()
+        for done, total in save(*arguments):
+            if done == total:
+                say(phase="saved")
+                saved.set()
+            yield done, total
 
     Snapshots.save = watched  # type: ignore[method-assign]
 
@@ -121,7 +123,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
     with Store(folder / "data") as store:
         say(phase="loading")
         watched, load = Watched(STEP), pair()
-        watched.pause = 0.05 if slowly else 0.0
+        watched.pause = 0.15 if slowly else 0.0
         upkeep = Upkeep(Heal.ALWAYS, snapshots=str(folder / "snapshots"))
         with Session(watched, upkeep) as session:
             session.load(load)

@@ -28,7 +28,6 @@ from app.engine.messages import (
     MemoryReport,
     Mode,
     NotSaved,
-    Reading,
     Sampling,
     Saved,
     Selected,
@@ -300,27 +299,21 @@ class ChatScreen(Screen[None]):
             await self._ask(replace(last.question, mode=Mode.FULL), replaces=last)
 
     def action_show_spans(self) -> None:
-        """Of the last turn that is over."""
-        turns = [turn for turn in self.conversation.turns if turn.state is not TurnState.RUNNING]
-        documents = self._read_documents(turns[-1]) if turns else ()
-        if not documents:
+        turn = self.conversation.last_over
+        documents = self._read_documents(turn) if turn else []
+        if turn is None or not documents:
             self.notice.say("Nothing was attached that could be shown. Paste a document and ask.")
             return
-        turn, progress = turns[-1], self.transcript.view(turns[-1]).progress
-        try_keep = None
+        progress, try_keep = self.transcript.view(turn).progress, None
         if turn is self.conversation.last and progress.scored:
             self._trial.begin(turn.number, progress)
             try_keep = self._try_keep
-        pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
-        self._spans = SpansScreen(documents, progress.keep, try_keep, pins)
+        self._spans = SpansScreen(documents, progress.keep, try_keep)
         self.app.push_screen(self._spans, partial(self._spans_closed, turn))
 
     def _read_documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
         progress = self.transcript.view(turn).progress
-        asked = self.conversation.asked(turn)
-        messages = [holder.question.documents if holder else () for holder in asked]
-        selected = selected or (None if progress.reading is Reading.DENSE else progress.selected)
-        return read_documents(messages, progress.planned, selected, progress.importance)
+        return read_documents(self.conversation.documents(turn), progress, selected)
 
     async def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
         self._spans = None

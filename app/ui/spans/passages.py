@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from app.engine.messages import Document, ImportanceMap, Planned, Selected, SpanReason
+from app.engine.messages import (
+    Document,
+    ImportanceMap,
+    Planned,
+    Reading,
+    Selected,
+    SpanReason,
+)
+from app.ui.prefill.progress import ReadingProgress
 
 PARAGRAPH = re.compile(r"\n[ \t]*\n")
 LONGEST_PARAGRAPH = 4000
@@ -114,12 +122,13 @@ class ReadDocument:
 
 def read_documents(
     messages: Sequence[Sequence[Document]],
-    planned: Planned | None,
-    selected: Selected | None,
-    importance: ImportanceMap | None,
+    progress: ReadingProgress,
+    selected: Selected | None = None,
 ) -> list[ReadDocument]:
     """The documents that came with each of the `messages` that the engine saw, as a turn read
-    them; without a selection everything was read."""
+    them, or would have with another selection."""
+    if selected is None and progress.reading is not Reading.DENSE:
+        selected = progress.selected
     return [
         ReadDocument(
             message,
@@ -127,7 +136,7 @@ def read_documents(
             document.name,
             document.text,
             _passages(message, number, len(document.text), selected),
-            _importance(message, number, planned, importance),
+            _importance(message, number, progress.planned, progress.importance),
             document.pinned,
         )
         for message, documents in enumerate(messages)

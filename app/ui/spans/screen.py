@@ -66,14 +66,13 @@ class SpansScreen(Screen[AskAgain | None]):
         documents: Sequence[ReadDocument],
         keep: float,
         try_keep: Callable[[float], None] | None = None,
-        pins: dict[Place, tuple[Range, ...]] | None = None,
     ) -> None:
         """`documents` is not empty."""
         super().__init__()
         self._documents = list(documents)
         self._read_keep = self._keep = keep
         self._try_keep = try_keep
-        self._pins = dict(pins or {})
+        self._pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
         self._at = 0
         self._folded = False
         self._hits: list[Range] = []

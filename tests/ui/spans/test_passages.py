@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from app.engine.messages import (
     SpanReason,
     SpanText,
 )
+from app.ui.prefill.progress import ReadingProgress
 from app.ui.spans.passages import Passage, Read, ReadDocument, read_documents
 from app.ui.spans.rows import Fold, Rows, shown
 
@@ -37,6 +39,10 @@ def selected(*texts: tuple[int, int, int, int], pinned: tuple[int, ...] = ()) ->
     return Selected(1, 0.2, 10, 100, spans, places)
 
 
+def progress(**known: Any) -> ReadingProgress:
+    return ReadingProgress(0.2, **known)
+
+
 def document(*passages: Passage, text: str = TEXT) -> ReadDocument:
     return ReadDocument(0, 0, "a.txt", text, passages)
 
@@ -44,7 +50,7 @@ def document(*passages: Passage, text: str = TEXT) -> ReadDocument:
 def test_passages_cover_every_document() -> None:
     messages = [[Document("a.txt", TEXT), Document("b.txt", "short")], [], [Document("c", "x" * 9)]]
     chosen = selected((0, 0, 12, 24), (0, 0, 24, 30), (2, 0, 0, 4), pinned=(1,))
-    a, b, c = read_documents(messages, None, chosen, None)
+    a, b, c = read_documents(messages, progress(selected=chosen))
     assert [(p.start, p.end, p.read) for p in a.passages] == [
         (0, 12, Read.NOT),
         (12, 24, Read.IMPORTANT),
@@ -59,14 +65,14 @@ def test_passages_cover_every_document() -> None:
 
 
 def test_without_a_selection_everything_was_read() -> None:
-    (only,) = read_documents([[Document("a", TEXT)]], None, None, None)
+    (only,) = read_documents([[Document("a", TEXT)]], progress())
     assert [p.read for p in only.passages] == [Read.IMPORTANT]
     assert only.read_fraction == 1.0
     assert only.importance_at(3) is None
 
 
 def test_an_empty_document_is_left_out() -> None:
-    assert not read_documents([[Document("a", "")]], None, None, None)
+    assert not read_documents([[Document("a", "")]], progress())
 
 
 def test_importance_is_of_the_documents_own_tokens() -> None:
@@ -77,7 +83,10 @@ def test_importance_is_of_the_documents_own_tokens() -> None:
     )
     planned = Planned(1, Reading.SPARSE, "", 0.2, 100, 60, 0, (), segments)
     buckets = ImportanceMap(1, (9, 9, 1, 0, 0, 0.5, 0, 0.25, 9, 9), 4, 4)
-    (only,) = read_documents([[Document("a", "x" * 600)]], planned, selected(), buckets)
+    (only,) = read_documents(
+        [[Document("a", "x" * 600)]],
+        progress(planned=planned, selected=selected(), importance=buckets),
+    )
     assert only.importance == (1, 0, 0, 0.5, 0, 0.25)
     assert only.importance_at(0) == 1
     assert only.importance_at(599) == 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ async def test_a_pin_is_taken_away_again() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
     assert spans.results[0] == AskAgain(0.2, {(0, 0): ((6, 10),)})
-    again = SpansApp(SpansScreen([whole], 0.2, pins={(0, 0): ((6, 10),)}))
+    again = SpansApp(SpansScreen([replace(whole, pinned=((6, 10),))], 0.2))
     async with again.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
         await until_shown(pilot, "No longer pinned.")
