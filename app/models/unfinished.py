@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +11,9 @@ from app.models.errors import ModelError, disk_error
 from app.models.manifest import Manifest, ModelFile, read_manifest
 from app.models.parts import fetched_bytes
 from app.sessions.files import Lock
+
+_PATIENCE = 0.15
+"""Seconds: `is_running` holds the lock for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,10 @@ class Unfinished:
 
 def hold(cache: Cache, repository: str) -> Lock:
     """The lock of one model. ModelError when another process has it; OSError."""
-    for pause in (0.05, 0.1, None):
-        try:
-            return Lock(cache.lock(repository))
-        except BlockingIOError:
-            # `is_running` holds it for an instant.
-            if pause is not None:
-                time.sleep(pause)
+    try:
+        return Lock(cache.lock(repository), _PATIENCE)
+    except BlockingIOError:
+        pass
     raise ModelError(
         f"Another specchat is busy with {repository}",
         f"wait for it, or stop a download with `specchat models pause {repository}`",

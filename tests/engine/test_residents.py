@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -48,6 +47,7 @@ from app.engine.snapshot_folder import snapshot_folder
 from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
+from tests.limits import files_end_early
 from tests.tiny import ORACLE, build
 
 TOLERANCE = 1e-4
@@ -256,16 +256,6 @@ def failing(name: str, code: int) -> Trouble:
             yield
 
     return trouble
-
-
-@contextmanager
-def files_end_early(snapshots: Path) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager

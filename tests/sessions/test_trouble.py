@@ -8,7 +8,6 @@ import gzip
 import os
 import random
 import re
-import resource
 import shutil
 import sqlite3
 import subprocess
@@ -27,6 +26,7 @@ from app.sessions import files, schema
 from app.sessions.database import StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
+from tests.limits import files_end_early
 from tests.sessions.faults import (
     DATABASE,
     DAY,
@@ -175,16 +175,6 @@ def no_more_pages(store: Store) -> Iterator[None]:
     limit(1)
     yield
     limit(10**6)
-
-
-@contextmanager
-def files_end_early(store: Store) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from app.chat.conversation import Pins
 from app.ui import figures
 from app.ui.sanitize import sanitize_line
 from app.ui.spans.minimap import Minimap
@@ -25,16 +26,13 @@ HEIGHTS = "▁▂▃▄▅▆▇█"
 HINTS = ("n p passages", "/ find", "Space pin", "f fold", "←→ keep", "⏎ ask again", "Esc close")
 SHORT_HINTS = ("n p", "/ find", "Space pin", "f fold", "⏎ again", "Esc")
 
-Place = tuple[int, int]
-"""Which document: its message, and its number in that."""
-
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
     """Ask the same question again: at this keep, with these characters always read."""
 
     keep: float
-    pins: dict[Place, tuple[Range, ...]]
+    pins: Pins
 
 
 class SpansScreen(Screen[AskAgain | None]):
@@ -72,7 +70,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._documents = list(documents)
         self._read_keep = self._keep = keep
         self._try_keep = try_keep
-        self._pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
+        self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
         self._at = 0
         self._folded = False
         self._hits: list[Range] = []
@@ -106,7 +104,7 @@ class SpansScreen(Screen[AskAgain | None]):
         return self._documents[self._at]
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> tuple[int, int]:
         return self._document.message, self._document.document
 
     @property
