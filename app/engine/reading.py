@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,20 +109,25 @@ class Reader:
     def sparsely(self, prompt: Prompt) -> None:
         """Read what is pinned or important and was not read yet, but for the last token."""
         self._remembered.expect_gaps()
-        ask, target, ids = self._ask, self._target, prompt.ids
-        start = target.rewind(target.shared(ids[:-1]))
-        borders = snapping.borders(prompt, ask.messages, ask.tuning.snap)
+        ask, target, ids, tuning = self._ask, self._target, prompt.ids, self._ask.tuning
+        shared = target.shared(ids[:-1])
+        if shared == len(ids) - 1:  # asked again: what a later question would recall was read
+            tuning = replace(tuning, recall_share=0.0)
+        start = target.rewind(shared)
+        borders = snapping.borders(prompt, ask.messages, tuning.snap)
         importance = self._importance(prompt)
-        scored = Scored(ask.turn, prompt, importance, ask.tuning, borders, target.read.copy())
+        scored = Scored(ask.turn, prompt, importance, tuning, borders, target.read.copy())
         self._remembered.scored = scored
         with self._progress.timed(Phase.SELECT):
             selection, event = scored.selected(ask.keep)
             self._progress.emit(event)
         wanted = selection.positions[:-1]
         missing = target.missing(wanted)
-        if len(missing) and missing[0] < start and not target.inserts(int(missing[0])):
-            # Recurrent layers cannot take in what stands before what they have seen.
-            target.rewind(int(missing[0]))
+        if len(missing) and missing[0] < start:
+            if target.inserts(int(missing[0])):
+                start = target.rewind(prompt.question_start)  # it must see what is recalled for it
+            else:  # recurrent layers cannot take in what stands before what they have seen
+                target.rewind(int(missing[0]))
             missing = target.missing(wanted)
         self.reused = int(target.read.sum())
         self.recalled = int((missing < start).sum())

@@ -77,7 +77,8 @@ class Chat:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
         tuning = Tuning(chunk=CHUNK, carry=0.0, recall_share=1.0)
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
-        keep = len([c for c in needed or () if not self._has_read(c)]) / chunks
+        again = len(prompt.ids) == len(self.remembered.target)
+        keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = Progress(1, lambda event: None, lambda: False)
@@ -185,6 +186,34 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
     assert chat.reader is not None
     assert chat.reader.recalled == len(set(LATER) - set(FIRST)) * CHUNK or name in HYBRID
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_asked_again_a_question_recalls_no_more_than_keep(
+    name: str, models: dict[str, Any]
+) -> None:
+    first, _, _ = conversation()
+    chat = Chat(models[name])
+    logits = chat.read(first, FIRST)
+    read = chat.remembered.target.read.copy()
+    again = chat.read(first, FIRST)
+    assert chat.reader is not None
+    assert chat.reader.recalled == 0
+    assert np.array_equal(chat.remembered.target.read, read)
+    assert difference(again, logits) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_asked_again_at_a_higher_keep_a_question_sees_what_is_recalled_for_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    first, _, _ = conversation()
+    chat, fresh = Chat(models[name]), Chat(models[name])
+    chat.read(first, FIRST[:2])
+    again = chat.read(first, FIRST)
+    assert chat.reader is not None
+    assert chat.reader.recalled == CHUNK or name in HYBRID
+    assert difference(again, fresh.read(first, FIRST)) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ORACLE)
