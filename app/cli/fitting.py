@@ -9,16 +9,20 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
+from app.cli.stored import opened_store
 from app.errors import UserError
 from app.models import catalogue, pairing, speed
 from app.models.cache import Cache
 from app.models.described import Described, describe, everything
+from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import KEEP, LEAST, Fit, Machine, machine_of, memory_of, tokens_text
 from app.models.fit import fit as reckon
 from app.models.pairing import Candidate
 from app.models.remote import Remote
 from app.paths import config_path, data_path
+from app.sessions.database import StoreError
+from app.sessions.opening import Places
 from app.sessions.records import Run
 
 
@@ -87,8 +91,9 @@ def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
     """The sum for one model and its draft, line by line."""
     machine, entries = _machine(options.memory), _entries()
     target = describe(options.name, cache, entries, _look)
-    if options.draft:
-        draft: Described | None = describe(options.draft, cache, entries, _look)
+    named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
+    if named:
+        draft: Described | None = describe(named, cache, entries, _look, draft=True)
     else:
         draft = _taken(target, cache, entries, machine)
     tokens = _length(options.length) if options.length else None
@@ -218,15 +223,10 @@ def _clock(runs: Sequence[Run], target: str, draft: str) -> float | None:
 
 def _runs() -> Sequence[Run]:
     """The figures of the answers that are kept here; none when there are no conversations."""
-    from app.sessions.database import StoreError
-    from app.sessions.opening import Places
-    from app.sessions.store import Store
-
     if not Places(data_path()).database.exists():
         return ()
-
     try:
-        with Store(data_path()) as store:
+        with opened_store() as store:
             return store.runs()
     except StoreError:
         return ()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.models.cache import Cache, check_repository
+from app.models.cache import Cache, check_repository, is_repository
 from app.models.catalogue import Entry, find
 from app.models.check import read_json
 from app.models.embedded import EMBEDDED
@@ -40,14 +40,18 @@ class Described:
 
 
 def describe(
-    name: str, cache: Cache, entries: tuple[Entry, ...], look: Look | None = None
+    name: str,
+    cache: Cache,
+    entries: tuple[Entry, ...],
+    look: Look | None = None,
+    draft: bool = False,
 ) -> Described:
     """What is here comes first, then the catalogue, then the hub, which is only asked with `look`.
-    ModelError."""
+    `draft` picks the embedded pair's draft instead of its target. ModelError."""
     entry = find(entries, name)
     if entry is not None:
         name = entry.name
-    folder = _folder(name, cache)
+    folder = _folder(name, cache, draft)
     if folder is not None:
         sized = Sized(name, shape_of(read_json(folder / "config.json")), loaded_bytes(folder))
         return Described(sized, folder, entry)
@@ -64,11 +68,14 @@ def describe(
     return Described(sized, None, entry)
 
 
-def _folder(name: str, cache: Cache) -> Path | None:
-    """Where a model lies on this machine, if it does."""
-    if name == EMBEDDED or Path(name).expanduser().is_dir():
-        return locate(name)
-    return cache.snapshot(name)
+def _folder(name: str, cache: Cache, draft: bool) -> Path | None:
+    """Where a model lies on this machine, if it does. A folder comes before a repository."""
+    try:
+        if name == EMBEDDED or Path(name).expanduser().is_dir():
+            return locate(name, draft=draft)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return cache.snapshot(name) if is_repository(name) else None
 
 
 def everything(cache: Cache, entries: tuple[Entry, ...]) -> list[Described]:

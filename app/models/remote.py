@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 
 from app.models.cache import check_repository
-from app.models.errors import ModelError
+from app.models.errors import DownloadError, ModelError
 from app.models.hub import Hub
 from app.models.listing import wanted_files
 from app.models.manifest import ModelFile
@@ -34,11 +34,18 @@ def look(repository: str, settings: Settings) -> Remote:
     """Ask the hub. Blocks; ModelError when there is no such model, when it would be refused, or
     when the hub cannot be reached."""
     check_repository(repository)
-    return asyncio.run(_look(repository, settings))
+    try:
+        return asyncio.run(_look(repository, settings))
+    except DownloadError:
+        raise ModelError(
+            f"The hub could not be asked about {repository}",
+            "check the connection, or take a model from `specchat models search`",
+        ) from None
 
 
 async def _look(repository: str, settings: Settings) -> Remote:
-    patience = settings.patience
+    # Somebody waits for the answer: better none soon than one in minutes.
+    patience = replace(settings.patience, tries=min(settings.patience.tries, 2))
     timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
     async with httpx2.AsyncClient(timeout=timeout, verify=settings.tls or True) as client:
         hub = Hub(client, settings.endpoint, settings.token, patience)
