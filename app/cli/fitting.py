@@ -124,10 +124,12 @@ def listing(cache: Cache, options: argparse.Namespace) -> list[str]:
     """Every model here and in the catalogue with what fits, and the pair that it would be."""
     machine, entries = _machine(options.memory), _entries()
     models = everything(cache, entries)
-    runs = _runs()
+    runs, tokenizers = _runs(), pairing.Tokenizers()
     rows = []
     for target in models:
-        found = pairing.candidates(target, models, machine, lambda t, d: _clock(runs, t, d))
+        found = pairing.candidates(
+            target, models, machine, lambda t, d: _clock(runs, t, d), tokenizers
+        )
         taken = pairing.choice(found)
         alone = reckon(target.sized, None, machine)
         rows.append((target, taken, taken.fit if taken else alone))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.models import speed
 from app.models.described import Described
 from app.models.errors import ModelError
 from app.models.fit import KEEP, Fit, Machine, fit
-from app.models.tokenizers import same_tokenizer
+from app.models.tokenizers import fingerprint
 
 NOT_SCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
 """Architectures whose attention cannot be watched while they run."""
@@ -39,17 +40,41 @@ class Candidate:
         return self.fit.longest > 0 and self.speedup() >= WORTH
 
 
+class Tokenizers:
+    """Compares tokenizers by content; each is read once, since that takes about a second."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, str | None] = {}
+
+    def same(self, a: Path, b: Path) -> bool:
+        """Whether both can be read and are the same."""
+        return self._of(a) is not None and self._of(a) == self._of(b)
+
+    def _of(self, folder: Path) -> str | None:
+        if folder not in self._known:
+            try:
+                self._known[folder] = fingerprint(folder)
+            except (ModelError, OSError):
+                self._known[folder] = None
+        return self._known[folder]
+
+
 def candidates(
     target: Described,
     models: Iterable[Described],
     machine: Machine,
     measured: Measured = lambda target, draft: None,
+    tokenizers: Tokenizers | None = None,
 ) -> list[Candidate]:
-    """Every model of `models` that can draft for `target`, the smallest capable one first."""
+    """Every model of `models` that can draft for `target`, the smallest capable one first. Who asks
+    for many targets passes the same `tokenizers`."""
+    tokenizers = tokenizers or Tokenizers()
     found = [
         _candidate(target, draft, machine, measured)
         for draft in models
-        if draft.name != target.name and _is_smaller(draft, target) and can_pair(target, draft)
+        if draft.name != target.name
+        and _is_smaller(draft, target)
+        and can_pair(target, draft, tokenizers)
     ]
     # What does not fit or does not pay comes last, however small it is.
     return sorted(found, key=lambda c: (not c.worth, c.draft.sized.shape.active, not c.draft.here))
@@ -60,7 +85,7 @@ def choice(found: Iterable[Candidate]) -> Candidate | None:
     return next((candidate for candidate in found if candidate.worth), None)
 
 
-def can_pair(target: Described, draft: Described) -> bool:
+def can_pair(target: Described, draft: Described, tokenizers: Tokenizers) -> bool:
     """Is this one made to score for that one? Tokenizers are compared by their content when both
     are here; before, by what the catalogue says."""
     architecture = draft.sized.shape.architecture
@@ -68,10 +93,7 @@ def can_pair(target: Described, draft: Described) -> bool:
     if architecture in NOT_SCORABLE or not attends:
         return False
     if target.folder is not None and draft.folder is not None:
-        try:
-            return same_tokenizer(target.folder, draft.folder) is None
-        except (ModelError, OSError):
-            return False
+        return tokenizers.same(target.folder, draft.folder)
     words = [each.entry.tokenizer if each.entry else "" for each in (target, draft)]
     chosen = draft.entry is not None and (draft.entry.draft or draft.entry.own)
     return bool(words[0]) and words[0] == words[1] and (chosen or draft.here)
