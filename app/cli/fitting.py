@@ -81,6 +81,8 @@ def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
         f"How much sooner the first word comes at keep {keep:.0%}: 1 / (r + keep +"
         f" {speed.OVERHEAD:.2f}), where r is what the draft costs of the target for each token."
     )
+    if not all(model.here for model in (target, *(each.draft for each in found))):
+        yield "Tokenizers are compared once both models are here; until then families count."
     if target.entry is not None and target.entry.known:
         yield f"Measured elsewhere {target.entry.known}."
     if taken is None:

@@ -14,8 +14,8 @@ from app.errors import UserError
 from app.models.shape import Layer, Shape
 
 STEP, DRAFT_STEP = 512, 2048
-"""Tokens fed at once. The engine's steps aim at half a second, so that a target gets 512 on a
-machine that reads 1,000 to 3,000 tokens a second with it; for a draft the largest step is taken."""
+"""Tokens fed at once. The engine's steps aim at half a second: a target gets more than 512 only
+where more than 3,000 tokens a second are read. For a draft the largest step is taken."""
 FUSED = frozenset({64, 80, 128})
 """Widths of heads for which MLX's attention on Metal never writes its scores down
 (`mlx/backend/metal/scaled_dot_product_attention.cpp`, `use_fallback`)."""
@@ -29,8 +29,8 @@ MOST = 1 << 20
 LEAST = 4096
 """Tokens below which a pair does not count as fitting: no long document."""
 ROOM = 0.9
-"""Of the device's ceiling, what a plan may take. From there on the engine parks the draft, and up
-to a sixteenth lies idle in MLX's buffer cache."""
+"""Of the device's ceiling, what a plan may take. Up to a sixteenth may lie idle in MLX's buffer
+cache, and what is foretold may be off by some percent."""
 KEEP = 0.2
 """Of a document, what a sparse reading is reckoned with."""
 
@@ -58,8 +58,8 @@ class Machine:
 
 def machine_of(total: int) -> Machine:
     """A Mac with so many bytes. The share that Metal recommends was seen to be two thirds with 16
-    and 32 GiB and three quarters with 64 (llama.cpp issues 1870 and, in ollama, 434); between them
-    the lower one is taken."""
+    and 32 GiB and three quarters with 64 (issues 687 of llama-cpp-python, 434 of ollama and 1870 of
+    llama.cpp); between them the lower one is taken."""
     return Machine(total, total * 3 // 4 if total >= 64 << 30 else total * 2 // 3)
 
 
