@@ -122,9 +122,10 @@ def _layer_step(shape: Shape, layer: Layer, tokens: int, step: int, fused: froze
 
 
 def scoring_bytes(shape: Shape, tokens: int) -> int:
-    """What the draft's scoring needs: importances of some rows, in float32, pooled by doubling."""
+    """What the draft's scoring needs: scores of some rows of a layer that spans the prompt, in
+    float32, seven to eight times over while they become probabilities and are pooled (measured)."""
     heads = max((layer.heads for layer in shape.layers if layer.window is None), default=0)
-    return 4 * tokens * (4 * OBSERVED * heads + 8 * OBSERVED)
+    return 8 * 4 * OBSERVED * heads * tokens
 
 
 # --------------------------------------------------------------------------------------- the sum
@@ -213,13 +214,13 @@ def lines(target: Sized, draft: Sized | None, tokens: int) -> tuple[Line, ...]:
                 _cache_why(draft.shape, tokens, DRAFT_STEP),
             ),
         ]
-        scoring = max(
-            step_bytes(draft.shape, tokens, DRAFT_STEP), scoring_bytes(draft.shape, tokens)
-        )
         # The draft reads before the target has a cache.
-        if scoring - kept > step:
-            why = f"of the draft, before the target reads: {_step_why(draft.shape, DRAFT_STEP)}"
-            moment = Line("one step", scoring - kept, why)
+        reading = step_bytes(draft.shape, tokens, DRAFT_STEP)
+        scoring = scoring_bytes(draft.shape, tokens)
+        if max(reading, scoring) - kept > step:
+            why = "it scores the prompt" if scoring > reading else _step_why(draft.shape, DRAFT_STEP)
+            why = f"of the draft, before the target reads: {why}"
+            moment = Line("one step", max(reading, scoring) - kept, why)
     return (*found, moment)
 
 

@@ -12,10 +12,21 @@ import pytest
 from mlx.utils import tree_flatten
 
 from app.engine import prefill, seams
+from app.engine.scoring import MOST_OBSERVED, Observations
+from app.engine.tuning import DEFAULT_TUNING
 from app.errors import UserError
 from app.models import fit as reckoned
-from app.models.fit import Machine, Sized, cache_bytes, fit, machine_of, memory_of, step_bytes
-from app.models.shape import Shape, shape_of
+from app.models.fit import (
+    Machine,
+    Sized,
+    cache_bytes,
+    fit,
+    machine_of,
+    memory_of,
+    scoring_bytes,
+    step_bytes,
+)
+from app.models.shape import Layer, Shape, shape_of
 from tests import tiny
 from tests.models.test_shape import TABLE
 
@@ -73,6 +84,22 @@ def test_the_peak_of_reading_is_foretold_within_a_tenth(
         shape, TOKENS, STEP, frozenset({32, 16})
     )
     assert scores > 0.1 * (weights + peak)
+
+
+@pytest.mark.parametrize(("heads", "tokens"), [(16, 2048), (8, 4096)])
+def test_what_scoring_needs(heads: int, tokens: int) -> None:
+    q = mx.random.normal((1, heads, 130, 32))
+    k = mx.random.normal((1, 2, tokens, 32))
+    mx.eval(q, k)
+    observations = Observations(tokens, DEFAULT_TUNING)
+    observations._rows = MOST_OBSERVED
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    observations._layer(q, k, 0.1, "causal", None)
+    layer = Layer(kept=2 * 2 * 32, heads=heads, width=32)
+    expected = scoring_bytes(Shape("", (layer,), 1, 1, True, 0), tokens)
+    assert mx.get_peak_memory() - before == pytest.approx(expected, rel=0.15)
 
 
 MAC = {8: 21.7, 32: 23.8, 64: 26.7, 100: 29.8, 130: 32.5, 160: 35.2, 176: 36.5, 192: 38.0}
