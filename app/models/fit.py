@@ -218,8 +218,8 @@ def lines(target: Sized, draft: Sized | None, tokens: int) -> tuple[Line, ...]:
         reading = step_bytes(draft.shape, tokens, DRAFT_STEP)
         scoring = scoring_bytes(draft.shape, tokens)
         if max(reading, scoring) - kept > step:
-            why = "it scores the prompt" if scoring > reading else _step_why(draft.shape, DRAFT_STEP)
-            why = f"of the draft, before the target reads: {why}"
+            how = "scoring" if scoring > reading else _step_why(draft.shape, DRAFT_STEP)
+            why = f"of the draft, before the target reads: {how}"
             moment = Line("one step", max(reading, scoring) - kept, why)
     return (*found, moment)
 
