@@ -38,6 +38,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     assert "app/assets/demo/gpl-3.0.txt" in names
     for model in ("target", "draft"):
         assert f"app/assets/pair/{model}/model.safetensors" in names
+    assert "app/models/catalog.toml" in names
     assert any(name.endswith(".tcss") for name in names)
     roots = {name.split("/")[0] for name in names}
     assert roots == {"app", next(root for root in roots if root.endswith(".dist-info"))}

@@ -153,7 +153,7 @@ def _add_models(command: argparse.ArgumentParser) -> None:
         "Downloads models into the cache that huggingface_hub and mlx-lm use, and looks after them."
         " NAME is organisation/name. Without an action the models are listed."
     )
-    command.set_defaults(action="list", trash=False, json=False)
+    command.set_defaults(action="list", trash=False, json=False, memory=None)
     actions = command.add_subparsers(metavar="ACTION", title="actions")
 
     def action(name: str, help: str, *, name_too: bool = True) -> argparse.ArgumentParser:
@@ -167,6 +167,20 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     listing.add_argument("--trash", action="store_true", help="those in the trash")
     listing.add_argument("--json", action="store_true", help="print it as JSON")
     action("show", "one of them, with its files")
+    finding = action("search", "find models that specchat knows by name", name_too=False)
+    finding.add_argument("words", nargs="*", metavar="WORD", help="all of them; none lists all")
+    pairing = action("pair", "the drafts for a target, with what each is worth")
+    pairing.add_argument("--keep", type=float, default=0.2, help="0 to 1 (default %(default)s)")
+    fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
+    fitting.add_argument("--draft", metavar="D", help="with this draft instead of the best one")
+    fitting.add_argument("--length", metavar="N", help="at so many tokens, say 64k")
+    for parser in (listing, finding, pairing, fitting):
+        parser.add_argument(
+            "--memory",
+            metavar="SIZE",
+            help="of a Mac, say 32GB, instead of this machine's"
+            + ("; also those to download" if parser is listing else ""),
+        )
     action("pull", "download one, or what has changed of it")
     action("pause", "stop a download that runs elsewhere; what it fetched is kept")
     action("resume", "go on with a download")

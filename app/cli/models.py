@@ -11,6 +11,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any
 
+from app.cli import fitting
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.errors import UserError
@@ -32,6 +33,8 @@ def models(options: argparse.Namespace) -> int:
 def _list(cache: Cache, options: argparse.Namespace) -> int:
     if options.trash:
         return _list_trash(cache, options)
+    if options.memory:
+        return _say(*fitting.listing(cache, options))
     installed, begun = cache.installed(), unfinished(cache)
     if options.json:
         content = {
@@ -94,6 +97,8 @@ def _show(cache: Cache, options: argparse.Namespace) -> int:
             if checked
             else f"Downloaded by another program; `specchat models verify {name}` checks it.",
         )
+        if found.fault is None:
+            _say(*fitting.in_short(cache, name))
         for path in links(found.folder):
             length = path.stat().st_size if path.exists() else 0
             _say(_line(size(length), str(path.relative_to(found.folder))))
@@ -175,6 +180,9 @@ def _verify(cache: Cache, options: argparse.Namespace) -> int:
 ACTIONS: dict[str, Callable[[Cache, argparse.Namespace], int]] = {
     "list": _list,
     "show": _show,
+    "search": lambda cache, options: _say(*fitting.search(cache, options)),
+    "pair": lambda cache, options: _say(*fitting.pair(cache, options)),
+    "fit": lambda cache, options: _say(*fitting.fit(cache, options)),
     "pull": _pull,
     "pause": _pause,
     "resume": _resume,

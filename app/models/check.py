@@ -115,18 +115,7 @@ def shards(folder: Path) -> set[str]:
 
 
 def _check_weights(path: Path) -> None:
-    """A safetensors file is 8 bytes (the header's length), the header, and the tensors' data."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = file.read(length) if length <= min(_MAX_HEADER, size - 8) else None
-    except OSError as error:
-        raise ModelError(
-            f"'{path}' cannot be read ({error.strerror})", "check its permissions"
-        ) from None
-    if header is None:
-        raise ModelError(f"'{path}' is truncated or no safetensors file", _AGAIN)
+    size, length, header = read_header(path)
     expected = 8 + length + _data_bytes(path, header)
     if size < expected:
         raise ModelError(
@@ -138,6 +127,23 @@ def _check_weights(path: Path) -> None:
             f"'{path}' is damaged, it has {size:,} bytes where its header says {expected:,}",
             _AGAIN,
         )
+
+
+def read_header(path: Path) -> tuple[int, int, bytes]:
+    """A safetensors file is 8 bytes (the header's length), the header, and the tensors' data. The
+    file's size, the length and the header. ModelError when they cannot be read."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length) if length <= min(_MAX_HEADER, size - 8) else None
+    except OSError as error:
+        raise ModelError(
+            f"'{path}' cannot be read ({error.strerror})", "check its permissions"
+        ) from None
+    if header is None:
+        raise ModelError(f"'{path}' is truncated or no safetensors file", _AGAIN)
+    return size, length, header
 
 
 def _data_bytes(path: Path, header: bytes) -> int:

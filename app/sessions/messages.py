@@ -161,6 +161,17 @@ def attached(connection: sqlite3.Connection) -> set[str]:
     return {sha256 for (sha256,) in connection.execute("SELECT DISTINCT sha256 FROM attachments")}
 
 
+def runs(connection: sqlite3.Connection, limit: int) -> tuple[Run, ...]:
+    """The figures of the last `limit` answers, newest first; damaged ones are left out."""
+    found = []
+    for row in connection.execute(
+        f"SELECT {', '.join(RUN_FIELDS)} FROM runs ORDER BY message DESC LIMIT ?", (limit,)
+    ):
+        with contextlib.suppress(ValueError, TypeError):
+            found.append(unpack_run(dict(zip(RUN_FIELDS, row, strict=True))))
+    return tuple(found)
+
+
 def _select(connection: sqlite3.Connection, where: str, value: int) -> sqlite3.Cursor:
     return connection.execute(
         f"SELECT {_COLUMNS} FROM messages m LEFT JOIN runs r ON r.message = m.id"

@@ -28,6 +28,7 @@ from app.sessions.records import (
     Message,
     ReadMap,
     Role,
+    Run,
     State,
     Tree,
 )
@@ -170,6 +171,10 @@ class Store:
 
     def message(self, id: int) -> Message:
         return self._read(lambda c: messages.message(c, id))
+
+    def runs(self, limit: int = 1000) -> tuple[Run, ...]:
+        """The figures of the last `limit` answers, newest first, of every conversation."""
+        return self._read(lambda c: messages.runs(c, limit))
 
     def versions(self, id: int) -> tuple[int, ...]:
         """The ids of the messages that stand at the same place of the tree, itself among them."""

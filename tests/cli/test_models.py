@@ -5,46 +5,17 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
-from app.cli.main import run
 from app.cli.models import Display, progress_line, size
 from app.models.cache import Cache
 from app.models.meter import Meter, Progress
+from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
-from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME
-
-Shell = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    hub = FakeHub()
-    hub.add(NAME, pulls.tiny_model())
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-    yield hub
-    hub.close()
-
-
-@pytest.fixture
-def shell(hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """Runs `specchat models` with these arguments; returns status, output and errors."""
-
-    def act(*arguments: str) -> tuple[int, str, str]:
-        status = run(["models", *arguments])
-        return status, *capsys.readouterr()
-
-    return act
 
 
 def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> None:

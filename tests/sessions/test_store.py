@@ -50,6 +50,22 @@ def test_everything_about_an_answer_comes_back(tmp_path: Path) -> None:
     assert read_map.importance == bytes([0, 128, 255])
 
 
+def test_the_figures_of_all_answers_newest_first(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        assert store.runs() == ()
+        for seed in (1, 2, 3):
+            question = store.add_message(store.create().id, Role.USER, "?")
+            store.begin_reply(question.id).finish(run(seed=seed))
+        assert [each.seed for each in store.runs()] == [3, 2, 1]
+        assert [each.seed for each in store.runs(limit=2)] == [3, 2]
+    database = sqlite3.connect(tmp_path / "conversations.db")
+    database.execute("UPDATE runs SET phases = 'damaged' WHERE seed = '2'")
+    database.commit()
+    database.close()
+    with Store(tmp_path) as store:
+        assert [each.seed for each in store.runs()] == [3, 1]
+
+
 def test_a_message_without_a_read_map_has_none(store: Store) -> None:
     conversation = store.create()
     assert store.read_map(store.add_message(conversation.id, Role.USER, "x").id) is None

@@ -1,0 +1,277 @@
+"""Which models fit, and which go together, for a shell: the lines of `specchat models` about that.
+
+What comes from catalogues, folders and the hub is made harmless where it is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from app.cli.stored import opened_store
+from app.errors import UserError
+from app.models import catalogue, pairing, speed
+from app.models.cache import Cache
+from app.models.described import Described, describe, everything
+from app.models.embedded import EMBEDDED
+from app.models.errors import ModelError
+from app.models.fit import KEEP, LEAST, Fit, Machine, machine_of, memory_of, tokens_text
+from app.models.fit import fit as reckon
+from app.models.pairing import Candidate
+from app.models.remote import Remote
+from app.paths import config_path, data_path
+from app.sessions.database import StoreError
+from app.sessions.opening import Places
+from app.sessions.records import Run
+
+
+def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+    """The catalogue's models with all these words."""
+    entries, machine = _entries(), _machine(options.memory)
+    words = " ".join(options.words)
+    found = catalogue.search(entries, words)
+    if not found:
+        raise UserError(
+            f"No model in the catalogue mentions {words!r}",
+            "`specchat models search` lists all, and any other may be named as organisation/name",
+        )
+    for entry in found:
+        try:
+            model = describe(entry.name, cache, entries)
+        except ModelError as error:
+            yield _row("", entry.name, str(error))
+            continue
+        yield _row(
+            _size(model.sized.weights),
+            model.name,
+            *_facts(model),
+            reckon(model.sized, None, machine).verdict,
+        )
+        if entry.known:
+            yield _row("", f"read sparsely {entry.known}")
+
+
+def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+    """The drafts for a target, the one that would be taken first."""
+    keep, machine, entries = _keep(options.keep), _machine(options.memory), _entries()
+    target = describe(options.name, cache, entries, _look)
+    found = _candidates(target, cache, entries, machine)
+    if not found:
+        raise UserError(
+            f"No draft is known for {target.name}: none here and none in the catalogue is smaller"
+            " and has its tokenizer",
+            "name one with --draft all the same, or let it read everything",
+        )
+    taken = pairing.choice(found)
+    yield f"{target.name} · {', '.join(_facts(target))}"
+    for candidate in found:
+        yield _row(
+            f"{candidate.speedup(keep):.1f} times",
+            candidate.draft.name,
+            f"r {candidate.ratio:.2f}" + (" by the clock" if candidate.by_clock else ""),
+            _size(candidate.draft.sized.weights),
+            "here" if candidate.draft.here else "to download",
+            f"together {candidate.fit.verdict}",
+            *(["the one to take"] if candidate is taken else []),
+        )
+        for note in candidate.notes:
+            yield _row("", note)
+    yield (
+        f"How much sooner the first word comes at keep {keep:.0%}: 1 / (r + keep +"
+        f" {speed.OVERHEAD:.2f}), where r is what the draft costs of the target for each token."
+    )
+    if not all(model.here for model in (target, *(each.draft for each in found))):
+        yield "Tokenizers are compared once both models are here; until then families count."
+    if target.entry is not None and target.entry.known:
+        yield f"Measured elsewhere {target.entry.known}."
+    if taken is None:
+        yield "None of them makes reading enough faster: it would read everything."
+
+
+def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+    """The sum for one model and its draft, line by line."""
+    machine, entries = _machine(options.memory), _entries()
+    target = describe(options.name, cache, entries, _look)
+    named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
+    if named:
+        draft: Described | None = describe(named, cache, entries, _look, draft=True)
+    else:
+        draft = _taken(target, cache, entries, machine)
+    tokens = _length(options.length) if options.length else None
+    found = reckon(target.sized, draft.sized if draft else None, machine, tokens)
+    yield f"{target.name} · {', '.join(_facts(target))}"
+    yield f"with {draft.name} as its draft" if draft else "without a draft, so that it reads all"
+    yield from _sum(found)
+
+
+def in_short(cache: Cache, name: str) -> list[str]:
+    """One model's verdict on this machine, for `show`; nothing when it cannot be told."""
+    try:
+        entries = _entries()
+        target, machine = describe(name, cache, entries), _machine(None)
+        draft = _taken(target, cache, entries, machine)
+    except ModelError as error:
+        return [str(error)]
+    found = reckon(target.sized, draft.sized if draft else None, machine)
+    with_draft = f" with {draft.name}" if draft else ""
+    return [
+        ", ".join(_facts(target)),
+        f"{found.verdict[0].upper()}{found.verdict[1:]}{with_draft}:"
+        f" `specchat models fit {name}` shows the sum.",
+    ]
+
+
+def listing(cache: Cache, options: argparse.Namespace) -> list[str]:
+    """Every model here and in the catalogue with what fits, and the pair that it would be."""
+    machine, entries = _machine(options.memory), _entries()
+    models = everything(cache, entries)
+    runs, tokenizers = _runs(), pairing.Tokenizers()
+    rows = []
+    for target in models:
+        found = pairing.candidates(
+            target, models, machine, lambda t, d: _clock(runs, t, d), tokenizers
+        )
+        taken = pairing.choice(found)
+        alone = reckon(target.sized, None, machine)
+        rows.append((target, taken, taken.fit if taken else alone))
+    rows.sort(key=lambda row: (not row[0].here, row[2].longest == 0))
+    if options.json:
+        return [json.dumps([_as_json(*row) for row in rows], indent=2)]
+    lines = [_heading(machine)]
+    for target, taken, together in rows:
+        yielded = [target.name, "here" if target.here else "to download", together.verdict]
+        if taken is not None:
+            yielded += [f"with {taken.draft.name}", f"{taken.speedup():.1f} times sooner"]
+        lines.append(_row(_size(target.sized.weights), *yielded))
+    return [*lines, f"Sooner: the first word, at keep {KEEP:.0%}, by what is known of both models."]
+
+
+def _as_json(target: Described, taken: Candidate | None, together: Fit) -> dict[str, object]:
+    return {
+        "name": target.name,
+        "here": target.here,
+        "weights": target.sized.weights,
+        "fits": together.longest,
+        "fits_sparse": together.sparse,
+        "draft": taken.draft.name if taken else None,
+        "speedup": round(taken.speedup(), 2) if taken else None,
+    }
+
+
+# ------------------------------------------------------------------------------------------ inside
+
+
+def _sum(found: Fit) -> Iterator[str]:
+    for line in found.lines:
+        yield _row(_size(line.bytes), line.what, line.why)
+    yield _row(_size(found.total), "together", f"at {found.tokens:,} tokens")
+    yield _row(_size(found.machine.room), "there is", _heading(found.machine))
+    if not found.longest:
+        yield f"Too big: not even {LEAST:,} tokens fit."
+    else:
+        yield f"{found.verdict.capitalize()[:4]} {tokens_text(found.longest)} tokens, read in full."
+    if found.sparse > found.longest:
+        yield (
+            f"As long as at most {KEEP:.0%} are read, {tokens_text(found.sparse)} tokens fit; one"
+            " that is read in full then does not."
+        )
+
+
+def _heading(machine: Machine) -> str:
+    kept = machine.total - machine.ceiling
+    return (
+        f"a machine with {machine.total >> 30} GB: {_size(machine.room)} for models, since the"
+        f" system and other programs keep {_size(kept)} and a tenth of the rest stays free"
+    )
+
+
+def _facts(model: Described) -> list[str]:
+    shape = model.sized.shape
+    billions = f"{shape.parameters / 1e9:,.1f} billion parameters"
+    active = shape.active + shape.vocabulary * shape.hidden
+    if active < 0.7 * shape.parameters:
+        billions += f", {active / 1e9:,.1f} active"
+    facts = [shape.architecture, billions]
+    if model.entry is not None and model.entry.quantised:
+        facts.append(model.entry.quantised)
+    if shape.context:
+        facts.append(f"{tokens_text(shape.context)} context")
+    if model.entry is not None and model.entry.licence:
+        facts.append(model.entry.licence)
+    return facts
+
+
+def _entries() -> tuple[catalogue.Entry, ...]:
+    return catalogue.catalogue(config_path())
+
+
+def _candidates(
+    target: Described, cache: Cache, entries: tuple[catalogue.Entry, ...], machine: Machine
+) -> list[Candidate]:
+    runs = _runs()
+    models = everything(cache, entries)
+    return pairing.candidates(target, models, machine, lambda t, d: _clock(runs, t, d))
+
+
+def _taken(
+    target: Described, cache: Cache, entries: tuple[catalogue.Entry, ...], machine: Machine
+) -> Described | None:
+    taken = pairing.choice(_candidates(target, cache, entries, machine))
+    return taken.draft if taken else None
+
+
+def _clock(runs: Sequence[Run], target: str, draft: str) -> float | None:
+    return speed.measured_ratio(runs, target, draft)
+
+
+def _runs() -> Sequence[Run]:
+    """The figures of the answers that are kept here; none when there are no conversations."""
+    if not Places(data_path()).database.exists():
+        return ()
+    try:
+        with opened_store() as store:
+            return store.runs()
+    except StoreError:
+        return ()
+
+
+def _look(repository: str) -> Remote:
+    from app.models.pull import default_settings
+    from app.models.remote import look
+
+    return look(repository, default_settings())
+
+
+def _machine(memory: str | None) -> Machine:
+    """The Mac asked for, or this machine with what its device recommends."""
+    if memory:
+        return machine_of(memory_of(memory))
+    import psutil
+
+    from app.engine.memory import ceiling
+
+    return Machine(psutil.virtual_memory().total, ceiling())
+
+
+def _keep(keep: float) -> float:
+    if not 0 < keep <= 1:
+        raise UserError(f"{keep} is no fraction to keep", "give one above 0 and up to 1")
+    return keep
+
+
+def _length(text: str) -> int:
+    number, unit = text.strip().lower(), 1
+    if number.endswith("k"):
+        number, unit = number[:-1], 1024
+    if not number.isascii() or not number.isdigit() or not 0 < int(number) * unit < 1 << 30:
+        raise UserError(f"{text!r} is no length", "give tokens, such as 40000 or 64k")
+    return int(number) * unit
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def _row(amount: str, *parts: str) -> str:
+    return f"{amount:>12}  " + " · ".join(parts)

@@ -1,0 +1,101 @@
+"""The models that are known by name: those of `catalog.toml`, and those a user added to a file of
+the same form."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from app.models.errors import ModelError
+from app.models.shape import Shape, shape_of
+
+FILE = "catalog.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model. `download` is in bytes. What a user's entry does not say is empty, 0 or None, and
+    is read from the model itself. `own` is whether a user wrote it."""
+
+    name: str
+    family: str = ""
+    tokenizer: str = ""
+    quantised: str = ""
+    download: int = 0
+    licence: str = ""
+    draft: bool = False
+    known: str = ""
+    shape: Shape | None = None
+    own: bool = False
+
+    def mentions(self, word: str) -> bool:
+        architecture = self.shape.architecture if self.shape else ""
+        said = (self.name, self.family, self.quantised, self.licence, architecture)
+        return any(word in text.casefold() for text in said)
+
+
+def catalogue(folder: Path | None = None) -> tuple[Entry, ...]:
+    """Every model known by name, a user's own ones first; these are read from the catalogue's file
+    in `folder`, if it is there. One of theirs takes the place of ours of the same name. ModelError,
+    in one sentence, when their file cannot be used."""
+    ours = _entries((files("app.models") / FILE).read_text("utf-8"), FILE, own=False)
+    own: tuple[Entry, ...] = ()
+    path = folder / FILE if folder is not None else None
+    if path is not None and path.is_file():
+        try:
+            own = _entries(path.read_text("utf-8"), str(path), own=True)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"'{path}' cannot be read ({error})", "put it right") from None
+    taken = {entry.name for entry in own}
+    return (*own, *(entry for entry in ours if entry.name not in taken))
+
+
+def search(entries: tuple[Entry, ...], text: str) -> tuple[Entry, ...]:
+    """Those that mention every word of `text`, in the order given."""
+    words = text.casefold().split()
+    return tuple(entry for entry in entries if all(map(entry.mentions, words)))
+
+
+def find(entries: tuple[Entry, ...], name: str) -> Entry | None:
+    """The one of this name, whatever the case of its letters."""
+    return next((e for e in entries if e.name.casefold() == name.casefold()), None)
+
+
+_TEXTS = ("name", "family", "tokenizer", "quantised", "licence", "known")
+
+
+def _entries(text: str, file: str, own: bool) -> tuple[Entry, ...]:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ModelError(f"'{file}' is not valid TOML ({error})", "put it right") from None
+    models = content.get("model")
+    if not isinstance(models, list):
+        raise ModelError(f"'{file}' lists no models", "begin each with a line [[model]]")
+    return tuple(_entry(model, f"model {i} of '{file}'", own) for i, model in enumerate(models, 1))
+
+
+def _entry(model: Any, where: str, own: bool) -> Entry:
+    if not isinstance(model, dict) or not model.get("name"):
+        raise ModelError(f"{where[0].upper()}{where[1:]} has no name", "add a line name = …")
+    kinds = dict.fromkeys(_TEXTS, str) | {"download": int, "draft": bool, "config": dict}
+    for key, value in model.items():
+        kind = kinds.get(key)
+        if kind is None:
+            raise ModelError(
+                f"{where[0].upper()}{where[1:]} has a line {key!r}, which means nothing",
+                f"leave it out; there may be {', '.join(kinds)}",
+            )
+        if type(value) is not kind:
+            raise ModelError(
+                f"{key!r} in {where} is no {_KINDS[kind]}", "write it as specchat's own are"
+            )
+    rest = {key: value for key, value in model.items() if key != "config"}
+    shape = shape_of(model["config"]) if "config" in model else None
+    return Entry(**rest, shape=shape, own=own)
+
+
+_KINDS = {str: "text in quotes", int: "whole number", bool: "true or false", dict: "table"}

@@ -1,0 +1,254 @@
+"""Will a pair fit into a machine's memory, and up to which length? Told before it is downloaded.
+
+The sum has a line for each part: weights, what both caches keep, and what one step of reading needs
+for a moment. Bytes throughout; a machine's memory is counted in GiB, as it is sold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.errors import UserError
+from app.models.shape import Layer, Shape
+
+STEP, DRAFT_STEP = 512, 2048
+"""Tokens fed at once. The engine's steps aim at half a second: a target gets more than 512 only
+where more than 3,000 tokens a second are read. For a draft the largest step is taken."""
+FUSED = frozenset({64, 80, 128})
+"""Widths of heads for which MLX's attention on Metal never writes its scores down
+(`mlx/backend/metal/scaled_dot_product_attention.cpp`, `use_fallback`)."""
+OBSERVED = 16
+"""Rows that scoring works on at once: an eighth of the most that it observes."""
+_CHUNK = 256
+"""Tokens that a Mamba layer pairs with each other (`mlx_lm/models/ssm.py`)."""
+_GRAIN = 1024
+MOST = 1 << 20
+"""Tokens tried at most, where a model names no context."""
+LEAST = 4096
+"""Tokens below which a pair does not count as fitting: no long document."""
+ROOM = 0.9
+"""Of the device's ceiling, what a plan may take. Up to a sixteenth may lie idle in MLX's buffer
+cache, and what is foretold may be off by some percent."""
+KEEP = 0.2
+"""Of a document, what a sparse reading is reckoned with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A model as far as memory goes. `weights` are the bytes that a loader keeps."""
+
+    name: str
+    shape: Shape
+    weights: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`ceiling` is what its device may hold of the `total`."""
+
+    total: int
+    ceiling: int
+
+    @property
+    def room(self) -> int:
+        return int(self.ceiling * ROOM)
+
+
+def machine_of(total: int) -> Machine:
+    """A Mac with so many bytes. The share that Metal recommends was seen to be two thirds with 16
+    and 32 GiB and three quarters with 64 (issues 687 of llama-cpp-python, 434 of ollama and 1870 of
+    llama.cpp); between them the lower one is taken."""
+    return Machine(total, total * 3 // 4 if total >= 64 << 30 else total * 2 // 3)
+
+
+def memory_of(text: str) -> int:
+    """Bytes from `32GB`, `32 GiB` or `32`; a Mac's GB are GiB. UserError."""
+    found = re.fullmatch(r"\s*(\d{1,5})\s*(?:G|GB|GiB)?\s*", text, re.IGNORECASE | re.ASCII)
+    if found is None or not int(found[1]):
+        raise UserError(f"{text!r} is no size of a memory", "give it as 32GB")
+    return int(found[1]) << 30
+
+
+# ------------------------------------------------------------------------------------- the parts
+
+
+def cache_bytes(shape: Shape, tokens: int, step: int = STEP, windows: bool = True) -> int:
+    """What a model's cache keeps of so many tokens, the last `step` of which came at once. After a
+    sparse reading nothing that fell out of a window is dropped: more may be recalled (`windows`
+    False)."""
+    numbers = states = 0
+    for layer in shape.layers:
+        seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
+        numbers += layer.kept * seen + layer.conv
+        states += layer.state
+    return shape.element * numbers + 4 * states
+
+
+def growth(shape: Shape) -> int:
+    """Bytes that each further token adds to the cache, once every window is full."""
+    return shape.element * sum(layer.kept for layer in shape.layers if layer.window is None)
+
+
+def step_bytes(shape: Shape, tokens: int, step: int = STEP, fused: frozenset[int] = FUSED) -> int:
+    """What one step of reading needs besides weights and caches, at the end of so many tokens.
+
+    The greatest layer counts, since one is worked on after the other: its scores where attention is
+    not fused, the mask, its own cache once more while the buffer grows, and what is alive of the
+    step's tokens. What a Mamba layer before it used is still there.
+    """
+    step = min(step, tokens)
+    pairwise = max((layer.pairwise for layer in shape.layers), default=0)
+    return 3 * 4 * pairwise * min(step, _CHUNK) ** 2 + max(
+        (_layer_step(shape, layer, tokens, step, fused) for layer in shape.layers), default=0
+    )
+
+
+def _layer_step(shape: Shape, layer: Layer, tokens: int, step: int, fused: frozenset[int]) -> int:
+    seen = min(tokens, layer.window + step) if layer.window else tokens
+    scores = mask = 0
+    if layer.expanded:
+        # The rotated part's scores are a mask of numbers, made twice: as they are, and masked.
+        scores = 2 * layer.heads * step * seen
+    elif layer.heads and layer.width not in fused:
+        # A sink is one column more, so the scores are copied to make room for it, and back.
+        scores = layer.heads * step * seen * (3 if shape.sinks else 1)
+        mask = 2 * step * seen
+    if layer.window:
+        mask = 2 * step * seen
+    numbers = scores + (layer.kept + layer.expanded) * seen + step * layer.active
+    return shape.element * numbers + mask
+
+
+def scoring_bytes(shape: Shape, tokens: int) -> int:
+    """What the draft's scoring needs: scores of some rows of a layer that spans the prompt, in
+    float32, seven to eight times over while they become probabilities and are pooled (measured)."""
+    heads = max((layer.heads for layer in shape.layers if layer.window is None), default=0)
+    return 8 * 4 * OBSERVED * heads * tokens
+
+
+# --------------------------------------------------------------------------------------- the sum
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    what: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A pair on a machine, reckoned at `tokens`. `longest` is how many tokens can be read, sparsely
+    or in full, and `sparse` how many as long as nothing is read in full; 0 when it does not fit."""
+
+    machine: Machine
+    tokens: int
+    lines: tuple[Line, ...]
+    longest: int
+    sparse: int
+
+    @property
+    def total(self) -> int:
+        return sum(line.bytes for line in self.lines)
+
+    @property
+    def verdict(self) -> str:
+        return f"fits {tokens_text(self.longest)}" if self.longest else "too big"
+
+
+def tokens_text(tokens: int) -> str:
+    """`40K`: in units of 1,024, as contexts are named."""
+    return f"{tokens >> 20}M" if tokens and tokens % MOST == 0 else f"{tokens >> 10}K"
+
+
+def fit(target: Sized, draft: Sized | None, machine: Machine, tokens: int | None = None) -> Fit:
+    """Reckon a pair. Without `tokens` the sum is that of the longest prompt that fits, or of the
+    shortest one that would count."""
+    most = _context(target, draft)
+    longest = _longest(lambda n: peak(target, draft, n), machine.room, most)
+    sparse = longest
+    if draft is not None:
+        sparse = _longest(lambda n: sparse_peak(target, draft, n), machine.room, most)
+    at = tokens or longest or LEAST
+    return Fit(machine, at, lines(target, draft, at), longest, sparse)
+
+
+def _context(target: Sized, draft: Sized | None) -> int:
+    """No more than the target was made for; a draft may be led past its context, since it is the
+    question that finds the place."""
+    return target.shape.context or MOST
+
+
+def peak(target: Sized, draft: Sized | None, tokens: int) -> int:
+    """The most that is held at once when so many tokens are read sparsely first, and then in full
+    while the draft still remembers them."""
+    return sum(line.bytes for line in lines(target, draft, tokens))
+
+
+def sparse_peak(target: Sized, draft: Sized, tokens: int, keep: float = KEEP) -> int:
+    """The same when only the share `keep` is ever read by the target."""
+    kept = max(int(tokens * keep), 1)
+    scoring = max(step_bytes(draft.shape, tokens, DRAFT_STEP), scoring_bytes(draft.shape, tokens))
+    reading = cache_bytes(target.shape, kept, windows=False) + step_bytes(target.shape, kept)
+    held = target.weights + draft.weights + cache_bytes(draft.shape, tokens, DRAFT_STEP)
+    return held + max(scoring, reading)
+
+
+def lines(target: Sized, draft: Sized | None, tokens: int) -> tuple[Line, ...]:
+    """The sum at so many tokens, part by part."""
+    shape = target.shape
+    kept, step = cache_bytes(shape, tokens), step_bytes(shape, tokens)
+    found = [
+        Line("target, weights", target.weights, target.name),
+        Line("target, cache", kept, _cache_why(shape, tokens)),
+    ]
+    moment = Line("one step", step, _step_why(shape, STEP))
+    if draft is not None:
+        found += [
+            Line("draft, weights", draft.weights, draft.name),
+            Line(
+                "draft, cache",
+                cache_bytes(draft.shape, tokens, DRAFT_STEP),
+                _cache_why(draft.shape, tokens, DRAFT_STEP),
+            ),
+        ]
+        # The draft reads before the target has a cache.
+        reading = step_bytes(draft.shape, tokens, DRAFT_STEP)
+        scoring = scoring_bytes(draft.shape, tokens)
+        if max(reading, scoring) - kept > step:
+            how = "scoring" if scoring > reading else _step_why(draft.shape, DRAFT_STEP)
+            why = f"of the draft, before the target reads: {how}"
+            moment = Line("one step", max(reading, scoring) - kept, why)
+    return (*found, moment)
+
+
+def _cache_why(shape: Shape, tokens: int, step: int = STEP) -> str:
+    each = growth(shape)
+    fixed = cache_bytes(shape, tokens, step) - each * tokens
+    why = f"{each:,} bytes a token, {tokens:,} tokens"
+    return f"{why}, and {fixed / 1e6:,.0f} MB of windows and states" if fixed > 1e6 else why
+
+
+def _step_why(shape: Shape, step: int) -> str:
+    slow = sorted({x.width for x in shape.layers if x.heads and x.width not in FUSED})
+    why = f"{step:,} tokens at once"
+    if any(layer.expanded for layer in shape.layers):
+        return f"{why}; latent attention unfolds all keys"
+    if slow:
+        widths = " and ".join(map(str, slow))
+        return f"{why}; attention is not fused for heads of width {widths}"
+    return f"{why}; attention is fused"
+
+
+def _longest(needed: Callable[[int], int], room: int, most: int) -> int:
+    """The most tokens, in grains of 1,024, whose need is within the room; 0 below LEAST."""
+    low, high = 0, max(most // _GRAIN, 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if needed(middle * _GRAIN) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low * _GRAIN if low * _GRAIN >= min(LEAST, most) else 0

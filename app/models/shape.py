@@ -1,0 +1,405 @@
+"""What a model's config.json says of its layers: what each one keeps for a token, and what it
+multiplies. Numbers of elements; bytes come later.
+
+The caches are those that mlx-lm's models make (`mlx_lm/models/*.py`, `make_cache`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from app.models.errors import ModelError
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer. `kept`: keys and values of one token in the cache, of the last `window` tokens
+    only if that is not None. `heads` queries of `width` are compared with what is kept; 0 heads
+    are no attention. `conv` and `state` (float32) are kept whatever the length. `expanded`: what
+    latent attention unfolds for every token while it reads; `pairwise`: matrices of tokens by
+    tokens of a Mamba layer. `used`: elements of matrices that one token is multiplied with,
+    `stored` those in memory; they differ where there are experts. `active` elements are alive for
+    each token of a step."""
+
+    kept: int = 0
+    window: int | None = None
+    heads: int = 0
+    width: int = 0
+    conv: int = 0
+    state: int = 0
+    expanded: int = 0
+    pairwise: int = 0
+    used: int = 0
+    stored: int = 0
+    active: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A whole model. `context` in tokens, 0 if the configuration names none; `element` bytes of a
+    number in the cache; `sinks`: attention with one more column, which no sum leaves out."""
+
+    architecture: str
+    layers: tuple[Layer, ...]
+    hidden: int
+    vocabulary: int
+    tied: bool
+    context: int
+    element: int = 2
+    sinks: bool = False
+    beside: int = 0
+    """Elements of matrices outside the layers and the vocabulary's."""
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all matrices. Norms and biases are left out: under a thousandth."""
+        vocabulary = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return sum(layer.stored for layer in self.layers) + vocabulary + self.beside
+
+    @property
+    def active(self) -> int:
+        """Elements that one prompt token is multiplied with. Without the vocabulary's: reading a
+        prompt computes no logits but the last token's."""
+        return sum(layer.used for layer in self.layers)
+
+
+def shape_of(config: Config) -> Shape:
+    """Read a config.json. ModelError, in one sentence, when the architecture is one whose memory
+    cannot be told from its configuration, or when numbers are missing."""
+    outer = str(config.get("model_type", ""))
+    text = {**config, **config["text_config"]} if _is_object(config, "text_config") else config
+    kind = str(text.get("model_type") or outer)
+    build = _BUILDERS.get(kind) or _BUILDERS.get(outer)
+    if build is None:
+        raise ModelError(
+            f"The memory that the architecture {outer!r} takes is not known",
+            "load it and see, or take a model from `specchat models search`",
+        )
+    try:
+        return build(kind, text)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError) as error:
+        what = f" ({error.args[0]!r})" if isinstance(error, KeyError) else ""
+        raise ModelError(
+            f"The configuration of this {kind} model lacks numbers{what}",
+            "download the model again, or take another one",
+        ) from None
+
+
+def _is_object(config: Config, key: str) -> bool:
+    return isinstance(config.get(key), dict)
+
+
+def _first(config: Config, *keys: str, default: Any = 0) -> Any:
+    return next((config[key] for key in keys if config.get(key) is not None), default)
+
+
+def _shape(kind: str, c: Config, layers: list[Layer], **more: Any) -> Shape:
+    named = str(_first(c, "dtype", "torch_dtype", default="bfloat16"))
+    return Shape(
+        architecture=kind,
+        layers=tuple(layers),
+        hidden=int(c["hidden_size"]),
+        vocabulary=int(c["vocab_size"]),
+        tied=kind == "gemma2" or bool(c.get("tie_word_embeddings", kind.startswith("gemma"))),
+        context=int(_first(c, "max_position_embeddings", "max_seq_len", "seq_length")),
+        element=4 if named == "float32" else 2,
+        **more,
+    )
+
+
+# ------------------------------------------------------------------------------------ feeding on
+
+
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """The second half of a layer: a plain network, or experts."""
+
+    used: int
+    stored: int
+    active: int
+
+
+def _plain(c: Config, width: int | None = None, matrices: int = 3) -> _Feed:
+    width = int(c["intermediate_size"]) if width is None else width
+    weights = matrices * int(c["hidden_size"]) * width
+    return _Feed(weights, weights, matrices * width)
+
+
+def _experts(c: Config, matrices: int = 3) -> _Feed:
+    """Routed experts, one or more shared ones, the router, and the projections around them where
+    experts work in a smaller space (Nemotron 3 Super)."""
+    hidden = int(c["hidden_size"])
+    space = int(c.get("moe_latent_size") or hidden)
+    count = int(_first(c, "num_experts", "num_local_experts", "n_routed_experts"))
+    chosen = int(_first(c, "num_experts_per_tok", "experts_per_token"))
+    width = int(_first(c, "moe_intermediate_size", "intermediate_size"))
+    expert = matrices * space * width
+    shared = int(c.get("shared_expert_intermediate_size") or 0)
+    gate = hidden if shared else 0
+    if c.get("n_shared_experts"):
+        one = int(c.get("moe_shared_expert_intermediate_size") or width * c["n_shared_experts"])
+        shared = one
+    always = matrices * hidden * shared + gate + hidden * count
+    always += 2 * hidden * space if space != hidden else 0
+    active = chosen * (2 * space + matrices * width) + matrices * shared
+    return _Feed(chosen * expert + always, count * expert + always, active)
+
+
+def _feeds(kind: str, c: Config, layers: int) -> list[_Feed]:
+    """The feed of each layer."""
+    count = int(_first(c, "num_experts", "num_local_experts", "n_routed_experts"))
+    if not count:
+        return [_plain(c)] * layers
+    plain_first = int(c.get("first_k_dense_replace") or 0)
+    stride = int(_first(c, "decoder_sparse_step", "moe_layer_freq", default=1))
+    only = set(c.get("mlp_only_layers") or ())
+    sparse, feeds = _experts(c), []
+    for index in range(layers):
+        if kind.startswith(("deepseek", "kimi", "glm4_moe")):
+            has_experts = index >= plain_first and index % stride == 0
+        else:
+            has_experts = index not in only and (index + 1) % stride == 0
+        feeds.append(sparse if has_experts else _plain(c))
+    return feeds
+
+
+# ------------------------------------------------------------------------------------- attention
+
+
+def _attention(
+    c: Config, feed: _Feed, window: int | None = None, width: int | None = None, gated: bool = False
+) -> Layer:
+    """Queries in groups share keys and values (GQA; MHA and MQA are its ends)."""
+    hidden, heads = int(c["hidden_size"]), int(c["num_attention_heads"])
+    groups = int(c.get("num_key_value_heads") or heads)
+    width = width or int(c.get("head_dim") or hidden // heads)
+    queries = heads * width * (2 if gated else 1)
+    projections = hidden * (queries + 2 * groups * width) + heads * width * hidden
+    return Layer(
+        kept=2 * groups * width,
+        window=window,
+        heads=heads,
+        width=width,
+        used=projections + feed.used,
+        stored=projections + feed.stored,
+        active=3 * hidden + 2 * queries + 2 * groups * width + feed.active,
+    )
+
+
+def _full(kind: str, c: Config) -> Shape:
+    """Every layer attends to everything, or to a window where `layer_types` says so."""
+    count = int(c["num_hidden_layers"])
+    if kind in _WITHOUT_WIDTH:
+        c = {**c, "head_dim": None}
+    types = c.get("layer_types") if kind in _WITH_TYPES else None
+    windows = [
+        int(c["sliding_window"]) if types and types[i] == "sliding_attention" else None
+        for i in range(count)
+    ]
+    feeds = _feeds(kind, c, count)
+    return _shape(kind, c, [_attention(c, feeds[i], windows[i]) for i in range(count)])
+
+
+_WITH_TYPES = frozenset({"llama", "mistral", "ministral3", "olmo3"})
+"""Architectures whose windows mlx-lm minds; others' it reads in full."""
+_WITHOUT_WIDTH = frozenset({"qwen2", "qwen2_moe", "phi3"})
+"""Those whose heads share the hidden size, whatever `head_dim` says."""
+
+
+def _gpt_oss(kind: str, c: Config) -> Shape:
+    count = int(c["num_hidden_layers"])
+    types = c.get("layer_types") or ["sliding_attention", "full_attention"] * (count // 2)
+    window, feed = int(c.get("sliding_window") or 128), _experts(c)
+    biases = int(c["num_local_experts"]) * (2 * int(c["intermediate_size"]) + int(c["hidden_size"]))
+    feed = replace(feed, stored=feed.stored + biases)
+    layers = [
+        _attention(c, feed, window if types[i] == "sliding_attention" else None, c.get("head_dim"))
+        for i in range(count)
+    ]
+    return _shape(kind, c, layers, sinks=True)
+
+
+def _gemma3(kind: str, c: Config) -> Shape:
+    """Defaults are those of mlx-lm: the configurations of the larger ones leave much out."""
+    c = {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        **{key: value for key, value in c.items() if value is not None},
+    }
+    every, window, feed = int(c["sliding_window_pattern"]), int(c["sliding_window"]), _plain(c)
+    layers = [
+        _attention(c, feed, None if (i + 1) % every == 0 else window)
+        for i in range(int(c["num_hidden_layers"]))
+    ]
+    return _shape(kind, c, layers)
+
+
+def _gemma_shared(kind: str, c: Config) -> Shape:
+    """Gemma 3n and 4: the last layers attend to what an earlier one keeps."""
+    count, shared = int(c["num_hidden_layers"]), int(c.get("num_kv_shared_layers") or 0)
+    every = int(c.get("sliding_window_pattern") or 5)
+    types = c.get("layer_types") or [
+        "full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)
+    ]
+    layers = []
+    for i in range(count):
+        full, own = types[i] == "full_attention", i < count - shared
+        one = dict(c)
+        if full and c.get("attention_k_eq_v") and c.get("num_global_key_value_heads"):
+            one["num_key_value_heads"] = c["num_global_key_value_heads"]
+        width = int(c.get("global_head_dim") or c["head_dim"]) if full else int(c["head_dim"])
+        doubled = not own and kind != "gemma3n_text" and c.get("use_double_wide_mlp", True)
+        feed = _plain(c, int(c["intermediate_size"]) * (2 if doubled else 1))
+        if c.get("enable_moe_block"):
+            experts = _experts({**c, "num_experts_per_tok": c["top_k_experts"]})
+            feed = _Feed(*(a + b for a, b in zip(astuple(feed), astuple(experts), strict=True)))
+        layer = _attention(one, feed, None if full else int(c["sliding_window"]), width)
+        if not own:
+            keys = layer.kept * int(c["hidden_size"])
+            layer = replace(layer, kept=0, used=layer.used - keys, stored=layer.stored - keys)
+        layers.append(layer)
+    # Every layer has its own small embedding of each token, and a gate and a projection for it.
+    small, hidden = int(c.get("hidden_size_per_layer_input") or 0), int(c["hidden_size"])
+    each = int(c.get("vocab_size_per_layer_input") or 0)
+    return _shape(kind, c, layers, beside=count * small * (each + 3 * hidden))
+
+
+def _latent(kind: str, c: Config) -> Shape:
+    """Multi-head latent attention (DeepSeek-V3): one latent and one rotated key for all heads are
+    kept, and unfolded while a prompt is read. DeepSeek-V3.2 keeps an indexer's keys besides."""
+    hidden, heads = int(c["hidden_size"]), int(c["num_attention_heads"])
+    latent, rope = int(c["kv_lora_rank"]), int(c["qk_rope_head_dim"])
+    nope, value = int(c["qk_nope_head_dim"]), int(c["v_head_dim"])
+    queries = heads * (nope + rope)
+    if rank := int(c.get("q_lora_rank") or 0):
+        projections = hidden * rank + rank * queries
+    else:
+        projections = hidden * queries
+    projections += (
+        hidden * (latent + rope) + heads * latent * (nope + value) + heads * value * hidden
+    )
+    index = 0
+    if index_heads := int(c.get("index_n_heads") or 0):
+        index = int(c["index_head_dim"])
+        projections += rank * index_heads * index + hidden * index + hidden * index_heads
+    layers = [
+        Layer(
+            # mlx-lm keeps the index keys beside values of the same width, which stay empty.
+            kept=latent + rope + 2 * index,
+            heads=heads,
+            width=nope + rope,
+            expanded=heads * (nope + value),
+            used=projections + feed.used,
+            stored=projections + feed.stored,
+            active=3 * hidden + 2 * queries + feed.active,
+        )
+        for feed in _feeds(kind, c, int(c["num_hidden_layers"]))
+    ]
+    return _shape(kind, c, layers)
+
+
+# ------------------------------------------------------------------------------- recurrent layers
+
+
+def _delta(c: Config, feed: _Feed) -> Layer:
+    """Gated delta net: a state of key by value for each value head, and the convolution's tail."""
+    hidden = int(c["hidden_size"])
+    key = int(c["linear_num_key_heads"]) * int(c["linear_key_head_dim"])
+    value = int(c["linear_num_value_heads"]) * int(c["linear_value_head_dim"])
+    heads = int(c["linear_num_value_heads"])
+    conv, kernel = 2 * key + value, int(c["linear_conv_kernel_dim"])
+    projections = hidden * (conv + value + 2 * heads) + value * hidden + conv * kernel
+    return Layer(
+        conv=(kernel - 1) * conv,
+        state=heads * int(c["linear_key_head_dim"]) * int(c["linear_value_head_dim"]),
+        used=projections + feed.used,
+        stored=projections + feed.stored,
+        active=3 * hidden + 4 * conv + 2 * value + feed.active,
+    )
+
+
+def _delta_hybrid(kind: str, c: Config) -> Shape:
+    """Qwen3-Next and Qwen3.5: every fourth layer attends, with a gate on its output."""
+    count, every = int(c["num_hidden_layers"]), int(c.get("full_attention_interval") or 4)
+    feeds = _feeds(kind, c, count)
+    layers = [
+        _attention(c, feeds[i], gated=True) if (i + 1) % every == 0 else _delta(c, feeds[i])
+        for i in range(count)
+    ]
+    return _shape(kind, c, layers)
+
+
+def _mamba(c: Config) -> Layer:
+    hidden, groups = int(c["hidden_size"]), int(c["n_groups"])
+    inner = int(c["mamba_num_heads"]) * int(c["mamba_head_dim"])
+    conv, kernel = inner + 2 * groups * int(c["ssm_state_size"]), int(c["conv_kernel"])
+    projections = hidden * (inner + conv + int(c["mamba_num_heads"])) + inner * hidden
+    weights = projections + conv * kernel
+    return Layer(
+        conv=(kernel - 1) * conv,
+        state=inner * int(c["ssm_state_size"]),
+        pairwise=int(c["mamba_num_heads"]),
+        used=weights,
+        stored=weights,
+        active=3 * hidden + 4 * conv + 3 * inner,
+    )
+
+
+_BLOCKS = {
+    "full_attention": "*",
+    "attention": "*",
+    "linear_attention": "M",
+    "mamba": "M",
+    "conv": "M",
+    "moe": "E",
+    "mlp": "-",
+}
+
+
+def _nemotron(kind: str, c: Config) -> Shape:
+    """Nemotron-H: each block is one of Mamba 2, attention, network or experts. Its networks have
+    two matrices instead of three."""
+    pattern = c.get("hybrid_override_pattern") or [
+        _BLOCKS[name] for name in _first(c, "layers_block_type", "layer_types", default=())
+    ]
+    nothing = _Feed(0, 0, 0)
+    blocks: dict[str, Callable[[], Layer]] = {
+        "M": lambda: _mamba(c),
+        "*": lambda: _attention(c, nothing),
+        "-": lambda: _fed(_plain(c, matrices=2)),
+        "E": lambda: _fed(_experts(c, matrices=2)),
+    }
+    layers = [blocks[block]() for block in pattern]
+    if not layers:
+        raise KeyError("hybrid_override_pattern")
+    return _shape(kind, c, layers)
+
+
+def _fed(feed: _Feed) -> Layer:
+    return Layer(used=feed.used, stored=feed.stored, active=feed.active)
+
+
+_BUILDERS: dict[str, Callable[[str, Config], Shape]] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral", "ministral3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+        _full,
+    ),
+    **dict.fromkeys(("phi3", "glm4", "glm4_moe", "gemma2", "olmo2", "seed_oss"), _full),
+    "gpt_oss": _gpt_oss,
+    **dict.fromkeys(("gemma3", "gemma3_text"), _gemma3),
+    **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4"), _gemma_shared),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"), _latent),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _delta_hybrid
+    ),
+    "nemotron_h": _nemotron,
+}

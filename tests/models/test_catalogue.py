@@ -1,0 +1,133 @@
+"""The catalogue: that its figures can be true, that there is a pair for every Mac, a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.models.cache import Cache, is_repository
+from app.models.catalogue import Entry, catalogue, find, search
+from app.models.described import Described, describe, everything
+from app.models.errors import ModelError
+from app.models.fit import machine_of
+from app.models.pairing import candidates, choice
+
+OURS = catalogue()
+NOWHERE = Cache(Path("nowhere"))
+
+
+@pytest.mark.parametrize("entry", OURS, ids=[entry.name for entry in OURS])
+def test_every_entry_says_all_and_its_size_can_be_true(entry: Entry) -> None:
+    assert is_repository(entry.name)
+    assert all((entry.family, entry.tokenizer, entry.quantised, entry.licence))
+    assert entry.shape is not None
+    assert entry.shape.context >= 32_768
+    # 4 bits, scales and offsets; small models that see bring a picture's half as large again.
+    bits = entry.download * 8 / entry.shape.parameters
+    assert 4.2 < bits < 7.5
+    named = next(
+        float(part[:-1])
+        for part in entry.name.replace("_", "-").upper().split("-")
+        if part.endswith("B") and part[:-1].replace(".", "").isdigit()
+    )
+    assert entry.shape.parameters / 1e9 == pytest.approx(named, rel=0.1, abs=0.26)
+
+
+def test_names_are_there_once() -> None:
+    assert len({entry.name.casefold() for entry in OURS}) == len(OURS)
+
+
+def test_the_families_of_the_papers_and_todays_usual_ones_are_there() -> None:
+    families = {entry.family for entry in OURS}
+    assert families >= {"Qwen3.5", "Nemotron 3", "GPT-OSS", "Qwen3", "Llama 3", "Gemma 3"}
+    assert any("Mistral" in family for family in families)
+    for words in ("qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "nano-4b", "gpt-oss-20b"):
+        assert all(entry.draft for entry in search(OURS, words)), words
+
+
+@pytest.mark.parametrize("gigabytes", [8, 16, 24, 32, 64, 128])
+def test_there_is_a_pair_for_every_mac(gigabytes: int) -> None:
+    machine, models = machine_of(gigabytes << 30), everything(NOWHERE, OURS)
+    found = []
+    for target in models:
+        taken = choice(candidates(target, models, machine))
+        if taken is not None and taken.fit.longest >= 16_384 and taken.speedup() >= 1.4:
+            found.append((target.sized.shape.parameters, target.name))
+    assert len(found) >= 3
+    # Larger machines are offered larger models.
+    assert max(found)[0] / 1e9 > {8: 2, 16: 7, 24: 11, 32: 25, 64: 30, 128: 110}[gigabytes]
+
+
+def test_searching() -> None:
+    assert [e.name for e in search(OURS, "QWEN3.5 27b")] == ["mlx-community/Qwen3.5-27B-4bit"]
+    assert search(OURS, "") == OURS
+    assert search(OURS, "nosuchmodel") == ()
+    found = find(OURS, "MLX-community/qwen3-8b-4bit")
+    assert found is not None
+    assert found.name == "mlx-community/Qwen3-8B-4bit"
+
+
+# ------------------------------------------------------------------------------------ a user's own
+
+
+def own(folder: Path, text: str) -> tuple[Entry, ...]:
+    (folder / "catalog.toml").write_text(text, encoding="utf-8")
+    return catalogue(folder)
+
+
+def test_a_user_adds_a_model_by_its_name(tmp_path: Path) -> None:
+    assert catalogue(tmp_path) == OURS
+    entries = own(tmp_path, '[[model]]\nname = "org/mine"\n')
+    assert entries[0] == Entry("org/mine", own=True)
+    assert entries[1:] == OURS
+
+
+def test_a_users_entry_takes_the_place_of_ours(tmp_path: Path) -> None:
+    name = OURS[3].name
+    entries = own(tmp_path, f'[[model]]\nname = "{name}"\nlicence = "mine"\n')
+    assert len(entries) == len(OURS)
+    assert [entry.licence for entry in entries if entry.name == name] == ["mine"]
+
+
+def test_a_whole_entry_of_a_user_is_known_before_it_is_here(tmp_path: Path) -> None:
+    text = """
+    [[model]]
+    name = "org/mine"
+    download = 1_000_000
+    draft = true
+    tokenizer = "qwen3"
+    [model.config]
+    model_type = "qwen3"
+    hidden_size = 64
+    intermediate_size = 64
+    num_hidden_layers = 2
+    num_attention_heads = 4
+    vocab_size = 128
+    """
+    found: Described = describe("org/mine", NOWHERE, own(tmp_path, text))
+    assert found.sized.weights == 1_000_000
+    assert not found.here
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name =",
+        'name = "org/mine"',
+        "model = 3",
+        "[[model]]\n",
+        "[model]\nname = 'org/mine'",
+        "[[model]]\nname = 7",
+        "[[model]]\nname = 'org/mine'\ndownload = 'big'",
+        "[[model]]\nname = 'org/mine'\ndownload = true",
+        "[[model]]\nname = 'org/mine'\nweights = 1",
+        "[[model]]\nname = 'org/mine'\n[model.config]\nmodel_type = 'unheard'",
+        "[[model]]\nname = 'org/mine'\n[model.config]\nmodel_type = 'qwen3'",
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_in_one_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ModelError) as error:
+        own(tmp_path, text)
+    assert str(error.value).endswith(".")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,211 @@
+"""The sum: against what MLX measures, against a Mac's figures, and in itself."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+from app.engine import prefill, seams
+from app.engine.scoring import MOST_OBSERVED, Observations
+from app.engine.tuning import DEFAULT_TUNING
+from app.errors import UserError
+from app.models import fit as reckoned
+from app.models.fit import (
+    Machine,
+    Sized,
+    cache_bytes,
+    fit,
+    machine_of,
+    memory_of,
+    scoring_bytes,
+    step_bytes,
+)
+from app.models.shape import Layer, Shape, shape_of
+from tests import tiny
+from tests.models.test_shape import TABLE
+
+TOKENS, STEP = 1024, 128
+LARGER = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "head_dim": 32,
+    "sliding_window": 256,
+}
+UNFUSED: frozenset[int] = frozenset()
+"""No width has a fused kernel, as on a CPU."""
+seams.install()
+
+
+@pytest.fixture
+def larger(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Builds the oracle's architectures large enough that what they read shows beside weights."""
+
+    def build(name: str) -> tuple[Any, Shape]:
+        config = copy.deepcopy(tiny.CONFIGS[name])
+        for part in (config, config.get("text_config", {})):
+            part.update({key: value for key, value in LARGER.items() if key in part})
+        if "layer_types" in config:
+            config["layer_types"] = ["sliding_attention", "full_attention"] * 2
+        monkeypatch.setitem(tiny.CONFIGS, name, config)
+        return tiny.build(name), shape_of({**tiny.config_of(name), "dtype": "float32"})
+
+    return build
+
+
+@pytest.mark.parametrize("name", tiny.ORACLE)
+def test_the_peak_of_reading_is_foretold_within_a_tenth(
+    name: str, larger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, shape = larger(name)
+    # On a CPU the engine reads in blocks of its own; what is reckoned with is a Mac.
+    monkeypatch.setattr(prefill, "in_blocks", nullcontext)
+    cache = prefill.sparse_cache(model)
+    ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    everything = np.arange(TOKENS, dtype=np.int32)
+    prefill.prefill(model, cache, ids, everything, prefill.StepSize(STEP), lambda done: None)
+    peak = mx.get_peak_memory() - before
+
+    kept, moment = cache_bytes(shape, TOKENS, STEP), step_bytes(shape, TOKENS, STEP, UNFUSED)
+    weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    assert weights + kept + moment == pytest.approx(weights + peak, rel=0.1)
+    # Without any of the parts it would not be.
+    scores = step_bytes(shape, TOKENS, STEP, UNFUSED) - step_bytes(
+        shape, TOKENS, STEP, frozenset({32, 16})
+    )
+    assert scores > 0.1 * (weights + peak)
+
+
+@pytest.mark.parametrize(("heads", "tokens"), [(16, 2048), (8, 4096)])
+def test_what_scoring_needs(heads: int, tokens: int) -> None:
+    q = mx.random.normal((1, heads, 130, 32))
+    k = mx.random.normal((1, 2, tokens, 32))
+    mx.eval(q, k)
+    observations = Observations(tokens, DEFAULT_TUNING)
+    observations._rows = MOST_OBSERVED
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    observations._layer(q, k, 0.1, "causal", None)
+    layer = Layer(kept=2 * 2 * 32, heads=heads, width=32)
+    expected = scoring_bytes(Shape("", (layer,), 1, 1, True, 0), tokens)
+    assert mx.get_peak_memory() - before == pytest.approx(expected, rel=0.15)
+
+
+MAC = {8: 21.7, 32: 23.8, 64: 26.7, 100: 29.8, 130: 32.5, 160: 35.2, 176: 36.5, 192: 38.0}
+"""Thousands of tokens, and GB at the peak: Qwen3.6-35B-A3B-4bit, whose numbers are those of 3.5, in
+steps of 2,048 on an M5 Max with mlx 0.32.0 (mlx-lm issue 1480)."""
+
+
+@pytest.mark.parametrize("thousands", MAC)
+def test_a_macs_peaks_are_foretold_within_a_tenth(thousands: int) -> None:
+    shape = shape_of(row("Qwen/Qwen3.5-35B-A3B"))
+    weights = 20_391_405_152
+    tokens = thousands * 1000
+    peak = weights + cache_bytes(shape, tokens, 2048) + step_bytes(shape, tokens, 2048)
+    assert peak / 1e9 == pytest.approx(MAC[thousands], rel=0.1)
+
+
+def row(source: str) -> dict[str, Any]:
+    return next(r["numbers"] for r in TABLE if r["source"].startswith(source))
+
+
+def sized(source: str, weights: float) -> Sized:
+    return Sized(source, shape_of(row(source)), int(weights))
+
+
+QWEN = sized("Qwen/Qwen3-14B", 8.3e9)
+SMALL = sized("Qwen/Qwen3-0.6B", 335e6)
+
+
+def test_the_lines_add_up() -> None:
+    found = fit(QWEN, SMALL, machine_of(32 << 30), tokens=10_000)
+    assert [line.what for line in found.lines] == [
+        "target, weights",
+        "target, cache",
+        "draft, weights",
+        "draft, cache",
+        "one step",
+    ]
+    assert found.lines[1].bytes == 40 * 2 * 8 * 128 * 2 * 10_000
+    assert found.lines[3].bytes == 28 * 2 * 8 * 128 * 2 * 10_000
+    assert found.total == sum(line.bytes for line in found.lines)
+    assert found.total == reckoned.peak(QWEN, SMALL, 10_000)
+
+
+@pytest.mark.parametrize("gigabytes", [8, 16, 24, 32, 64, 128])
+@pytest.mark.parametrize("draft", [None, SMALL])
+def test_the_longest_is_the_last_that_fits(gigabytes: int, draft: Sized | None) -> None:
+    machine = machine_of(gigabytes << 30)
+    found = fit(QWEN, draft, machine)
+    if found.longest:
+        assert reckoned.peak(QWEN, draft, found.longest) <= machine.room
+        assert found.total <= machine.room
+    if found.longest < QWEN.shape.context:
+        beyond = max(found.longest, reckoned.LEAST - 1024) + 1024
+        assert reckoned.peak(QWEN, draft, beyond) > machine.room
+    assert found.sparse >= found.longest
+
+
+def test_verdicts() -> None:
+    assert fit(QWEN, SMALL, machine_of(8 << 30)).verdict == "too big"
+    assert fit(QWEN, SMALL, machine_of(64 << 30)).verdict == "fits 40K"
+    wide = sized("Qwen/Qwen3.5-4B", 3e9)
+    assert fit(wide, None, machine_of(128 << 30)).verdict == "fits 256K"
+
+
+def test_a_draft_that_needs_more_for_its_step_than_the_target() -> None:
+    """Unfused, in steps of 2,048: its moment comes before the target has a cache."""
+    target, draft = sized("Nemotron 3 Super", 68e9), sized("Qwen/Qwen3.5-4B", 3e9)
+    found = fit(target, draft, machine_of(128 << 30), tokens=32_768)
+    assert found.lines[-1].why.startswith("of the draft")
+    weights = target.weights + draft.weights
+    assert found.total == weights + cache_bytes(draft.shape, 32_768, 2048) + step_bytes(
+        draft.shape, 32_768, 2048
+    )
+
+
+def test_windows_stop_growing_and_sparse_reading_keeps_them() -> None:
+    shape = shape_of(row("OpenPipe/gemma-3-12b"))
+    assert cache_bytes(shape, 65_536) - cache_bytes(shape, 32_768) == 32_768 * 8 * 2 * 8 * 256 * 2
+    assert cache_bytes(shape, 65_536, windows=False) == 65_536 * 48 * 2 * 8 * 256 * 2
+
+
+def test_fused_attention_writes_no_scores() -> None:
+    shape = shape_of(row("Qwen/Qwen3-14B"))
+    scores = 40 * 512 * 32_768 * 2 + 2 * 512 * 32_768
+    assert step_bytes(shape, 32_768, fused=UNFUSED) - step_bytes(shape, 32_768) == scores
+
+
+def test_sinks_copy_the_scores() -> None:
+    shape = shape_of(row("openai/gpt-oss-20b"))
+    scores = 3 * 64 * 512 * 32_768 * 2 + 2 * 512 * 32_768
+    assert step_bytes(shape, 32_768, fused=UNFUSED) - step_bytes(shape, 32_768) == scores
+
+
+def test_the_share_of_a_mac() -> None:
+    assert machine_of(16 << 30).ceiling == pytest.approx(10922.67 * 2**20, rel=1e-6)
+    assert machine_of(32 << 30).ceiling == pytest.approx(21845.34 * 2**20, rel=1e-6)
+    assert machine_of(64 << 30).ceiling == 49152 << 20
+    assert Machine(10, 10).room == 9
+
+
+@pytest.mark.parametrize("text", ["32GB", "32 gb", "32", " 32 GiB ", "32G"])
+def test_sizes_of_a_memory(text: str) -> None:
+    assert memory_of(text) == 32 << 30
+
+
+@pytest.mark.parametrize("text", ["", "0", "0GB", "-8", "8.5GB", "8TB", "lots", "99999999", "٣٢"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UserError, match="32GB"):
+        memory_of(text)
