@@ -17,7 +17,7 @@ from app.eval.results import Cell
 from app.eval.run import FolderTokens, Runner, Settings
 from app.models.embedded import target_path
 
-SAFE = ("needle-single", "needle-multikey", "lookup", "quote")
+SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,23 @@ def check_answers(cells: tuple[Cell, ...], scoring: Scoring, dense: float, lost:
 
 
 def test_a_fifth_is_enough_for_what_stands_in_one_place(session: Session, tmp_path: Path) -> None:
-    settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=6)
+    settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=4)
     cells = measure(session, settings, tmp_path)
     check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.1)
     with pytest.raises(AssertionError):
         check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.1)
 
 
-def test_counting_needs_everything_and_auto_mode_knows(session: Session, tmp_path: Path) -> None:
+def test_counts_are_right_in_full_and_lost_sparsely(session: Session, tmp_path: Path) -> None:
+    settings = Settings(("count", "cwe-3"), (1024,), (0.2,), (Scoring.BOTH,), n=10)
+    count, words = measure(session, settings, tmp_path)
+    assert count.dense_right >= 7
+    assert words.dense_right >= 3  # it is weak at them itself
+    for cell in (count, words):
+        assert cell.regressions >= 0.8 * cell.dense_right
+
+
+def test_auto_mode_knows_what_needs_everything(session: Session, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (512,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
     ledger = Ledger(tmp_path / "results.jsonl")
