@@ -255,8 +255,6 @@ def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
 
 def _tuned(name: str, text: str, default: object) -> object:
     """The value of a tuning's field, of its default's kind."""
-    if isinstance(default, StrEnum):
-        return _choice(text, type(default), name)
     if isinstance(default, bool):
         return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):

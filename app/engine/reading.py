@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine import floors, memory, snapping
+from app.engine import floors, memory
 from app.engine.caches import Cache, Positions, WindowedCache, layers
 from app.engine.held import Held
 from app.engine.loader import Pair
@@ -34,13 +34,10 @@ class Scored:
     prompt: Prompt
     importance: Importance
     tuning: Tuning
-    borders: NDArray[np.int64] | None
     read: NDArray[np.bool_]
 
     def selected(self, keep: float) -> tuple[Selection, Selected]:
-        selection = select(
-            self.importance, self.prompt.pinned, keep, self.tuning, self.borders, self.read
-        )
+        selection = select(self.importance, self.prompt.pinned, keep, self.tuning, self.read)
         event = Selected(
             turn=self.turn,
             keep=keep,
@@ -114,9 +111,8 @@ class Reader:
         if shared == len(ids) - 1:  # asked again: what a later question would recall was read
             tuning = replace(tuning, recall_share=0.0)
         start = target.rewind(shared)
-        borders = snapping.borders(prompt, ask.messages, tuning.snap)
         importance = self._importance(prompt)
-        scored = Scored(ask.turn, prompt, importance, tuning, borders, target.read.copy())
+        scored = Scored(ask.turn, prompt, importance, tuning, target.read.copy())
         self._remembered.scored = scored
         with self._progress.timed(Phase.SELECT):
             selection, event = scored.selected(ask.keep)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.engine import seams
 from app.engine.held import Held
 from app.engine.prefill import OnStep, StepSize, feed, in_blocks
-from app.engine.tuning import DEFAULT_TUNING, Combine, Scoring, Tuning
+from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
 
 MOST_OBSERVED = 128
 """Of a long question, its last tokens are observed."""
@@ -43,8 +43,7 @@ class Observations:
         self.prompt_tokens = prompt_tokens
         self.observed = 0
         self._tuning = tuning
-        self._sums: list[tuple[mx.array, int]] = []
-        self._highest = mx.zeros((prompt_tokens,), mx.float32)
+        self._total = mx.zeros((prompt_tokens,), mx.float32)
         self._running: list[mx.array] = []
         self._rows = 0
 
@@ -57,37 +56,17 @@ class Observations:
             mx.eval(result)
         if not self._running:
             raise ScoringError("its attention cannot be observed")
-        total = mx.zeros((self.prompt_tokens,), mx.float32)
         for block in self._running:
-            total = total + block.sum(axis=0)
-            self._highest = mx.maximum(self._highest, block.max(axis=0))
-            mx.eval(total, self._highest)
-        self._sums.append((total, rows))
+            self._total = self._total + block.sum(axis=0)
+            mx.eval(self._total)
         self.observed += rows
         self._running = []
         return result
 
     @property
     def importance(self) -> Importance:
-        """Over the observations so far, combined as the tuning says; float32 (M,)."""
-        match self._tuning.combine:
-            case Combine.MAX:
-                combined = self._highest
-            case Combine.HALVES:
-                means = [total / rows for total, rows in self._groups()]
-                combined = sum(means, mx.zeros((self.prompt_tokens,))) / max(len(means), 1)
-            case Combine.MEAN:
-                total = sum((t for t, _ in self._sums), mx.zeros((self.prompt_tokens,)))
-                combined = total / max(self.observed, 1)
-        return np.array(combined, dtype=np.float32)
-
-    def _groups(self) -> list[tuple[mx.array, int]]:
-        """Sums over the question, which is observed in one go, and over the lookahead tokens."""
-        first, later = self._sums[:1], self._sums[1:]
-        if not later:
-            return first
-        zeros = mx.zeros((self.prompt_tokens,))
-        return [*first, (sum((t for t, _ in later), zeros), sum(rows for _, rows in later))]
+        """Mean over the observations so far, float32 (M,)."""
+        return np.array(self._total / max(self.observed, 1), dtype=np.float32)
 
     def _layer(
         self,

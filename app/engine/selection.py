@@ -27,14 +27,13 @@ def select(
     pinned: NDArray[np.bool_],
     keep: float,
     tuning: Tuning = DEFAULT_TUNING,
-    borders: NDArray[np.int64] | None = None,
     read: NDArray[np.bool_] | None = None,
 ) -> Selection:
     """Keep every pinned token and the most important chunks of the others.
 
     `importance` and `pinned` are (M,). Each run of eligible tokens is cut into chunks from its
-    start, at the nearest of `borders` (token indices, ascending) where there are some; by chunk
-    means, carried forward, the top ceil(keep * chunks) are kept, among equals the earlier one.
+    start; by chunk means, carried forward, the top ceil(keep * chunks) are kept, among equals the
+    earlier one.
 
     `read` bool (L,) says which of the first L tokens earlier turns have read. Those stay and count:
     of what was left out as many chunks are recalled as keep still allows, and at least the tuning's
@@ -44,8 +43,6 @@ def select(
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
     starts, ends = _chunks(pinned, tuning.chunk)
-    if borders is not None and len(borders) and len(starts):
-        starts, ends = _snapped(starts, ends, borders, tuning.chunk)
     known = np.zeros(0, bool) if read is None else read
     kept = pinned.copy()
     kept[: len(known)] |= known
@@ -60,10 +57,6 @@ def select(
         recalled = max(allowed, least) if tuning.recall else 0
         for index in (*new[: math.ceil(keep * len(new))], *left_out[:recalled]):
             kept[starts[index] : ends[index]] = True
-    if tuning.first or tuning.tail:
-        eligible = np.flatnonzero(~pinned)
-        kept[eligible[: tuning.first]] = True
-        kept[eligible[len(eligible) - tuning.tail :]] = True
     spans = _spans(kept, pinned, importance)
     return Selection(keep, np.flatnonzero(kept).astype(np.int32), spans)
 
@@ -85,21 +78,6 @@ def _chunks(pinned: NDArray[np.bool_], chunk: int) -> tuple[NDArray[np.int64], N
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     limits = [np.minimum(piece + chunk, e) for piece, e in zip(pieces, ends[eligible], strict=True)]
     return np.concatenate(pieces), np.concatenate(limits)
-
-
-def _snapped(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], borders: NDArray[np.int64], chunk: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Moves each border between two chunks to the nearest of `borders` within half a chunk."""
-    moved = starts.copy()
-    for index in np.flatnonzero(starts[1:] == ends[:-1]) + 1:
-        near = np.searchsorted(borders, starts[index])
-        closest = min(borders[max(near - 1, 0) : near + 1], key=lambda b: abs(b - starts[index]))
-        near_enough = abs(closest - starts[index]) < chunk // 2
-        if near_enough and moved[index - 1] < closest < ends[index]:
-            moved[index] = closest
-    moved_ends = np.where(np.append(starts[1:] == ends[:-1], False), np.append(moved[1:], 0), ends)
-    return moved, moved_ends
 
 
 def _carried(

@@ -20,40 +20,18 @@ class Scoring(StrEnum):
     """Chunks that share tokens with the question, by BM25: a floor. Needs no draft."""
 
 
-class Combine(StrEnum):
-    """How the observations of one scoring become one importance."""
-
-    MEAN = "mean"
-    HALVES = "halves"
-    """The mean of the question's mean and the lookahead's mean."""
-    MAX = "max"
-
-
-class Snap(StrEnum):
-    """Where chunks may end besides every so many tokens."""
-
-    NONE = "none"
-    LINE = "line"
-    SENTENCE = "sentence"
-
-
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`lookahead`, `pool`, `chunk`, `first` and `tail` are tokens. `carry` is the share of a
-    chunk's importance that the next one gets at least; `first` and `tail` tokens of the eligible
-    text are always read. With `recall`, a later turn reads what it needs of what earlier ones left
-    out: `recall_share` of keep at least, and more where earlier ones read less than keep. The
+    """`lookahead`, `pool` and `chunk` are tokens. `carry` is the share of a chunk's importance that
+    the next one gets at least. With `recall`, a later turn reads what it needs of what earlier ones
+    left out: `recall_share` of keep at least, and more where earlier ones read less than keep. The
     defaults are what `docs/quality.md` found best."""
 
     scoring: Scoring = Scoring.BOTH
-    combine: Combine = Combine.MEAN
     lookahead: int = 8
     pool: int = 13
     chunk: int = 32
     carry: float = 0.5
-    snap: Snap = Snap.NONE
-    first: int = 0
-    tail: int = 0
     recall: bool = True
     recall_share: float = 0.5
     dense_below: int = 8192

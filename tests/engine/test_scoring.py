@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.engine import scoring, seams
 from app.engine.held import Held
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
-from app.engine.tuning import Combine, Scoring, Tuning
+from app.engine.tuning import Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 
 seams.install()
@@ -96,8 +96,7 @@ def test_which_observations_count_and_how() -> None:
     for tuning, expected in (
         ({"scoring": Scoring.QUESTION}, question),
         ({"scoring": Scoring.LOOKAHEAD}, ahead),
-        ({"combine": Combine.HALVES}, (question + ahead) / 2),
-        ({"combine": Combine.MAX}, each.max(axis=0)),
+        ({"scoring": Scoring.BOTH}, each.mean(axis=0)),
     ):
         ours = _score(model, ids, 90, lookahead=3, **tuning)
         np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)

@@ -104,34 +104,6 @@ def test_importance_is_not_carried_over_what_is_pinned() -> None:
     assert positions.tolist() == list(range(2 * CHUNK))
 
 
-def test_chunks_end_where_lines_do() -> None:
-    importance = np.zeros(10 * CHUNK, np.float32)
-    importance[5 * CHUNK - 3 : 5 * CHUNK + 9] = 1.0
-    borders = np.array([3 * CHUNK, 5 * CHUNK - 4, 5 * CHUNK + 10, 6 * CHUNK - 5, 9 * CHUNK])
-    chosen = select(importance, np.zeros(10 * CHUNK, bool), 0.1, Tuning(carry=0), borders)
-    assert chosen.positions.tolist() == list(range(5 * CHUNK - 4, 6 * CHUNK - 5))
-
-
-@given(prompts(), st.floats(0, 1), st.lists(st.integers(0, 400), unique=True))
-def test_snapped_chunks_still_cover_everything_once(
-    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float, ends: list[int]
-) -> None:
-    importance, pinned = prompt
-    borders = np.array(sorted(e for e in ends if e <= len(pinned)), np.int64)
-    everything = select(importance, pinned, 1.0, borders=borders).positions
-    assert everything.tolist() == list(range(len(pinned)))
-    some = select(importance, pinned, keep, borders=borders).positions
-    assert set(np.flatnonzero(pinned)) <= set(some.tolist())
-
-
-def test_first_and_last_eligible_tokens_can_be_kept() -> None:
-    pinned = np.zeros(10 * CHUNK, bool)
-    pinned[:5] = pinned[-5:] = True
-    chosen = select(np.ones(len(pinned), np.float32), pinned, 0.0, Tuning(first=3, tail=2))
-    expected = [*range(8), *range(len(pinned) - 7, len(pinned))]
-    assert chosen.positions.tolist() == expected
-
-
 def test_keep_outside_its_range_is_refused() -> None:
     for keep in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="between 0 and 1"):

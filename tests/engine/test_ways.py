@@ -27,7 +27,7 @@ from app.engine.messages import (
     Statistics,
 )
 from app.engine.messages import Phase as P
-from app.engine.tuning import Scoring, Snap, Tuning
+from app.engine.tuning import Scoring, Tuning
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
 
@@ -68,18 +68,6 @@ def test_lexical_reads_the_line_that_is_asked_about(driver: Driver) -> None:
     driver.answer(replace(ask, sampling=question().sampling))
     read = "".join(text[t.start : t.end] for t in driver.of(Selected)[-1].texts)
     assert "zyx of quokkas" in read
-
-
-def test_snapped_chunks_begin_where_lines_do(driver: Driver) -> None:
-    text = TEXT.replace(". ", ".\n")
-    message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", text),))
-    starts = {}
-    for snap in Snap:
-        ask = replace(question(), messages=(message,), tuning=Tuning(snap=snap))
-        driver.answer(ask)
-        places = [t.start for t in driver.of(Selected)[-1].texts if t.start]
-        starts[snap] = np.mean([text[start - 1] == "\n" for start in places])
-    assert starts[Snap.LINE] >= 0.7 > 0.3 > starts[Snap.NONE]
 
 
 def test_a_forced_answer_is_measured_not_written(driver: Driver, target: Path) -> None:
