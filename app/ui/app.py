@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import App
@@ -67,7 +69,10 @@ class SpecchatApp(App[None]):
         default_keep: float = DEFAULT_KEEP,
         sampling: Sampling | None = None,
         clock: Clock = time.monotonic,
+        folder: Path | None = None,
+        snapshots: Path | None = None,
     ) -> None:
+        """Conversations are kept in `folder`, and what was read of them in `snapshots`."""
         super().__init__(driver_class=paste_safe_driver())
         self.register_theme(specchat_theme())
         self.theme = THEME_NAME
@@ -75,7 +80,9 @@ class SpecchatApp(App[None]):
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
-        self.chat = ChatScreen(engine, load, default_keep, sampling or Sampling(), clock)
+        self.chat = ChatScreen(
+            engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots
+        )
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
@@ -85,8 +92,18 @@ class SpecchatApp(App[None]):
         try:
             super().run(*args, **kwargs)
         finally:
-            self._close_engine()
-            self._engine.join(JOIN_SECONDS)
+            self.put_away()
+
+    def put_away(self) -> None:
+        """Keep what is to be kept; to be called when the screen is gone."""
+        self._close_engine()
+        self._engine.join(JOIN_SECONDS)
+        if not self.chat.put_away():
+            sys.stderr.write("Saving what was read, for the next start. ^C leaves at once.\n")
+            with suppress(KeyboardInterrupt):
+                self._engine.join()
+            self.chat.put_away()
+        self.chat.desk.close()
 
     async def action_quit(self) -> None:
         self._close_engine()
