@@ -19,6 +19,7 @@ from app.engine.messages import DEFAULT_KEEP, Close, Engine, Load, Sampling
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
+from app.ui.conversations.screen import ConversationsScreen
 from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
 from app.ui.prefill.panel import PrefillPanel
@@ -32,6 +33,7 @@ CHAT_HELP: tuple[Section, ...] = (
     ("Answers", PrefillPanel),
 )
 SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
+LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 
@@ -46,6 +48,7 @@ class SpecchatApp(App[None]):
         "prefill/panel.tcss",
         "keep/setter.tcss",
         "spans/spans.tcss",
+        "conversations/conversations.tcss",
         "help/help.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -125,7 +128,13 @@ class SpecchatApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
             return
-        of_the_screen = SPANS_HELP if isinstance(self.screen, SpansScreen) else CHAT_HELP
+        match self.screen:
+            case SpansScreen():
+                of_the_screen = SPANS_HELP
+            case ConversationsScreen():
+                of_the_screen = LIST_HELP
+            case _:
+                of_the_screen = CHAT_HELP
         self.push_screen(HelpScreen((*of_the_screen, ("Everywhere", SpecchatApp))))
 
     def _selected_text(self) -> str | None:

@@ -32,6 +32,8 @@ class Desk:
         self._waiting: deque[OpenChat] = deque()
         self._ending: list[tuple[OpenChat, AskedTurn]] = []
         self._left: list[OpenChat] = []
+        self._unkept: list[OpenChat] = []
+        """What was said in them is nowhere else."""
         self._drafting: Future[None] | None = None
         self._drafting_left = False
         self._problem: BaseException | None = None
@@ -106,12 +108,23 @@ class Desk:
         """What is not only in the store, or not all of it as yet."""
         yield self.shown
         ending = (chat for chat, _ in self._ending)
-        for chat in (self.answering, self.committing, *self._waiting, *ending, *self._left):
+        busy = (self.answering, self.committing, *self._waiting)
+        for chat in (*busy, *ending, *self._left, *self._unkept):
             if chat is not None:
                 yield chat
 
     def find(self, id: int) -> OpenChat | None:
         return next((chat for chat in self.open_chats() if chat.id == id), None)
+
+    def statuses(self) -> dict[int, str]:
+        """What is done in conversations at present, in a word each, by their ids."""
+        found = dict.fromkeys(self._waiting, "waiting")
+        if self.committing is not None:
+            found[self.committing] = "waiting"
+        if self.answering is not None and self.asked is not None:
+            progress = self.answering.progress[self.asked.turn.number]
+            found[self.answering] = "answering" if progress.written else "reading"
+        return {chat.id: status for chat, status in found.items() if chat.id is not None}
 
     # -------------------------------------------------------------------------- keeping it
 
@@ -132,7 +145,7 @@ class Desk:
 
     def leave(self, chat: OpenChat) -> None:
         """It goes from the screen: what is written there is still to be kept."""
-        self._left.append(chat)
+        (self._left if self.shelf.keeps else self._unkept).append(chat)
 
     def keep(self) -> None:
         """Keep what is not kept yet: drafts, and ends of answers that did not get to the disk.

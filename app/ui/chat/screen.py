@@ -28,16 +28,15 @@ from app.engine.messages import (
     Sampling,
     Saved,
     Selected,
-    Upkeep,
 )
-from app.errors import UserError
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.asking import Asking
 from app.ui.chat.bars import Footer, Header, Notice
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.desk import Desk
 from app.ui.chat.entry import Entry
-from app.ui.chat.shelf import OpenChat, Shelf
+from app.ui.chat.shelf import Shelf
+from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
 from app.ui.chat.trying import Trying
 from app.ui.clock import Clock
@@ -83,6 +82,13 @@ class ChatScreen(Screen[None]):
             tooltip="What was read of the documents",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
+        Binding(
+            "ctrl+o",
+            "conversations",
+            "Conversations",
+            id="chat.conversations",
+            tooltip="All conversations: find, open, look after them",
+        ),
     ]
 
     def __init__(
@@ -113,6 +119,7 @@ class ChatScreen(Screen[None]):
         self.footer = Footer(NextMode(keep))
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
         self._asking = Asking(self)
+        self._switching = Switching(self, None if snapshots is None else str(snapshots))
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
 
@@ -219,6 +226,7 @@ class ChatScreen(Screen[None]):
     def put_away(self) -> bool:
         """When the screen is gone: keep what was written and said since. False while the engine
         has something to save that a later start would have to read again."""
+        self._switching.forget_trashed()
         if not self.desk.shelf.opening:
             self.desk.shown.draft = self.entry.draft
         for event in self._bridge.take():
@@ -249,52 +257,14 @@ class ChatScreen(Screen[None]):
     # -------------------------------------------------------------------------- conversations
 
     async def _open_store(self) -> None:
-        shelf = self.desk.shelf
-        opened = await shelf.open(self.next_mode)
-        if shelf.keeps and self._snapshots is not None:
-            self.engine.send(Upkeep(snapshots=str(self._snapshots)))
-        early = self.desk.shown
-        early.draft = self.entry.draft
-        if opened.conversation.turns:  # what was asked early was not asked of them
-            early.draft, _ = early.unsent, self.desk.take_back(early)
-        elif (question := self.desk.take_back(early)) is not None:
-            self.desk.queue(opened, question)
-        opened.draft = opened.draft.before(early.draft.text, early.draft.pastes)
-        await self._show(opened)
-        problems = [] if shelf.refusal is None else [f"{shelf.refusal} Nothing is kept this time."]
-        self.notice.say(" ".join([*problems, *shelf.news()]))
+        await self._switching.open_store()
         self._asking.ask_waiting()
 
-    async def _show(self, chat: OpenChat) -> None:
-        """Another conversation on the screen."""
-        async with self.drawing:
-            self.trying.end()
-            self.desk.shown = chat
-            self.entry.show(chat.draft)
-            questions = (turn.question.text for turn in chat.conversation.turns)
-            self.entry.box.remember_only(questions)
-            self.set_next(chat.draft.next_mode)
-            await self.transcript.show(chat)
-        self.show_hints()
-
-    async def switch(self, id: int | None) -> None:
-        """Go to a conversation, or to a new one."""
-        chat = None if id is None else self.desk.find(id)
-        if chat is None:
-            try:
-                chat = await self.desk.shelf.read(id, self.next_mode)
-            except UserError as error:
-                self.notice.say(str(error))
-                return
-        self.desk.shown.draft = self.entry.draft
-        self.desk.leave(self.desk.shown)
-        await self._show(chat)
-
     def action_new(self) -> None:
-        if self.desk.shelf.opening or self.desk.shown.id is None:
-            self.entry.box.focus()
-        else:
-            self.run_worker(self.switch(None))
+        self._switching.new()
+
+    def action_conversations(self) -> None:
+        self._switching.show_list()
 
     def _keep(self) -> None:
         self.desk.shown.draft = self.entry.draft

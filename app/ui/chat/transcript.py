@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
-from app.chat.conversation import Question, Turn
+from app.chat.conversation import Question, Turn, TurnState
 from app.ui.chat.bars import Opening
 from app.ui.chat.shelf import OpenChat
 from app.ui.chat.turn_view import QuestionView, TurnView
@@ -38,6 +38,9 @@ class Transcript(VerticalScroll, can_focus=False):
             if turn.number in chat.progress
         }
         await self.mount_all(self._views.values())
+        for view in self._views.values():
+            if view.turn.state is TurnState.RUNNING:
+                await view.update_turn()
         await self.show_waiting(chat.conversation.queued)
         self.anchor()
 
