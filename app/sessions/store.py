@@ -237,10 +237,11 @@ class Store:
 
         self._write(go)
 
-    def search(self, words: str, limit: int = 50) -> tuple[Hit, ...]:
-        """Messages with all these words, the last of which may be unfinished; the best first."""
+    def search(self, words: str, limit: int = 50, best_only: bool = False) -> tuple[Hit, ...]:
+        """Messages with all these words, the last of which may be unfinished; the best first, or
+        only the best one of each conversation."""
         messages.check_text(words)
-        return self._read(lambda c: search(c, words, limit))
+        return self._read(lambda c: search(c, words, limit, best_only))
 
     # -- drafts
 

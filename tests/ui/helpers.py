@@ -15,7 +15,7 @@ from app.engine.messages import Load
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 20.0
 SMALL = (80, 24)
 
 

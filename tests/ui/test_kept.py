@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sqlite3
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 from textual.widgets import Markdown
 
 from app.engine.messages import Ended, Finished, Mode, Phase, Role, Token, Upkeep
+from app.sessions import records
 from app.sessions.records import State
 from app.sessions.store import Store
 from app.ui.chat.compose import ComposeBox
@@ -127,9 +129,9 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
 
 async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        store.add_message(store.create().id, Role.USER, "Lost?")  # type: ignore[arg-type]
-    async with kept_app(tmp_path) as (pilot, app):
-        await app.chat.switch(1)
+        store.add_message(store.create().id, records.Role.USER, "Lost?")
+        store.keep_draft(records.Draft(1))
+    async with kept_app(tmp_path) as (pilot, _):
         await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
         await until_shown(pilot, "Lost?")
@@ -258,3 +260,55 @@ async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
         await until_shown(pilot, "waiting for its turn")
     async with kept_app(tmp_path) as (pilot, _):
         await until_shown(pilot, "Paste 1", "❯ Early?")
+
+
+async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
+    tmp_path: Path,
+) -> None:
+    with Store(tmp_path) as store:
+        id = store.create("Long").id
+        for number in range(20):
+            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            store.begin_reply(asked.id).finish()
+        store.keep_draft(records.Draft(id))
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "Question 19?")
+        assert len(app.screen.query("TurnView")) < 12
+        transcript = app.chat.transcript
+        for _ in range(40):
+            await pilot.press("pageup")
+        await until(pilot, lambda: transcript.scroll_y == 0 and "Question 0?" in screen_text(pilot))
+        assert len(app.screen.query("TurnView")) == 20
+        for _ in range(40):
+            await pilot.press("pagedown")
+        await until_shown(pilot, "Question 19?")
+        asked_in_order = [str(x.render()) for x in app.screen.query(".asked")]
+        assert asked_in_order == [f"Question {number}?" for number in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(3, 15))
+async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
+    """Any order of keys, in all states, over two starts: every question is there, and ended."""
+    chooser = random.Random(seed)
+    keys = ["enter", "escape", "ctrl+n", "ctrl+o", "ctrl+r", "ctrl+t", "down", "a", "b", "ctrl+y"]
+    keys += ["ctrl+d", "ctrl+z", "ctrl+s", "ctrl+g", "up", "ctrl+p", "backspace", "enter", "enter"]
+    asked = 0
+    for _ in range(2):
+        engine = FakeEngine(Story(answer="One. Two."), stepping=True)
+        async with kept_app(tmp_path, engine) as (pilot, app):
+            for _ in range(60):
+                await pilot.press(chooser.choice(keys))
+                for _ in range(chooser.randrange(8)):
+                    engine.advance()
+            engine.finish()
+            await until(pilot, lambda app=app: app.chat.desk.committing is None)
+            assert app.is_running
+        asked += len(engine.asks)
+    assert asked
+    with Store(tmp_path) as store:
+        assert store.notices == []
+        every = [*store.conversations(), *store.conversations(trashed=True)]
+        messages = [message for each in every for message in store.tree(each.id).messages]
+        answers = [m for m in messages if m.role is records.Role.ASSISTANT]
+        assert len({m.id for m in answers}) >= asked
+        assert all(m.state is not State.PARTIAL for m in answers)

@@ -344,8 +344,7 @@ class ChatScreen(Screen[None]):
         self.entry.receive(event)
 
     def action_scroll_transcript(self, pages: int) -> None:
-        scroll = self.transcript.scroll_page_down if pages > 0 else self.transcript.scroll_page_up
-        scroll(animate=False)
+        self.transcript.scroll_pages(pages)
 
 
 def _in_words(failed: Failed) -> str:

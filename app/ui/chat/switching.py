@@ -29,16 +29,19 @@ class Switching:
         opened = await self._shelf.open(screen.next_mode)
         if self._shelf.keeps and self._snapshots is not None:
             screen.engine.send(Upkeep(snapshots=self._snapshots))
-        early.draft = screen.entry.draft
-        if opened.conversation.turns:
-            early.draft, _ = early.unsent, self._desk.take_back(early)
-        elif (question := self._desk.take_back(early)) is not None:
+        early.draft, said = screen.entry.draft, []
+        question = self._desk.take_back(early)
+        if question is not None and opened.conversation.turns:
+            early.draft = early.draft.behind(question)
+            said = ["Not asked yet, since this conversation was being opened."]
+        elif question is not None:
             self._desk.queue(opened, question)
         opened.draft = opened.draft.before(early.draft.text, early.draft.pastes)
+        if self._shelf.refusal is not None:
+            said.append(f"{self._shelf.refusal} Nothing is kept this time.")
+        said += self._shelf.news()
         await self._show(opened)
-        refusal = self._shelf.refusal
-        refused = [] if refusal is None else [f"{refusal} Nothing is kept this time."]
-        screen.notice.say(" ".join([*refused, *self._shelf.news()]))
+        screen.notice.say(" ".join(said))
 
     async def switch(self, id: int | None) -> None:
         """Go to a conversation, or to a new one."""

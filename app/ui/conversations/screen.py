@@ -107,14 +107,17 @@ class ConversationsScreen(Screen[Chosen | None]):
         self.filter = SafeInput(placeholder="Type to find", id="list-filter", compact=True)
         self.list = OptionList(id="list", compact=True, markup=False)
         self.line = Line()
+        self._head = Static(id="list-head", markup=False)
+        self._said = Static(id="list-said", markup=False)
+        self._foot = Static(id="list-foot", markup=False)
 
     def compose(self) -> ComposeResult:
-        yield Static(id="list-head", markup=False)
+        yield self._head
         yield self.filter
         yield self.list
         yield self.line
-        yield Static(id="list-said", markup=False)
-        yield Static(id="list-foot", markup=False)
+        yield self._said
+        yield self._foot
 
     def on_mount(self) -> None:
         self.list.can_focus = False
@@ -159,13 +162,13 @@ class ConversationsScreen(Screen[Chosen | None]):
         if self.filter.value.strip():
             many = f"{len(self._rows)} of {many}"
         head = Content.assemble(("Conversations  ", "bold $accent"), (many, "$ink-dim"))
-        self.query_one("#list-head", Static).update(head)
+        self._head.update(head)
         foot = "   ".join(HINTS)
         for count in range(len(HINTS), 0, -1):
             foot = "   ".join((*HINTS[: count - 1], HINTS[-1]))
             if len(foot) <= width:
                 break
-        self.query_one("#list-foot", Static).update(Content.styled(foot, "$ink-dim"))
+        self._foot.update(Content.styled(foot, "$ink-dim"))
 
     def _refresh_statuses(self) -> None:
         if self._drawn_statuses != dict(self._statuses()):
@@ -179,7 +182,7 @@ class ConversationsScreen(Screen[Chosen | None]):
         return self._rows[place].conversation
 
     def _say(self, words: str) -> None:
-        self.query_one("#list-said", Static).update(Content.styled(sanitize_line(words), "$accent"))
+        self._said.update(Content.styled(sanitize_line(words), "$accent"))
 
     def _do(self, task: Coroutine[Any, Any, None]) -> None:
         """What waits for the disk, one after the other; why it does not work is said."""
@@ -205,7 +208,7 @@ class ConversationsScreen(Screen[Chosen | None]):
     async def _search(self, words: str) -> None:
         await asyncio.sleep(SEARCH_AFTER_SECONDS)
         try:
-            hits = await self._shelf.look(lambda store: store.search(words))
+            hits = await self._shelf.look(lambda store: store.search(words, best_only=True))
         except UserError as error:
             self._say(str(error))
             return
