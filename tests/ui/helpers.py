@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.engine.messages import Load
+from app.sessions.database import StoreError
+from app.sessions.store import Store
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 
@@ -71,6 +73,9 @@ async def kept_app(
     folder: Path, engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
 ) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
     """The app on the conversations of `folder`, from its start to its proper end."""
+    if not (folder / "conversations.db").exists():
+        with suppress(StoreError):
+            Store(folder).close()  # the very first start is a slow one: it loads numpy
     load = Load("models/target-model", "models/draft-model")
     app = SpecchatApp(engine or FakeEngine(), load, folder=folder, snapshots=folder / "snapshots")
     try:
