@@ -24,6 +24,7 @@ from app.engine.messages import (
     Failed,
     FellBack,
     Finished,
+    Forget,
     ImportanceMap,
     Listener,
     Load,
@@ -46,6 +47,7 @@ from app.engine.messages import (
     SpanText,
     Statistics,
     Token,
+    Upkeep,
 )
 
 GIB = 1024**3
@@ -118,6 +120,8 @@ class FakeEngine:
 
     def send(self, command: Command) -> None:
         self.commands.append(command)
+        if isinstance(command, Upkeep | Forget):
+            return
         match command:
             case Load():
                 self._plays.append(self._load())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 
 from app.engine.messages import (
     DEFAULT_KEEP,
@@ -157,7 +158,8 @@ class Conversation:
 
     def before(self, turn: Turn) -> list[Turn]:
         """The turns that the engine sees when it is asked `turn`."""
-        return [t for t in self.turns if t.counts and t is not turn and t is not turn.replaces]
+        earlier = takewhile(lambda each: each is not turn, self.turns)
+        return [each for each in earlier if each.counts and each is not turn.replaces]
 
     def asked(self, turn: Turn) -> list[Turn | None]:
         """Of each message that the engine sees when it is asked `turn`: whose question it is."""

@@ -14,6 +14,7 @@ from functools import partial
 
 from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
 from app.chat.pairs import Models
+from app.chat.retold import NEVER_ANSWERED, retold
 from app.engine.messages import (
     Ask,
     Document,
@@ -179,6 +180,7 @@ class KeptConversation:
         self.conversation = Conversation(sampling)
         self._store, self._models = store, models
         self._questions: dict[int, int] = {}
+        self._runs: dict[int, records.Run | None] = {}
         self._system: int | None = None
         self._lost: StoreError | None = None
         if id is not None:
@@ -188,12 +190,23 @@ class KeptConversation:
         """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
         return self._questions[turn.number]
 
+    def retold(self, turn: Turn) -> tuple[Event, ...]:
+        """What the engine said of a turn that was over when this was opened. Raises StoreError."""
+        places = {
+            self._questions[asked.number]: place
+            for place, asked in enumerate(self.conversation.asked(turn))
+            if asked is not None
+        }
+        run = self._runs.get(turn.number)
+        read_map = None if run is None else self._store.read_map(turn.number)
+        return retold(turn, run, read_map, places)
+
     def ask(self, question: Question) -> KeptTurn:
         """Commit a question and begin its answer. What cannot be asked, or not with what was said
         before, is not kept: raises QuestionError or StoreError."""
         question.check()
         attachments = [_attach(self._store, document) for document in question.documents]
-        self._check_documents()
+        self.check_documents()
         if self.id is None:
             self.id = self._store.create().id
         role = records.Role.USER
@@ -203,7 +216,7 @@ class KeptConversation:
     def ask_again(self, mode: Mode, keep: float) -> KeptTurn:
         """Begin another answer to the last question. It takes the place of the one before once it
         is complete. Raises QuestionError or StoreError."""
-        self._check_documents()
+        self.check_documents()
         last = self.conversation.last
         if last is None:
             raise QuestionError("There is no question to be asked again", "ask one")
@@ -243,8 +256,10 @@ class KeptConversation:
             question = Question(message.text, self._documents(message))
             if after is None or after.role is not records.Role.ASSISTANT:
                 turn = Turn(message.id, question, TurnState.FAILED)
+                turn.failure = Failed(turn.number, *NEVER_ANSWERED)
             else:
                 turn = _answered(after, question, self._models)
+                self._runs[turn.number] = after.run
             self._questions[turn.number] = message.id
             self.conversation.turns.append(turn)
 
@@ -258,7 +273,7 @@ class KeptConversation:
             documents.append(Document(attachment.name, text))
         return tuple(documents)
 
-    def _check_documents(self) -> None:
+    def check_documents(self) -> None:
         """Raise StoreError for one that is lost and was not attached again."""
         if self._lost is None or self.id is None:
             return

@@ -10,14 +10,11 @@ import argparse
 import dataclasses
 import io
 import json
-import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
-from uuid import uuid4
+from typing import Any
 
 from app.cli.stored import PATIENCE, find, none_yet, opened_store
 from app.engine.snapshot_folder import remove_snapshot
@@ -27,12 +24,6 @@ from app.sessions import export, importing
 from app.sessions.records import Conversation, Hit
 from app.sessions.store import TRASH_DAYS, Store
 from app.ui.sanitize import sanitize, sanitize_line
-
-FORMATS: dict[str, Callable[[Store, int, TextIO], None]] = {
-    "md": export.to_markdown,
-    "json": export.to_json,
-    "html": export.to_html,
-}
 
 
 def conversations(options: argparse.Namespace) -> int:
@@ -85,31 +76,15 @@ def _export(store: Store, options: argparse.Namespace) -> None:
     found = find(store, options.id)
     if options.output in (None, "-"):
         return _write(store, found.id, options.format or "md")
-    path = Path(options.output)
-    ending = path.suffix.removeprefix(".").lower()
-    form = options.format or (ending if ending in FORMATS else "md")
-    # Aside first: what lies there already stays until the export is complete.
-    aside = path.parent / f".{uuid4().hex}.part"
-    try:
-        with aside.open("x", encoding="utf-8", newline="\n") as out:
-            FORMATS[form](store, found.id, out)
-        os.replace(aside, path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{options.output!r} cannot be written ({getattr(error, 'strerror', error)})",
-            "choose another file",
-        ) from error
-    finally:
-        with suppress(OSError, ValueError):
-            aside.unlink(missing_ok=True)
+    export.to_file(store, found.id, Path(options.output), options.format)
 
 
 def _write(store: Store, conversation: int, form: str) -> None:
     """To standard output."""
     if not sys.stdout.isatty():
-        return FORMATS[form](store, conversation, sys.stdout)
+        return export.FORMATS[form](store, conversation, sys.stdout)
     text = io.StringIO()
-    FORMATS[form](store, conversation, text)
+    export.FORMATS[form](store, conversation, text)
     sys.stdout.write(sanitize(text.getvalue()))
 
 

@@ -6,6 +6,7 @@ import sys
 
 from app.chat.pairs import pair
 from app.errors import UserError
+from app.paths import data_path, snapshots_path
 
 
 def screen(target: str, draft: str | None) -> int:
@@ -17,6 +18,6 @@ def screen(target: str, draft: str | None) -> int:
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
 
-    app = SpecchatApp(MlxEngine(), models)
+    app = SpecchatApp(MlxEngine(), models, folder=data_path(), snapshots=snapshots_path())
     app.run()
     return app.return_code or 0

@@ -9,7 +9,7 @@ from datetime import datetime
 from app.sessions import messages
 from app.sessions.database import DamagedError, StoreError
 from app.sessions.packing import pack_time, unpack_time
-from app.sessions.records import Conversation, ReadMap, State, Tree
+from app.sessions.records import Conversation, ReadMap, Size, State, Tree
 
 TITLE_LENGTH = 60
 """Characters of an automatic title."""
@@ -43,6 +43,20 @@ def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
     if row is None:
         raise _gone()
     return _record(row)
+
+
+def sizes(connection: sqlite3.Connection) -> dict[int, Size]:
+    """Of all conversations that have a question."""
+    questions = connection.execute(
+        "SELECT conversation, count(*) FROM messages WHERE role = 'user' GROUP BY conversation"
+    ).fetchall()
+    documents = dict(
+        connection.execute(
+            "SELECT m.conversation, sum(a.size) FROM attachments a JOIN messages m"
+            " ON m.id = a.message GROUP BY m.conversation"
+        ).fetchall()
+    )
+    return {id: Size(count, documents.get(id, 0)) for id, count in questions}
 
 
 def create(connection: sqlite3.Connection, title: str, now: datetime) -> int:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
+from uuid import uuid4
 
 from app.sessions import html
+from app.sessions.database import StoreError
 from app.sessions.records import Attachment, Message, ReadMap, Role, State, Tree
 from app.sessions.store import Store
 
@@ -98,6 +103,34 @@ def _write_base64(store: Store, attachment: Attachment, out: TextIO) -> None:
         out.write(base64.b64encode(held[:whole]).decode())
         held = held[whole:]
     out.write(base64.b64encode(held).decode())
+
+
+Writer = Callable[[Store, int, TextIO], None]
+FORMATS: dict[str, Writer] = {"md": to_markdown, "json": to_json, "html": to_html}
+
+
+def form_of(path: Path) -> str:
+    """By a file's ending, or md."""
+    ending = path.suffix.removeprefix(".").lower()
+    return ending if ending in FORMATS else "md"
+
+
+def to_file(store: Store, conversation: int, path: Path, form: str | None = None) -> None:
+    """Into a file, whole or not at all, instead of what lies there."""
+    # Aside first: what lies there already stays until the export is complete.
+    aside = path.parent / f".{uuid4().hex}.part"
+    try:
+        with aside.open("x", encoding="utf-8", newline="\n") as out:
+            FORMATS[form or form_of(path)](store, conversation, out)
+        os.replace(aside, path)
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{str(path)!r} cannot be written ({getattr(error, 'strerror', error)})",
+            "choose another file",
+        ) from error
+    finally:
+        with suppress(OSError, ValueError):
+            aside.unlink(missing_ok=True)
 
 
 def _plain(tree: Tree) -> dict[str, Any]:

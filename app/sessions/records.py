@@ -157,6 +157,27 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How large a conversation is, with all its branches: its questions, and the bytes of the
+    documents that came with them."""
+
+    questions: int = 0
+    documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What was written for a conversation (None: for a new one) and not sent, and how its next
+    message is to be read: `mode` is empty where nobody has said."""
+
+    conversation: int | None
+    text: str = ""
+    attachments: tuple[Attachment, ...] = ()
+    mode: str = ""
+    keep: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """A message that was found. `matches` are the characters of `snippet` that match."""
 

@@ -101,6 +101,16 @@ WHEN old.state <> 'partial' AND old.role <> 'system' BEGIN
 END;
 """,
     "2 thinking": "ALTER TABLE messages ADD COLUMN thinking TEXT NOT NULL DEFAULT '';",
+    "3 drafts": """
+CREATE TABLE drafts (
+  conversation INTEGER UNIQUE REFERENCES conversations(id) ON DELETE CASCADE,
+  sequence INTEGER NOT NULL,
+  text TEXT NOT NULL,
+  attachments TEXT NOT NULL,
+  mode TEXT NOT NULL,
+  keep REAL NOT NULL
+) STRICT;
+""",
 }
 
 

@@ -15,12 +15,13 @@ WORDS = 24
 # The snippets in a second step, so that they are made only for what is shown.
 _SEARCH = f"""
 WITH found(id, score) AS MATERIALIZED (
-  SELECT message_text.rowid, message_text.rank
+  SELECT message_text.rowid, {{score}}
   FROM message_text
   JOIN messages m ON m.id = message_text.rowid
   JOIN conversations c ON c.id = m.conversation
   WHERE message_text MATCH :query AND c.trashed_at IS NULL
-  ORDER BY message_text.rank, message_text.rowid DESC LIMIT :limit
+  {{group}}
+  ORDER BY 2, message_text.rowid DESC LIMIT :limit
 )
 SELECT c.id, c.title, m.id, m.role,
   snippet(message_text, 0, '{_OPEN}', '{_CLOSE}', '…', {WORDS})
@@ -31,15 +32,20 @@ JOIN conversations c ON c.id = m.conversation
 WHERE message_text MATCH :query
 ORDER BY found.score, found.id DESC
 """
+_EVERY = _SEARCH.format(score="message_text.rank", group="")
+# Of bare columns beside min(), SQLite gives those of the row that has the least.
+_BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.conversation")
 
 
-def search(connection: sqlite3.Connection, words: str, limit: int) -> tuple[Hit, ...]:
-    """Messages with all these words, the last of which may be unfinished; the best first. What is
-    in the trash is not found."""
+def search(
+    connection: sqlite3.Connection, words: str, limit: int, best_only: bool = False
+) -> tuple[Hit, ...]:
+    """Messages with all these words, the last of which may be unfinished; the best first, or only
+    the best one of each conversation. What is in the trash is not found."""
     query = _query(words)
     if not query:
         return ()
-    rows = connection.execute(_SEARCH, {"query": query, "limit": limit})
+    rows = connection.execute(_BEST if best_only else _EVERY, {"query": query, "limit": limit})
     return tuple(
         Hit(conversation, title, message, Role(role), *_snippet(marked))
         for conversation, title, message, role, marked in rows

@@ -17,18 +17,20 @@ from types import TracebackType
 from typing import TypeVar
 from weakref import WeakSet
 
-from app.sessions import aside, backup, conversations, messages
+from app.sessions import aside, backup, conversations, drafts, messages
 from app.sessions.attachments import Attachments, Source
 from app.sessions.database import DamagedError, Readers, StoreError, transaction
 from app.sessions.opening import Places, open_database
 from app.sessions.records import (
     Attachment,
     Conversation,
+    Draft,
     Hit,
     Message,
     ReadMap,
     Role,
     Run,
+    Size,
     State,
     Tree,
 )
@@ -124,6 +126,10 @@ class Store:
 
     def conversation(self, id: int) -> Conversation:
         return self._read(lambda c: conversations.conversation(c, id))
+
+    def sizes(self) -> dict[int, Size]:
+        """Of every conversation that has a question, by its id."""
+        return self._read(conversations.sizes)
 
     def rename(self, id: int, title: str) -> None:
         self._write(lambda c: conversations.rename(c, id, title))
@@ -236,10 +242,25 @@ class Store:
 
         self._write(go)
 
-    def search(self, words: str, limit: int = 50) -> tuple[Hit, ...]:
-        """Messages with all these words, the last of which may be unfinished; the best first."""
+    def search(self, words: str, limit: int = 50, best_only: bool = False) -> tuple[Hit, ...]:
+        """Messages with all these words, the last of which may be unfinished; the best first, or
+        only the best one of each conversation."""
         messages.check_text(words)
-        return self._read(lambda c: search(c, words, limit))
+        return self._read(lambda c: search(c, words, limit, best_only))
+
+    # -- drafts
+
+    def draft(self, conversation: int | None) -> Draft:
+        """What was written for a conversation, or for a new one, and not sent."""
+        return self._read(lambda c: drafts.draft(c, conversation))
+
+    def last_draft(self) -> Draft | None:
+        """The one that was kept last, which tells where the user was."""
+        return self._read(drafts.last)
+
+    def keep_draft(self, draft: Draft) -> None:
+        self._check_attached(draft.attachments)
+        self._write(lambda c: drafts.keep(c, draft))
 
     # -- attachments
 
@@ -333,7 +354,7 @@ class Store:
         with contextlib.suppress(StoreError, OSError):
             with transaction(connection):
                 conversations.expire(connection, self._now() - timedelta(days=trash_days))
-                used = messages.attached(connection)
+                used = messages.attached(connection) | drafts.attached(connection)
             self.notices += aside.clean(self._places.broken, self._now())
             # A broken database may be repaired one day: its documents stay as long as it does.
             if aside.is_empty(self._places.broken):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import App
@@ -17,6 +19,7 @@ from app.engine.messages import DEFAULT_KEEP, Close, Engine, Load, Sampling
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
+from app.ui.conversations.screen import ConversationsScreen
 from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
 from app.ui.prefill.panel import PrefillPanel
@@ -30,6 +33,7 @@ CHAT_HELP: tuple[Section, ...] = (
     ("Answers", PrefillPanel),
 )
 SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
+LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 
@@ -44,6 +48,7 @@ class SpecchatApp(App[None]):
         "prefill/panel.tcss",
         "keep/setter.tcss",
         "spans/spans.tcss",
+        "conversations/conversations.tcss",
         "help/help.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -67,7 +72,10 @@ class SpecchatApp(App[None]):
         default_keep: float = DEFAULT_KEEP,
         sampling: Sampling | None = None,
         clock: Clock = time.monotonic,
+        folder: Path | None = None,
+        snapshots: Path | None = None,
     ) -> None:
+        """Conversations are kept in `folder`, and what was read of them in `snapshots`."""
         super().__init__(driver_class=paste_safe_driver())
         self.register_theme(specchat_theme())
         self.theme = THEME_NAME
@@ -75,7 +83,9 @@ class SpecchatApp(App[None]):
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
-        self.chat = ChatScreen(engine, load, default_keep, sampling or Sampling(), clock)
+        self.chat = ChatScreen(
+            engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots
+        )
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
@@ -85,8 +95,18 @@ class SpecchatApp(App[None]):
         try:
             super().run(*args, **kwargs)
         finally:
-            self._close_engine()
-            self._engine.join(JOIN_SECONDS)
+            self.put_away()
+
+    def put_away(self) -> None:
+        """Keep what is to be kept; to be called when the screen is gone."""
+        self._close_engine()
+        self._engine.join(JOIN_SECONDS)
+        if not self.chat.put_away():
+            sys.stderr.write("Saving what was read, for the next start. ^C leaves at once.\n")
+            with suppress(KeyboardInterrupt):
+                self._engine.join()
+            self.chat.put_away()
+        self.chat.desk.close()
 
     async def action_quit(self) -> None:
         self._close_engine()
@@ -108,7 +128,13 @@ class SpecchatApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
             return
-        of_the_screen = SPANS_HELP if isinstance(self.screen, SpansScreen) else CHAT_HELP
+        match self.screen:
+            case SpansScreen():
+                of_the_screen = SPANS_HELP
+            case ConversationsScreen():
+                of_the_screen = LIST_HELP
+            case _:
+                of_the_screen = CHAT_HELP
         self.push_screen(HelpScreen((*of_the_screen, ("Everywhere", SpecchatApp))))
 
     def _selected_text(self) -> str | None:

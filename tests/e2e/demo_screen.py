@@ -1,6 +1,8 @@
 """The screen on the scripted engine: to look at it in a terminal, and for the terminal tests.
 
-python tests/e2e/demo_screen.py [--fail-load | --fall-back | --fail]
+python tests/e2e/demo_screen.py [--fail-load | --fall-back | --fail] [FOLDER]
+
+With a FOLDER conversations are kept there.
 """
 
 from __future__ import annotations
@@ -43,4 +45,5 @@ def engine(flags: list[str]) -> FakeEngine:
 if __name__ == "__main__":
     fake = engine(sys.argv[1:])
     fake.start_thread(pace)
-    SpecchatApp(fake, Load("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit")).run()
+    folder = next((Path(word) for word in sys.argv[1:] if not word.startswith("--")), None)
+    SpecchatApp(fake, Load("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit"), folder=folder).run()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.sessions.store import Store
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,40 @@ def test_keys_that_terminals_send_for_control_letters(fake: Terminal) -> None:
 def test_quitting_restores_the_terminal(fake: Terminal) -> None:
     fake.press("C-q")
     fake.wait_for("exited with 0")
+
+
+def kept_answer(folder: Path) -> str:
+    with Store(folder) as beside:
+        return beside.branch(1)[1].text
+
+
+def test_conversations_are_kept_over_a_crash_and_a_proper_end(tmp_path: Path) -> None:
+    command = [*FAKE, str(tmp_path)]
+    with Terminal(command, folder=ROOT) as terminal:  # its end is one for the program, too
+        terminal.wait_for("ready", "next: AUTO")
+        terminal.type("What is the Corresponding Source?")
+        terminal.press("Enter")
+        terminal.wait_for("answering")
+        terminal.wait_until(lambda _: "needed to generate" in kept_answer(tmp_path))
+    with Terminal(command, folder=ROOT) as terminal:
+        terminal.wait_for("was cut off when specchat ended", "needed to generate", "■ stopped")
+        terminal.press("C-n")
+        terminal.wait_until(lambda screen: "stopped" not in screen)
+        terminal.type("Something else")
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0")
+    with Terminal(command, folder=ROOT) as terminal:
+        terminal.wait_for("ready", "❯ Something else")
+        terminal.press("C-o")
+        terminal.wait_for("1 conversation", "What is the Corresponding Source?", "1 question")
+        terminal.press("C-d")
+        terminal.wait_for("is in the trash")
+        terminal.press("C-z")
+        terminal.wait_for("is back.")
+        terminal.press("Enter")
+        terminal.wait_for("needed to generate", "specchat  What is")
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0")
 
 
 def test_a_narrow_terminal_shows_all_that_matters() -> None:

@@ -82,3 +82,14 @@ def test_a_reply_is_found_once_it_has_ended(tmp_path: Path) -> None:
         assert store.search("xylophone") == ()
         reply.stop()
         assert [hit.message for hit in store.search("xylophone")] == [reply.message]
+
+
+def test_only_the_best_message_of_each_conversation(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        first = answered(store, "rent " * 5, "Much is said of rent here, and of much else.")
+        second = answered(store, "Rent?", "Nothing.")
+        assert len(store.search("rent")) == 3
+        hits = store.search("rent", best_only=True)
+        assert {hit.conversation for hit in hits} == {first, second}
+        assert next(h.snippet for h in hits if h.conversation == first).startswith("rent rent")
+        assert len(store.search("rent", 1, best_only=True)) == 1

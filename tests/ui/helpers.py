@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.engine.messages import Load
+from app.sessions.database import StoreError
+from app.sessions.store import Store
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 20.0
 SMALL = (80, 24)
 
 
@@ -61,3 +66,21 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
     await type_in(pilot, question)
     await pilot.press("enter")
     await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")
+
+
+@asynccontextmanager
+async def kept_app(
+    folder: Path, engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
+) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
+    """The app on the conversations of `folder`, from its start to its proper end."""
+    if not (folder / "conversations.db").exists():
+        with suppress(StoreError):
+            Store(folder).close()  # the very first start is a slow one: it loads numpy
+    load = Load("models/target-model", "models/draft-model")
+    app = SpecchatApp(engine or FakeEngine(), load, folder=folder, snapshots=folder / "snapshots")
+    try:
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: not app.chat.desk.shelf.opening, "the store")
+            yield pilot, app
+    finally:
+        await asyncio.to_thread(app.put_away)

@@ -36,11 +36,11 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
 
         def flood() -> None:
             for number, word in enumerate(words):
-                listener(Token(1, (number,), word))
+                listener(Token(-1, (number,), word))
 
         thread = threading.Thread(target=flood)
         thread.start()
-        turn = app.chat.conversation.turns[0]
+        turn = app.chat.desk.shown.conversation.turns[0]
         await until(pilot, lambda: len(turn.generated_ids) == len(words))
         thread.join()
         assert turn.text == "".join(words)

@@ -15,6 +15,8 @@ from app.ui.sanitize import sanitize_line
 from app.ui.words import ended, sentence
 
 MEMORY_CELLS = 6
+LEAST_TITLE = 10
+"""Cells; of a shorter piece nobody would know which conversation it is."""
 
 
 class Header(Widget):
@@ -25,6 +27,13 @@ class Header(Widget):
         self._names = (target, draft)
         self._dense_only = False
         self._memory: MemoryFigures | None = None
+        self._title = self._standing = ""
+
+    def show_title(self, title: str, standing: str) -> None:
+        """Of the conversation, and in a few words what is not as it should be."""
+        if (title, standing) != (self._title, self._standing):
+            self._title, self._standing = title, standing
+            self.refresh()
 
     def show_pair(self, loaded: Loaded) -> None:
         self._names = (loaded.target.name, loaded.draft.name if loaded.draft else None)
@@ -36,10 +45,17 @@ class Header(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        """What is least needed goes first when it is narrow: the memory bar, then the draft."""
+        """What is least needed goes first when it is narrow: the memory bar, the title, then the
+        draft."""
         width = self.content_size.width
         left = Content.styled("specchat", f"bold {ACCENT}")
+        if self._standing:
+            left = Content.assemble(left, (f" · {self._standing}", ACCENT))
         pair = self._pair()
+        room = width - left.cell_length - pair.cell_length - 12
+        if self._title and room >= LEAST_TITLE:
+            title = Content(sanitize_line(self._title)).truncate(room, ellipsis=True)
+            left = Content.assemble(left, "  ", title)
         for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
             free = width - left.cell_length - len(memory) - 6
             if pair.cell_length <= free or not memory:
@@ -130,28 +146,36 @@ def _hints() -> list[Content]:
 
 
 class Notice(Widget):
-    """One sentence above the compose box, or a dimmer suggestion, or nothing."""
+    """One sentence above the compose box, or a dimmer suggestion, or nothing. What stands comes
+    back when a passing sentence has gone."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sentence = ""
+        self._standing = ""
         self._suggestion = ""
 
     @property
     def text(self) -> str:
-        return self._sentence or self._suggestion
+        return self._sentence or self._standing or self._suggestion
 
     def say(self, sentence: str) -> None:
         self._sentence = sentence
         self._update()
+
+    def stand(self, sentence: str) -> None:
+        """Until it is taken back with an empty one."""
+        if sentence != self._standing:
+            self._standing = sentence
+            self._update()
 
     def suggest(self, suggestion: str) -> None:
         self._suggestion = suggestion
         self._update()
 
     def render(self) -> Content:
-        if self._sentence:
-            return Content.assemble(("! ", ACCENT), sanitize_line(self._sentence))
+        if sentence := self._sentence or self._standing:
+            return Content.assemble(("! ", ACCENT), sanitize_line(sentence))
         return Content.styled(self._suggestion, DIM)
 
     def _update(self) -> None:

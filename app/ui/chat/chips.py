@@ -7,6 +7,7 @@ pasted is what the model gets.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
@@ -88,8 +89,9 @@ class Chips(Horizontal):
         self._set(self._pastes[:-1])
         return True
 
-    def clear(self) -> None:
-        self._set([])
+    def show(self, pastes: Sequence[Paste]) -> None:
+        """These instead of all others."""
+        self._set([*pastes])
 
     def on_remove_mark_clicked(self, event: RemoveMark.Clicked) -> None:
         event.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -99,6 +100,12 @@ class ComposeBox(TextArea):
             self._history.append(text)
         self._place = len(self._history)
         self._unsent = ""
+
+    def remember_only(self, texts: Iterable[str]) -> None:
+        """These questions, the last of which was sent last, instead of all others."""
+        self._history, self._place, self._unsent = [], 0, ""
+        for text in texts:
+            self.remember(text)
 
     def replace_all(self, text: str) -> None:
         self.text = text

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+import asyncio
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.events import Paste
 from textual.screen import Screen
-from textual.widgets import Static, TextArea
 
-from app.chat.conversation import Conversation, Question, Turn, TurnState
+from app.chat.conversation import Turn
 from app.engine.messages import (
-    Cancel,
     Closed,
     Engine,
     Event,
@@ -33,26 +30,26 @@ from app.engine.messages import (
     Selected,
 )
 from app.ui.bridge import Bridge, EngineEvents
+from app.ui.chat.asking import Asking
 from app.ui.chat.bars import Footer, Header, Notice
-from app.ui.chat.chips import Chips
 from app.ui.chat.compose import ComposeBox
+from app.ui.chat.desk import Desk
+from app.ui.chat.entry import Entry
+from app.ui.chat.shelf import Shelf
+from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
+from app.ui.chat.trying import Trying
 from app.ui.clock import Clock
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.setter import KeepSetter
-from app.ui.keep.trial import KeepTrial
-from app.ui.prefill.draw import would_read
-from app.ui.spans.passages import ReadDocument, read_documents
-from app.ui.spans.screen import AskAgain, SpansScreen
+from app.ui.spans.screen import AskAgain
 from app.ui.words import ended, sentence
 
 TICK_SECONDS = 0.25
-WHOLE_TEXT_WORDS = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
-WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in full."
 
 
 class ChatScreen(Screen[None]):
-    """Holds the conversation; each widget draws its own part of it."""
+    """Shows one conversation; each widget draws its own part of it."""
 
     # Those that change what the next key means go before the focused widget: keys that arrive in
     # one read (over a slow line, or typed ahead) would otherwise overtake them.
@@ -84,77 +81,100 @@ class ChatScreen(Screen[None]):
             id="chat.spans",
             tooltip="What was read of the documents",
         ),
+        Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
+        Binding(
+            "ctrl+o",
+            "conversations",
+            "Conversations",
+            id="chat.conversations",
+            tooltip="All conversations: find, open, look after them",
+        ),
     ]
 
     def __init__(
-        self, engine: Engine, load: Load, keep: float, sampling: Sampling, clock: Clock
+        self,
+        engine: Engine,
+        load: Load,
+        keep: float,
+        sampling: Sampling,
+        clock: Clock,
+        folder: Path | None = None,
+        snapshots: Path | None = None,
     ) -> None:
+        """Conversations are kept in `folder`, and what was read of them in `snapshots`."""
         super().__init__()
-        self._engine = engine
+        self.engine = engine
         self._load = load
         self._clock = clock
+        self._snapshots = snapshots
         self._bridge = Bridge(self)
-        self.conversation = Conversation(sampling)
-        self.next_mode = NextMode(keep)
-        self._trial = KeepTrial()
         self._ready = False
-        self._broken = False
-        self._spans: SpansScreen | None = None
+        self.broken = False
         self._load_started = clock()
+        shelf = Shelf(folder, load, sampling)
+        self.desk = Desk(shelf, shelf.new(NextMode(keep)), clock)
         self.header = Header(*load.names)
         self.transcript = Transcript(clock)
-        self.notice = Notice()
-        self.chips = Chips()
-        self.box = ComposeBox()
-        self.setter = KeepSetter()
-        self.footer = Footer(self.next_mode)
+        self.entry = Entry(NextMode(keep))
+        self.footer = Footer(NextMode(keep))
+        self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
+        self._asking = Asking(self)
+        self._switching = Switching(self, None if snapshots is None else str(snapshots))
+        self.drawing = asyncio.Lock()
+        """Held while another conversation or turn is put on the screen."""
 
     # -------------------------------------------------------------------------- the screen
 
     def compose(self) -> ComposeResult:
         yield self.header
         yield self.transcript
-        with Vertical(id="compose"):
-            yield self.notice
-            yield self.chips
-            with Horizontal(id="entry"):
-                yield Static("❯", id="prompt", markup=False)
-                yield self.box
-            yield self.setter
+        yield self.entry
         yield self.footer
 
     def on_mount(self) -> None:
-        self.box.focus()
-        self._show_hints()
+        self.entry.box.focus()
+        self.show_hints()
         self.set_interval(TICK_SECONDS, self._tick)
-        self.call_after_refresh(self._start_engine)
+        self.call_after_refresh(self._start)
 
-    def _start_engine(self) -> None:
-        """Only after the first drawing: loading must not delay it."""
-        self._engine.listen(self._bridge.listener)
-        self._engine.send(self._load)
+    def _start(self) -> None:
+        """Only after the first drawing: neither models nor the store may delay it."""
+        self.engine.listen(self._bridge.listener)
+        self.engine.send(self._load)
+        if self.desk.shelf.opening:
+            self.run_worker(self._open_store())
 
-    def _tick(self) -> None:
-        if self.conversation.running is not None:
-            self.transcript.view(self.conversation.running).tick()
-        elif not self._ready and not self._broken:
-            self.transcript.opening.show_loading(self._clock() - self._load_started)
+    @property
+    def notice(self) -> Notice:
+        return self.entry.notice
 
     @property
     def busy(self) -> bool:
-        loading = not self._ready and not self._broken
-        return loading or self.conversation.running is not None
+        loading = not self._ready and not self.broken
+        return loading or self.desk.shelf.opening or self.desk.busy
 
-    def _show_hints(self) -> None:
+    def _tick(self) -> None:
+        if self.desk.running is not None:
+            view = self.transcript.view(self.desk.running.number)
+            if view is not None:
+                view.tick()
+        elif not self._ready and not self.broken:
+            self.transcript.opening.show_loading(self._clock() - self._load_started)
+        if not self.desk.shelf.opening:
+            self._keep()
+
+    def show_hints(self) -> None:
+        chat = self.desk.shown
         hints = ["⏎ queue" if self.busy else "⏎ send", "^G keep", "F1 keys", "^J new line"]
-        if self.conversation.queued is not None:
+        if chat.conversation.queued is not None:
             hints.insert(0, "Esc take back")
-        elif self.conversation.running is not None:
+        elif self.desk.running is not None:
             hints.insert(0, "Esc stop")
-        elif self.conversation.last is not None:
+        elif chat.conversation.last is not None:
             hints.insert(2, "^R again, in full")
         self.footer.show_hints(hints)
         self.footer.show_next(self.next_mode)
+        self.header.show_title(chat.title, self.desk.shelf.standing)
 
     # -------------------------------------------------------------------------- the engine
 
@@ -167,18 +187,15 @@ class ChatScreen(Screen[None]):
             await self._take_events()
 
     async def _take_events(self) -> None:
-        running = self.conversation.running
-        touched: dict[int, Turn] = {}
-        for event in self._bridge.take():
-            turn = self._apply(event)
-            if turn is not None:
-                touched[turn.number] = turn
-        for turn in touched.values():
-            await self.transcript.view(turn).update_turn()
-        if running is not None and running.state is not TurnState.RUNNING:
-            await self._turn_over(running)
+        touched = {self._apply(event) for event in self._bridge.take()}
+        for number in touched - {None}:
+            if number is not None and (view := self.transcript.view(number)) is not None:
+                await view.update_turn()
+        over = self.desk.take_over()
+        if over is not None:
+            await self._asking.turn_over(over)
 
-    def _apply(self, event: Event) -> Turn | None:
+    def _apply(self, event: Event) -> int | None:
         """Take in one event; returns the turn to be drawn anew."""
         match event:
             case Loaded():
@@ -188,231 +205,146 @@ class ChatScreen(Screen[None]):
             case MemoryReport():
                 self.header.show_memory(event.figures)
             case Closed():
-                self._broken = True
-            case Healed() | NotSaved() | Saved():
+                self.broken = True
+            case NotSaved() | Saved():
+                self.desk.note(event)
+            case Healed():
                 pass
             case _:
                 return self._apply_to_turn(event, event.turn)
         return None
 
-    def _apply_to_turn(self, event: Event, number: int | None) -> Turn | None:
-        turn = self.conversation.find(number) if number is not None else None
-        if turn is None:
-            return None
-        if turn.state is TurnState.RUNNING:
-            self.transcript.view(turn).apply(event)
-        elif isinstance(event, Selected):
-            self._reselected(turn, event)
+    def _apply_to_turn(self, event: Event, number: int | None) -> int | None:
+        if number is None or self.desk.apply(event, number):
+            return number
+        if isinstance(event, Selected):
+            self.trying.answered(event)
         elif isinstance(event, Failed):
             self.notice.say(_in_words(event))
-        return turn
+        return None
+
+    def put_away(self) -> bool:
+        """When the screen is gone: keep what was written and said since. False while the engine
+        has something to save that a later start would have to read again."""
+        self._switching.forget_trashed()
+        if not self.desk.shelf.opening:
+            self.desk.shown.draft = self.entry.draft
+        for event in self._bridge.take():
+            turn = getattr(event, "turn", None)
+            if isinstance(event, Closed):
+                self.broken = True
+            elif turn is not None:
+                self.desk.apply(event, turn)
+        return self.broken or self._snapshots is None or self.desk.asked is None
 
     def _loaded(self, loaded: Loaded) -> None:
         self._ready = True
         self.header.show_pair(loaded)
         self.transcript.opening.show_loaded(loaded)
-        self._show_hints()
-        self.call_later(self._ask_queued)
+        self.show_hints()
+        self.call_later(self._asking.ask_waiting)
 
     def _failed_outside(self, failed: Failed) -> None:
         """Something that belongs to no turn: loading, before the pair was ready."""
         if self._ready:
             self.notice.say(_in_words(failed))
             return
-        self._broken = True
+        self.broken = True
         self.transcript.opening.show_failed(failed)
-        self._show_hints()
-        self.call_later(self._take_back)
+        self.show_hints()
+        self.call_later(self._asking.take_back, self.desk.shown)
 
-    async def _turn_over(self, turn: Turn) -> None:
-        self.notice.say("")
-        if turn.state is TurnState.FAILED:
-            await self._take_back()
-        await self._ask_queued()
-        self._show_hints()
+    # -------------------------------------------------------------------------- conversations
+
+    async def _open_store(self) -> None:
+        await self._switching.open_store()
+        self._asking.ask_waiting()
+
+    def action_new(self) -> None:
+        self._switching.new()
+
+    def action_conversations(self) -> None:
+        self._switching.show_list()
+
+    def _keep(self) -> None:
+        self.desk.shown.draft = self.entry.draft
+        self.desk.keep()
+        self.notice.stand(self.desk.problem)
+        if news := self.desk.shelf.news():
+            self.notice.say(" ".join(news))
 
     # -------------------------------------------------------------------------- asking
 
     async def on_compose_box_sent(self, event: ComposeBox.Sent) -> None:
-        text, pastes = event.text.strip(), self.chips.pastes
-        refusal = self._refusal(text, bool(pastes))
-        if refusal is not None:
-            self.notice.say(refusal)
-        if not text or refusal is not None:
-            return
-        documents = tuple(paste.document for paste in pastes)
-        question = Question(text, documents, self.next_mode.mode, self.next_mode.keep)
-        self.next_mode = self.next_mode.asked()
-        self.box.remember(text)
-        self.box.replace_all(self.box.text.removeprefix(event.text))
-        self.chips.clear()
-        if self.busy:
-            self.conversation.queued = question
-            await self.transcript.show_waiting(question)
-        else:
-            await self._ask(question)
-        self._show_hints()
-
-    def _refusal(self, text: str, pasted: bool) -> str | None:
-        if not text:
-            return "Type a question about what you pasted, then press Enter." if pasted else None
-        if self._broken:
-            return "No model is loaded, so nothing can be asked."
-        if self.conversation.queued is not None:
-            return "One question waits already. Esc takes it back."
-        return None
-
-    async def _ask(self, question: Question, replaces: Turn | None = None) -> None:
-        self._end_trial()
-        turn, ask = self.conversation.begin(question, replaces)
-        await self.transcript.add_turn(turn)
-        self._engine.send(ask)
-        self._show_hints()
-
-    async def _ask_queued(self) -> None:
-        question = None if self.busy else self.conversation.take_queued()
-        if question is not None:
-            await self.transcript.show_waiting(None)
-            await self._ask(question)
-
-    async def _take_back(self) -> None:
-        """Put the waiting question back into the compose box, before what was written since."""
-        question = self.conversation.take_queued()
-        if question is None:
-            return
-        await self.transcript.show_waiting(None)
-        self.next_mode = self.next_mode.taken_back(question.mode)
-        self.box.replace_all("\n".join(filter(None, (question.text, self.box.text))))
-        later = self.chips.pastes
-        self.chips.clear()
-        for text in (*(d.text for d in question.documents), *(p.text for p in later)):
-            self.chips.add(text)
-        self._show_hints()
-
-    async def action_ask_again(self) -> None:
-        last = self.conversation.last
-        if self._broken or last is None:
-            self.notice.say("There is no question to ask again.")
-        elif self.busy:
-            self.notice.say("An answer is under way. Esc stops it.")
-        else:
-            await self._ask(replace(last.question, mode=Mode.FULL), replaces=last)
-
-    def action_show_spans(self) -> None:
-        turn = self.conversation.last_over
-        documents = self._read_documents(turn) if turn else []
-        if turn is None or not documents:
-            self.notice.say("Nothing was attached that could be shown. Paste a document and ask.")
-            return
-        progress, try_keep = self.transcript.view(turn).progress, None
-        if turn is self.conversation.last and progress.scored:
-            self._trial.begin(turn.number, progress)
-            try_keep = self._try_keep
-        self._spans = SpansScreen(documents, progress.keep, try_keep)
-        self.app.push_screen(self._spans, partial(self._spans_closed, turn))
-
-    def _read_documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
-        progress = self.transcript.view(turn).progress
-        return read_documents(self.conversation.documents(turn), progress, selected)
-
-    async def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
-        self._spans = None
-        self._end_trial()
-        if result is None:
-            return
-        if self.busy or turn is not self.conversation.last:
-            self.notice.say("An answer is under way. Esc stops it.")
-            return
-        question = self.conversation.pin(turn, result.pins)
-        again = replace(question, mode=Mode.SPARSE, keep=result.keep)
-        await self._ask(again, replaces=turn)
+        await self._asking.sent(event.text)
 
     async def action_stop(self) -> None:
-        running = self.conversation.running
-        if self.conversation.queued is not None:
-            await self._take_back()
-        elif running is not None:
-            self._engine.send(Cancel(running.number))
-            self.notice.say("Stopping.")
+        await self._asking.stop()
+
+    async def action_ask_again(self) -> None:
+        if self.broken or self.desk.shown.conversation.last is None:
+            self.notice.say("There is no question to ask again.")
+        elif self._may_ask_again():
+            self._asking.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
+
+    def _may_ask_again(self) -> bool:
+        if self.busy:
+            elsewhere = self.desk.answering not in (None, self.desk.shown)
+            where = "in another conversation" if elsewhere else "under way"
+            self.notice.say(f"An answer is {where}. Esc stops it.")
+        return not self.busy
+
+    def action_show_spans(self) -> None:
+        turn = self.desk.shown.conversation.last_over
+        screen = None if turn is None else self.trying.spans(turn)
+        if turn is None or screen is None:
+            self.notice.say("Nothing was attached that could be shown. Paste a document and ask.")
         else:
-            self.box.focus()
+            self.app.push_screen(screen, partial(self._spans_closed, turn))
+
+    def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
+        self.trying.end()
+        conversation = self.desk.shown.conversation
+        if result is not None and self._may_ask_again() and turn is conversation.last:
+            conversation.pin(turn, result.pins)
+            self._asking.ask_again(Mode.SPARSE, result.keep)
 
     # -------------------------------------------------------------------------- keep and mode
 
+    @property
+    def next_mode(self) -> NextMode:
+        return self.entry.draft.next_mode
+
+    def set_next(self, next_mode: NextMode) -> None:
+        """How the next message is to be read."""
+        self.entry.show_next(next_mode)
+        self.desk.shown.draft = self.entry.draft
+        self.footer.show_next(next_mode)
+
     def action_toggle_full(self) -> None:
-        self.next_mode = self.next_mode.toggled()
-        self._suggest()
-        self._show_hints()
+        self.set_next(self.next_mode.toggled())
 
     def action_set_keep(self) -> None:
-        if self.setter.display:
-            return
-        last = None if self.busy else self.conversation.last
-        progress = self.transcript.view(last).progress if last is not None else None
-        if last is not None and progress is not None and progress.scored:
-            self._trial.begin(last.number, progress)
-        else:
-            self._trial.begin(None, None)
-        self.setter.open(self.next_mode.keep)
-        self._try_keep(self.next_mode.keep)
+        if not self.entry.setter.display:
+            self.trying.open_setter(self.next_mode.keep)
 
     def on_keep_setter_moved(self, event: KeepSetter.Moved) -> None:
-        self._try_keep(event.keep)
+        self.trying.move(event.keep)
 
     def on_keep_setter_left(self, event: KeepSetter.Left) -> None:
         if event.keep is not None:
-            self.next_mode = self.next_mode.at_keep(event.keep)
+            self.set_next(self.next_mode.at_keep(event.keep))
         elif event.automatic:
-            self.next_mode = self.next_mode.automatic()
-        self._end_trial()
-        self._suggest()
-        self._show_hints()
+            self.set_next(self.next_mode.automatic())
+        self.trying.end()
 
-    def _try_keep(self, keep: float) -> None:
-        if not self.busy and (request := self._trial.move(keep)) is not None:
-            self._engine.send(request)
-
-    def _reselected(self, turn: Turn, selected: Selected) -> None:
-        request = self._trial.answered(selected)
-        if self.transcript.view(turn).progress.preview is not None:
-            self.setter.meaning = would_read(selected)
-            if self._spans is not None:
-                self._spans.show(self._read_documents(turn, selected), selected.keep)
-        if request is not None:
-            self._engine.send(request)
-
-    def _end_trial(self) -> None:
-        last = self.conversation.last
-        if self._trial.end() and last is not None:
-            self.transcript.view(last).tick()
-            self.transcript.anchor()
-
-    # -------------------------------------------------------------------------- the compose box
-
-    def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        self.notice.say("")
-        self._suggest()
-
-    def _suggest(self) -> None:
-        asks_for_all = WHOLE_TEXT_WORDS.search(self.box.text) is not None
-        wanted = asks_for_all and self.next_mode.mode is not Mode.FULL
-        self.notice.suggest(WHOLE_TEXT_ADVICE if wanted else "")
-
-    def on_compose_box_long_paste(self, event: ComposeBox.LongPaste) -> None:
-        self.chips.add(event.text)
-        self.notice.say("")
-
-    def on_compose_box_erased_nothing(self) -> None:
-        self.chips.remove_last()
+    # -------------------------------------------------------------------------- the keyboard
 
     def on_paste(self, event: Paste) -> None:
-        """A paste while something else has the focus is meant for the compose box all the same."""
-        self.box.focus()
-        self.box.receive(event)
+        self.entry.receive(event)
 
     def action_scroll_transcript(self, pages: int) -> None:
-        scroll = self.transcript.scroll_page_down if pages > 0 else self.transcript.scroll_page_up
-        scroll(animate=False)
+        self.transcript.scroll_pages(pages)
 
 
 def _in_words(failed: Failed) -> str:

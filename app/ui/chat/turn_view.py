@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import Markdown, Static
 
 from app.chat.conversation import Question, Turn, TurnState
-from app.engine.messages import Document, Ended, Event
+from app.engine.messages import Document, Ended
 from app.ui.chat.chips import describe
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
@@ -58,16 +58,19 @@ def _document_line(document: Document) -> Content:
 class TurnView(Vertical):
     """A turn: the question, how it is read, the answer, and how it ended."""
 
-    def __init__(self, turn: Turn, clock: Clock) -> None:
+    def __init__(self, turn: Turn, progress: ReadingProgress, clock: Clock) -> None:
+        """Both change as events of the turn come; `update_turn` shows them."""
         super().__init__(classes="turn")
         self.turn = turn
-        self.progress = ReadingProgress(turn.question.keep, started=clock())
-        self.panel = PrefillPanel(self.progress, clock)
-        self._clock = clock
-        self._answer = Markdown(parser_factory=answer_parser, open_links=False)
+        self.panel = PrefillPanel(progress, clock)
+        self._complete = turn.state is not TurnState.RUNNING
+        self._answer = Markdown(
+            sanitize(turn.text) if self._complete else None,
+            parser_factory=answer_parser,
+            open_links=False,
+        )
         self._note = Static("", markup=False, classes="note")
         self._written = 0
-        self._complete = False
 
     def compose(self) -> ComposeResult:
         yield QuestionView(self.turn.question)
@@ -77,13 +80,8 @@ class TurnView(Vertical):
         yield self._note
 
     def on_mount(self) -> None:
-        self._note.display = False
-        self._answer.display = False
-
-    def apply(self, event: Event) -> None:
-        """Take in an event of this turn; `update_turn` shows it."""
-        self.turn.apply(event)
-        self.progress.apply(event, self._clock())
+        self._answer.display = bool(self.turn.text)
+        self._show_note()
 
     def tick(self) -> None:
         """Time has passed."""
@@ -121,7 +119,7 @@ def _ending(turn: Turn) -> Content | None:
             (sanitize_line(sentence(turn.failure.advice)), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
         )
-    if turn.ended is Ended.CANCELLED and turn.text:
+    if turn.state is TurnState.STOPPED and turn.text:
         return Content.styled("■ stopped · what was written stays", "$ink-dim")
     if turn.ended is Ended.LENGTH:
         return Content.styled("■ cut: the answer reached its longest length", "$ink-dim")

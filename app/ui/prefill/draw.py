@@ -68,16 +68,16 @@ def _head(state: ReadingProgress, page: Page, folded: bool) -> Content:
     if state.failed:
         return Content.assemble(mark, ("✗ failed", BAD), (_after(state, page), DIM))
     if state.statistics is None or not state.statistics.ttft:
-        return Content.assemble(
-            mark, ("■ stopped before the first word", DIM), (_after(state, page), DIM)
-        )
+        stopped = "■ stopped" if state.worded else "■ stopped before the first word"
+        return Content.assemble(mark, (stopped, DIM), (_after(state, page), DIM))
     line = figures_line(state.statistics, state.ended, room)
     lead, dot, rest = line.partition(" · ")
     return Content.assemble(mark, (lead, "bold"), (dot + rest, DIM))
 
 
 def _after(state: ReadingProgress, page: Page) -> str:
-    return f" · after {figures.seconds(state.elapsed(page.now))}"
+    elapsed = state.elapsed(page.now)
+    return f" · after {figures.seconds(elapsed)}" if elapsed > 0 else ""
 
 
 def _doing(state: ReadingProgress) -> Content:

@@ -37,6 +37,7 @@ class PrefillPanel(Widget, can_focus=True):
         self._clock = clock
         self._line_count = 0
         self._was_over = progress.over
+        self.set_reactive(PrefillPanel.folded, progress.over)
         self._folded_before_preview: bool | None = None
 
     def update_progress(self) -> None:

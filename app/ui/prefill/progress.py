@@ -59,8 +59,12 @@ class ReadingProgress:
     statistics: Statistics | None = None
     written: int = 0
     """Tokens of the answer so far."""
+    worded: bool = False
+    """Whether a first word of it has come."""
     ended: Ended | None = None
     failed: bool = False
+    retold: bool = False
+    """It was read in an earlier run of the program, so that the engine has no scores of it."""
 
     def apply(self, event: Event, now: float) -> None:
         """Take in an event of this turn."""
@@ -77,6 +81,7 @@ class ReadingProgress:
                 self.selected = event
             case Token():
                 self.written += len(event.ids)
+                self.worded = self.worded or bool(event.text)
             case FellBack():
                 self.fallback = event.reason
             case Finished():
@@ -107,7 +112,7 @@ class ReadingProgress:
     @property
     def scored(self) -> bool:
         """Whether there are scores to select from again."""
-        return self.selected is not None and self.importance is not None
+        return self.selected is not None and self.importance is not None and not self.retold
 
     @property
     def keep(self) -> float:

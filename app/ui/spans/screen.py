@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.ui import figures
+from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
@@ -77,7 +78,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._said = ("", 0)
         self.view = DocumentView(self._documents[0])
         self.minimap = Minimap(self._documents[0])
-        self.search = Input(placeholder="Find", id="spans-search", compact=True)
+        self.search = SafeInput(placeholder="Find", id="spans-search", compact=True)
 
     def compose(self) -> ComposeResult:
         yield Static(id="spans-head", markup=False)

@@ -1,0 +1,100 @@
+"""What the engine said of an answer, as far as the store kept it: the same events once more, so
+that whoever shows an answer can show a stored one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.chat.conversation import Turn, TurnState
+from app.engine.messages import (
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    ImportanceMap,
+    Mode,
+    Phase,
+    PhaseTime,
+    Reading,
+    Selected,
+    Span,
+    SpanReason,
+    SpanText,
+    Statistics,
+    Token,
+)
+from app.sessions import records
+
+
+def retold(
+    turn: Turn,
+    run: records.Run | None,
+    read_map: records.ReadMap | None,
+    places: Mapping[int, int],
+) -> tuple[Event, ...]:
+    """The events of a turn that is over. `places` says of the questions that the engine saw, by
+    their ids, the how-manieth message each was. What the store cannot know (an engine of another
+    version wrote it, say) is left out."""
+    events: list[Event] = []
+    if read_map is not None and run is not None:
+        events += _reading(turn.number, run, read_map, places)
+    if turn.state is TurnState.FAILED:
+        return (*events, turn.failure or Failed(turn.number, *NEVER_ANSWERED))
+    ids = turn.generated_ids or ()
+    if turn.text or ids:
+        events.append(Token(turn.number, ids, turn.text))
+    ended = Ended.CANCELLED if turn.state is TurnState.STOPPED else Ended.STOP
+    statistics = None if run is None else _statistics(run)
+    return (*events, Finished(turn.number, ended, turn.text, ids, statistics))
+
+
+NEVER_ANSWERED = ("specchat ended before it was answered", "ask it again")
+
+
+def _reading(
+    number: int, run: records.Run, read_map: records.ReadMap, places: Mapping[int, int]
+) -> list[Event]:
+    events: list[Event] = []
+    if read_map.importance:
+        importance = tuple(value / 255 for value in read_map.importance)
+        events.append(ImportanceMap(number, importance, 1, 1))
+    try:
+        spans = tuple(
+            Span(span.start, span.end, SpanReason(span.reason), span.score)
+            for span in read_map.spans
+        )
+    except ValueError:
+        return events
+    if spans:
+        texts = tuple(
+            SpanText(text.span, places[text.message], text.document, text.start, text.end)
+            for text in read_map.texts
+            if text.message in places and text.span < len(spans)
+        )
+        kept = sum(span.end - span.start for span in spans)
+        events.append(Selected(number, run.keep, kept, run.prompt_tokens, spans, texts))
+    return events
+
+
+def _statistics(run: records.Run) -> Statistics | None:
+    try:
+        return Statistics(
+            reading=Reading(run.reading),
+            mode=Mode(run.mode),
+            keep=run.keep,
+            reason=run.reason,
+            prompt_tokens=run.prompt_tokens,
+            eligible_tokens=run.eligible_tokens,
+            kept_tokens=run.kept_tokens,
+            reused_tokens=run.reused_tokens,
+            recalled_tokens=run.recalled_tokens,
+            generated_tokens=run.generated_tokens,
+            seed=run.seed,
+            ttft=run.ttft,
+            phases=tuple(PhaseTime(Phase(phase), seconds) for phase, seconds in run.phases),
+            decode_seconds=run.decode_seconds,
+            peak_bytes=run.peak_bytes,
+            fallback=run.fallback,
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,145 @@
+"""Asking: from a sent question to the engine's command, and everything that comes between."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from app.chat.conversation import Question, TurnState
+from app.chat.unkept import AskedTurn
+from app.engine.messages import Cancel, Mode
+from app.errors import UserError
+from app.ui.chat.shelf import OpenChat
+
+if TYPE_CHECKING:
+    from app.ui.chat.screen import ChatScreen
+
+
+class Asking:
+    """A question is on the disk before the engine hears of it."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._desk = screen, screen.desk
+        self._stop_at_once = False
+
+    async def sent(self, typed: str) -> None:
+        """Ask what is written, or let it wait for its turn."""
+        screen, chat = self._screen, self._desk.shown
+        text, draft = typed.strip(), screen.entry.draft
+        refusal = self._refusal(text, bool(draft.pastes))
+        if refusal is not None:
+            screen.notice.say(refusal)
+        if not text or refusal is not None:
+            return
+        documents = tuple(paste.document for paste in draft.pastes)
+        question = Question(text, documents, draft.next_mode.mode, draft.next_mode.keep)
+        screen.entry.take(typed)
+        screen.set_next(draft.next_mode.asked())
+        if screen.busy:
+            self._desk.queue(chat, question)
+            await screen.transcript.show_waiting(question)
+            screen.show_hints()
+        else:
+            self.ask(chat, question)
+
+    def _refusal(self, text: str, pasted: bool) -> str | None:
+        if not text:
+            return "Type a question about what you pasted, then press Enter." if pasted else None
+        if self._screen.broken:
+            return "No model is loaded, so nothing can be asked."
+        if self._desk.shown.conversation.queued is not None:
+            return "One question waits already. Esc takes it back."
+        return None
+
+    def ask(self, chat: OpenChat, question: Question) -> None:
+        self._start(chat, self._desk.shelf.ask(chat, question), question)
+
+    def ask_again(self, mode: Mode, keep: float) -> None:
+        chat = self._desk.shown
+        self._start(chat, self._desk.shelf.ask_again(chat, mode, keep), None)
+
+    def ask_waiting(self) -> None:
+        """The next question that waits, in whichever conversation, if its turn has come."""
+        waiting = None if self._screen.busy else self._desk.next_waiting()
+        if waiting is not None:
+            self.ask(*waiting)
+
+    async def turn_over(self, chat: OpenChat) -> None:
+        last = chat.conversation.last
+        if chat is self._desk.shown:
+            self._screen.notice.say("")
+        if last is not None and last.state is TurnState.FAILED:
+            await self.take_back(chat)
+        self.ask_waiting()
+        self._screen.show_hints()
+
+    async def stop(self) -> None:
+        screen, chat = self._screen, self._desk.shown
+        if chat.conversation.queued is not None:
+            await self.take_back(chat)
+        elif self._desk.running is not None:
+            screen.engine.send(Cancel(self._desk.running.number))
+            screen.notice.say("Stopping.")
+        elif self._desk.committing is chat:
+            self._stop_at_once = True
+            screen.notice.say("Stopping.")
+        else:
+            screen.entry.box.focus()
+
+    async def take_back(self, chat: OpenChat) -> None:
+        """Put what waits back to where it was written, before what was written since."""
+        question = self._desk.take_back(chat)
+        if question is not None:
+            await self._give_back(chat, question)
+
+    async def _give_back(self, chat: OpenChat, question: Question) -> None:
+        screen = self._screen
+        if chat is not self._desk.shown:
+            chat.draft = chat.draft.behind(question)
+            self._desk.leave(chat)
+            return
+        await screen.transcript.show_waiting(None)
+        draft = screen.entry.draft.behind(question)
+        screen.entry.show(draft)
+        screen.set_next(draft.next_mode)
+        screen.show_hints()
+
+    def _start(
+        self,
+        chat: OpenChat,
+        committed: Coroutine[Any, Any, AskedTurn],
+        question: Question | None,
+    ) -> None:
+        self._stop_at_once = False
+        self._desk.committing = chat
+        self._screen.trying.end()
+        self._screen.run_worker(self._commit(chat, committed, question))
+        self._screen.show_hints()
+
+    async def _commit(
+        self,
+        chat: OpenChat,
+        committed: Coroutine[Any, Any, AskedTurn],
+        question: Question | None,
+    ) -> None:
+        screen = self._screen
+        if question is not None and chat is self._desk.shown:
+            await screen.transcript.show_waiting(question, committing=True)
+        try:
+            asked = await committed
+        except UserError as error:
+            self._desk.committing = None
+            if question is not None:
+                await self._give_back(chat, question)
+            screen.notice.say(str(error))
+            screen.show_hints()
+            return
+        async with screen.drawing:
+            progress = self._desk.begin(chat, asked)
+            if chat is self._desk.shown:
+                await screen.transcript.show_waiting(None)
+                await screen.transcript.add_turn(asked.turn, progress)
+        screen.engine.send(asked.command)
+        if self._stop_at_once:
+            screen.engine.send(Cancel(asked.turn.number))
+        screen.show_hints()

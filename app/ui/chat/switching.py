@@ -1,0 +1,134 @@
+"""Which conversation is on the screen: at the start, and when the user goes to another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.engine.messages import Cancel, Forget, Upkeep
+from app.errors import UserError
+from app.ui.chat.shelf import OpenChat
+from app.ui.conversations.screen import Chosen, ConversationsScreen
+
+if TYPE_CHECKING:
+    from app.ui.chat.screen import ChatScreen
+
+
+class Switching:
+    """An answer goes on while another conversation is on the screen."""
+
+    def __init__(self, screen: ChatScreen, snapshots: str | None) -> None:
+        self._screen, self._desk, self._shelf = screen, screen.desk, screen.desk.shelf
+        self._snapshots = snapshots
+        self._trashed: set[int] = set()
+        self._would_forget: OpenChat | None = None
+
+    async def open_store(self) -> None:
+        """Go to where the user was. What was typed meanwhile stays, and is not asked of what was
+        not yet to be seen."""
+        screen, early = self._screen, self._desk.shown
+        opened = await self._shelf.open(screen.next_mode)
+        if self._shelf.keeps and self._snapshots is not None:
+            screen.engine.send(Upkeep(snapshots=self._snapshots))
+        early.draft, said = screen.entry.draft, []
+        question = self._desk.take_back(early)
+        if question is not None and opened.conversation.turns:
+            early.draft = early.draft.behind(question)
+            said = ["Not asked yet, since this conversation was being opened."]
+        elif question is not None:
+            self._desk.queue(opened, question)
+        opened.draft = opened.draft.before(early.draft.text, early.draft.pastes)
+        if self._shelf.refusal is not None:
+            said.append(f"{self._shelf.refusal} Nothing is kept this time.")
+        said += self._shelf.news()
+        await self._show(opened)
+        screen.notice.say(" ".join(said))
+
+    async def switch(self, id: int | None) -> None:
+        """Go to a conversation, or to a new one."""
+        chat = None if id is None else self._desk.find(id)
+        if chat is None:
+            try:
+                chat = await self._shelf.read(id, self._screen.next_mode)
+            except UserError as error:
+                self._screen.notice.say(str(error))
+                return
+        self._desk.shown.draft = self._screen.entry.draft
+        self._desk.leave(self._desk.shown)
+        await self._show(chat)
+
+    async def _show(self, chat: OpenChat) -> None:
+        screen = self._screen
+        async with screen.drawing:
+            screen.trying.end()
+            self._desk.shown = chat
+            screen.entry.show(chat.draft)
+            screen.entry.box.remember_only(t.question.text for t in chat.conversation.turns)
+            screen.set_next(chat.draft.next_mode)
+            screen.notice.say("")
+            await screen.transcript.show(chat)
+        screen.show_hints()
+
+    def new(self) -> None:
+        """Go to a new conversation; ask first where that forgets this one."""
+        chat = self._desk.shown
+        if self._shelf.opening or not (chat.conversation.turns or chat.conversation.queued):
+            self._screen.entry.box.focus()
+        elif chat.id is None and not self._shelf.keeps and self._would_forget is not chat:
+            self._would_forget = chat
+            self._screen.notice.say("This conversation is not kept: ^N once more forgets it.")
+        else:
+            if chat is self._would_forget:
+                self._cancel(chat)
+            self._screen.run_worker(self.switch(None))
+
+    def show_list(self) -> None:
+        if not self._shelf.readable:
+            opening = self._shelf.opening
+            words = "The conversations are being opened." if opening else "Nothing is kept here."
+            self._screen.notice.say(words)
+            return
+        shown, statuses = self._desk.shown.id, self._desk.statuses
+        screen = ConversationsScreen(self._shelf, shown, statuses, self._in_trash)
+        self._screen.app.push_screen(screen, self._list_left)
+
+    def _list_left(self, chosen: Chosen | None) -> None:
+        self.forget_trashed()
+        if chosen is not None and (chosen.id is None or chosen.id != self._desk.shown.id):
+            self._screen.run_worker(self.switch(chosen.id))
+        self._screen.run_worker(self._read_titles())
+
+    async def _read_titles(self) -> None:
+        """They may have been renamed."""
+        try:
+            every = await self._shelf.look(lambda store: store.conversations())
+        except UserError:  # said where it matters
+            return
+        titles = {each.id: each.title for each in every}
+        for chat in self._desk.open_chats():
+            chat.title = titles.get(chat.id or 0, chat.title)
+        self._screen.show_hints()
+
+    def _in_trash(self, id: int, trashed: bool) -> None:
+        """A conversation went into the trash, or came back."""
+        if not trashed:
+            self._trashed.discard(id)
+            return
+        self._trashed.add(id)
+        chat = self._desk.find(id)
+        if chat is not None:
+            self._cancel(chat)
+        if self._desk.shown.id == id:
+            self._screen.run_worker(self.switch(None))
+
+    def _cancel(self, chat: OpenChat) -> None:
+        question = self._desk.take_back(chat)
+        if question is not None:
+            chat.draft = chat.draft.behind(question)
+        if self._desk.answering is chat and self._desk.asked is not None:
+            self._screen.engine.send(Cancel(self._desk.asked.turn.number))
+
+    def forget_trashed(self) -> None:
+        """What was read of them goes only now that their deletion cannot be undone at once."""
+        for id in self._trashed:
+            self._screen.engine.send(Forget(str(id)))
+        self._trashed.clear()

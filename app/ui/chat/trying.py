@@ -1,0 +1,86 @@
+"""Trying another keep on the last answer, in the setter or in the spans view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.chat.conversation import Turn
+from app.engine.messages import Command, Selected
+from app.ui.chat.desk import Desk
+from app.ui.chat.transcript import Transcript
+from app.ui.keep.setter import KeepSetter
+from app.ui.keep.trial import KeepTrial
+from app.ui.prefill.draw import would_read
+from app.ui.spans.passages import ReadDocument, read_documents
+from app.ui.spans.screen import SpansScreen
+
+
+class Trying:
+    """One keep is tried at a time, and only on what the engine still has the scores of."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        transcript: Transcript,
+        setter: KeepSetter,
+        send: Callable[[Command], None],
+    ) -> None:
+        self._desk, self._transcript, self._setter, self._send = desk, transcript, setter, send
+        self._trial = KeepTrial()
+        self._turn: Turn | None = None
+        self._spans: SpansScreen | None = None
+
+    def open_setter(self, keep: float) -> None:
+        last = self._desk.shown.conversation.last
+        self._begin(last)
+        self._setter.open(keep)
+        self.move(keep)
+
+    def spans(self, turn: Turn) -> SpansScreen | None:
+        """What was read of a turn's documents; None when there are none."""
+        documents = self._documents(turn)
+        if not documents:
+            return None
+        self._begin(turn)
+        progress = self._desk.shown.progress[turn.number]
+        self._spans = SpansScreen(documents, progress.keep, self.move if self._turn else None)
+        return self._spans
+
+    def move(self, keep: float) -> None:
+        if not self._desk.busy and (request := self._trial.move(keep)) is not None:
+            self._send(request)
+
+    def answered(self, selected: Selected) -> None:
+        """A selection came of a turn that is over. One that comes after `end` shows nothing."""
+        request, turn = self._trial.answered(selected), self._turn
+        if turn is not None and turn.number == selected.turn:
+            self._draw(turn)
+            self._setter.meaning = would_read(selected)
+            if self._spans is not None:
+                self._spans.show(self._documents(turn, selected), selected.keep)
+        if request is not None:
+            self._send(request)
+
+    def end(self) -> None:
+        self._spans = None
+        self._trial.end()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._draw(turn)
+            self._transcript.anchor()
+
+    def _begin(self, turn: Turn | None) -> None:
+        self._turn = turn if turn is not None and self._desk.can_try(turn) else None
+        if self._turn is None:
+            self._trial.begin(None, None)
+        else:
+            self._trial.begin(self._turn.number, self._desk.shown.progress[self._turn.number])
+
+    def _draw(self, turn: Turn) -> None:
+        if (view := self._transcript.view(turn.number)) is not None:
+            view.tick()
+
+    def _documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
+        chat = self._desk.shown
+        messages = chat.conversation.documents(turn)
+        return read_documents(messages, chat.progress[turn.number], selected)

@@ -1,0 +1,1 @@
+"""All conversations: finding, opening and looking after them."""

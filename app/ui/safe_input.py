@@ -1,0 +1,17 @@
+"""A one-line input that shows what was pasted into it, and obeys none of it."""
+
+from __future__ import annotations
+
+from textual.events import Paste
+from textual.widgets import Input
+
+from app.ui.sanitize import sanitize_line
+
+LONGEST_PASTE = 1_000
+
+
+class SafeInput(Input):
+    def _on_paste(self, event: Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        self.insert_text_at_cursor(sanitize_line(" ".join(event.text.split()))[:LONGEST_PASTE])

@@ -1,0 +1,309 @@
+"""The list of conversations, through the whole app on the scripted engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.engine.messages import Cancel, Finished, Forget, Token
+from app.sessions.records import State
+from app.sessions.store import Store
+from app.ui.conversations.screen import ConversationsScreen
+from tests.fakes import ANSWER, FakeEngine, Story
+from tests.sessions.samples import answered
+from tests.ui.helpers import (
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
+
+
+def three(folder: Path) -> None:
+    """Conversations 1 to 3; the last one was used last."""
+    with Store(folder) as store:
+        answered(store, "Lease contract", "The tenant pays for all repairs.")
+        answered(store, "Log triage", "It timed out.")
+        answered(store, "Repo tour", "Begin with main.")
+
+
+async def opened_list(pilot: Pilot[None]) -> ConversationsScreen:
+    await pilot.press("ctrl+o")
+    await until_shown(pilot, "Conversations  3 conversations", "Repo tour")
+    screen = pilot.app.screen
+    assert isinstance(screen, ConversationsScreen)
+    return screen
+
+
+def lines(pilot: Pilot[None], *titles: str) -> list[str]:
+    """The titles in the order in which they are shown."""
+    shown = screen_text(pilot).splitlines()
+    found = [(number, t) for t in titles for number, line in enumerate(shown) if t in line]
+    return [title for _, title in sorted(found)]
+
+
+async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) -> None:
+    three(tmp_path)
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
+        await opened_list(pilot)
+        titles = ["Repo tour", "Log triage", "Lease contract"]
+        assert lines(pilot, *titles) == titles
+        assert screen_text(pilot).count("1 question · 3 KB") == 3
+        await pilot.press("down", "down", "enter")
+        await until_shown(pilot, "The tenant pays for all repairs.", "specchat  Lease contract")
+        await ask(pilot, engine, "And who\nmore?")
+        assert engine.asks[0].messages[0].text == "Lease contract"
+        assert engine.asks[0].conversation == "1"
+        await pilot.press("up")
+        await until(pilot, lambda: app.chat.entry.box.text == "And who\nmore?")
+        await pilot.press("up", "up")
+        await until(pilot, lambda: app.chat.entry.box.text == "Lease contract")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("lgtri", ["Log triage"]),
+        ("repairs", ["Lease contract"]),
+        ("timed ou", ["Log triage"]),
+        ("nowhere", []),
+    ],
+)
+async def test_what_is_typed_finds_titles_and_what_was_said(
+    tmp_path: Path, typed: str, found: list[str]
+) -> None:
+    three(tmp_path)
+    async with kept_app(tmp_path) as (pilot, _):
+        await opened_list(pilot)
+        await pilot.press(*typed.replace(" ", "_").replace("_", " "))
+        await until_shown(pilot, f"{len(found)} of 3 conversations")
+        titles = ["Repo tour", "Log triage", "Lease contract"]
+        assert lines(pilot, *titles) == found
+        if typed == "repairs":
+            await until_shown(pilot, "Answer: The tenant pays for all repairs.")
+        await pilot.press("escape")
+        await until_shown(pilot, "Conversations  3 conversations")
+        await pilot.press("escape")
+        await until_shown(pilot, "next: AUTO")
+
+
+async def test_an_answer_goes_on_while_another_conversation_is_shown(tmp_path: Path) -> None:
+    three(tmp_path)
+    engine = FakeEngine(Story(answer="One two three four."), stepping=True)
+    async with kept_app(tmp_path, engine) as (pilot, app):
+        await ask(pilot, engine, "Fresh question?")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, "One t")
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "◆ answering", "4 conversations")
+        await pilot.press("down", "enter")
+        await until_shown(pilot, "Begin with main.")
+        assert "One t" not in screen_text(pilot)
+        await type_in(pilot, "Waits?")
+        await pilot.press("enter")
+        await until_shown(pilot, "waiting for its turn")
+        engine.advance_to(lambda event: isinstance(event, Finished))
+        await until(pilot, lambda: len(engine.asks) == 2, "the waiting question")
+        assert engine.asks[1].conversation == "3"
+        asked = [message.text for message in engine.asks[1].messages]
+        assert asked == ["Repo tour", "Begin with main.", "Waits?"]
+        await pilot.press("ctrl+o", *"Fresh")
+        await until_shown(pilot, "1 of 4")
+        await pilot.press("enter")
+        await until_shown(pilot, "One two three four.", "▸ read", "specchat  Fresh")
+        engine.finish()
+        await until(pilot, lambda: app.chat.desk.answering is None)
+    with Store(tmp_path) as store:
+        assert [m.text for m in store.branch(4)] == ["Fresh question?", "One two three four."]
+        assert [m.text for m in store.branch(3)][2:] == ["Waits?", "One two three four."]
+        assert store.branch(4)[1].state is State.DONE
+
+
+async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> None:
+    three(tmp_path)
+    engine = FakeEngine(stepping=True)
+    async with kept_app(tmp_path, engine) as (pilot, app):
+        await ask(pilot, engine, "Fresh question?")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("ctrl+n")
+        await until_gone(pilot, "Fresh question?")
+        for _ in range(4):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Fresh")
+        await pilot.press("enter")
+        await until_shown(pilot, 'The "Corresponding Source', "Esc stop")
+        await pilot.press("escape")
+        await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
+        engine.finish()
+        await until_shown(pilot, "■ stopped · what was written stays")
+        assert app.chat.desk.answering is None
+
+
+async def test_drafts_stay_with_their_conversations(tmp_path: Path) -> None:
+    three(tmp_path)
+    async with kept_app(tmp_path) as (pilot, app):
+        box = app.chat.entry.box
+        await type_in(pilot, "for a new one")
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Repo tour")
+        await pilot.press("enter")
+        await until_shown(pilot, "Begin with main.")
+        assert box.text == ""
+        await paste(pilot, DOCUMENT)
+        await pilot.press("ctrl+t")
+        await type_in(pilot, "for the tour")
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: box.text == "for a new one")
+        await until_gone(pilot, "Paste 1")
+        await until_shown(pilot, "next: AUTO")
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Repo tour")
+        await pilot.press("enter")
+        await until(pilot, lambda: box.text == "for the tour")
+        await until_shown(pilot, "Paste 1 · 102 KB", "next: FULL")
+
+
+async def test_delete_and_undo(tmp_path: Path) -> None:
+    three(tmp_path)
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+        await opened_list(pilot)
+        await pilot.press("down", "ctrl+d", "ctrl+d")
+        await until_shown(pilot, "1 conversation", "'Lease contract' is in the trash for 30 days")
+        await pilot.press("ctrl+z")
+        await until_shown(pilot, "2 conversations", "'Lease contract' is back.")
+        await pilot.press("ctrl+z", "ctrl+z")
+        await until_shown(pilot, "3 conversations", "Nothing was deleted since")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "2 conversations")
+        assert engine.sent(Forget) == []
+        await pilot.press("escape")
+        await until(pilot, lambda: engine.sent(Forget) == [Forget("2")])
+    with Store(tmp_path) as store:
+        assert [each.id for each in store.conversations(trashed=True)] == [2]
+
+
+async def test_deleting_the_one_that_is_answered_stops_it_and_leaves_it(tmp_path: Path) -> None:
+    engine = FakeEngine(stepping=True)
+    async with kept_app(tmp_path, engine) as (pilot, app):
+        await ask(pilot, engine, "Fresh question?")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "◆ answering")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "in the trash", "0 conversations")
+        await until(pilot, lambda: engine.sent(Cancel))
+        engine.finish()
+        await pilot.press("escape")
+        await until_shown(pilot, "next: AUTO")
+        assert "Fresh question?" not in screen_text(pilot)
+        assert app.chat.desk.shown.id is None
+    with Store(tmp_path) as store:
+        assert store.branch(1)[1].text == ANSWER[:5]
+
+
+async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
+    three(tmp_path)
+    async with kept_app(tmp_path) as (pilot, _):
+        await opened_list(pilot)
+        await pilot.press("down", "down", "ctrl+p")
+        await until_shown(pilot, "★ Lease contract")
+        assert lines(pilot, "Lease contract", "Repo tour", "Log triage")[0] == "Lease contract"
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "Title: Lease contract")
+        await pilot.press("ctrl+u", *"Flat", "enter")
+        await until_shown(pilot, "★ Flat")
+        await pilot.press("ctrl+y")
+        await until_shown(pilot, "Flat (copy)", "4 conversations")
+        await pilot.press("ctrl+r", "ctrl+u", "enter")
+        await until_shown(pilot, "A title needs a word or two.")
+        await pilot.press("enter")
+        await until_shown(pilot, "specchat  Flat (copy)", "all repairs")
+    with Store(tmp_path) as store:
+        titles = [each.title for each in store.conversations()]
+        assert titles == ["Flat", "Flat (copy)", "Repo tour", "Log triage"]
+
+
+async def test_export_tells_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "repo-tour.md").write_text("mine")
+    async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
+        await opened_list(pilot)
+        await pilot.press("ctrl+e")
+        await until_shown(pilot, "Into (.md, .html or .json): repo-tour-2.md")
+        await pilot.press("enter")
+        await until_shown(pilot, f"Written to '{tmp_path / 'repo-tour-2.md'}'.")
+        for name, said in (("x.json", "Written"), ("repo-tour.md", "is there already")):
+            await pilot.press("ctrl+e", "ctrl+u", *name, "enter")
+            await until_shown(pilot, said)
+        await pilot.press("ctrl+e", "ctrl+u", *"no/where.md", "enter")
+        await until_shown(pilot, "cannot be written (No such file or directory)")
+    assert "## You" in (tmp_path / "repo-tour-2.md").read_text()
+    assert json.loads((tmp_path / "x.json").read_text())["title"] == "Repo tour"
+    assert (tmp_path / "repo-tour.md").read_text() == "mine"
+
+
+async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        answered(store, "[@click=app.quit]evil[/]\x1b[31m\u202e", "needle \x1b]0;x\x07 [bold]b[/]")
+    async with kept_app(tmp_path) as (pilot, _):
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "[@click=app.quit]evil[/]␛[31m⟨RLO⟩")
+        await pilot.press(*"needle")
+        await until_shown(pilot, "Answer: needle ␛]0;x␇ [bold]b[/]")
+        await pilot.press("ctrl+u")
+        await paste(pilot, "a\x1b[2J\nb")
+        await until_shown(pilot, "a␛[2J b")
+
+
+async def test_beside_another_specchat_it_can_be_read_and_not_changed(tmp_path: Path) -> None:
+    three(tmp_path)
+    with Store(tmp_path):
+        async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+            await opened_list(pilot)
+            await pilot.press("ctrl+d")
+            await until_shown(pilot, "Another specchat has the conversations open", "3 conv")
+            await pilot.press("enter")
+            await until_shown(pilot, "Begin with main.")
+            await ask(pilot, engine, "More?")
+            await until_shown(pilot, "▸ read")
+            await pilot.press("ctrl+n")
+            await until_gone(pilot, "More?")
+            await opened_list(pilot)
+            await pilot.press("enter")
+            await until_shown(pilot, "More?")
+
+
+async def test_without_a_store_there_is_one_conversation(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with kept_app(tmp_path / "file", engine := FakeEngine()) as (pilot, _):
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Nothing is kept here.")
+        await ask(pilot, engine, "Gone?")
+        await until_shown(pilot, "▸ read")
+        await pilot.press("ctrl+n")
+        await until_shown(pilot, "^N once more forgets it.", "Gone?")
+        await pilot.press("ctrl+n")
+        await until_gone(pilot, "Gone?")
+
+
+async def test_help_lists_its_keys(tmp_path: Path) -> None:
+    three(tmp_path)
+    async with kept_app(tmp_path, size=(100, 50)) as (pilot, _):
+        await opened_list(pilot)
+        await pilot.press("f1")
+        await until_shown(pilot, "^Y", "The same once more", "^D", "Move to the trash", "^Z")
+        await pilot.press("escape")
+        await until_shown(pilot, "Repo tour")

@@ -1,0 +1,314 @@
+"""What is said on the screen is kept, and is there again at the next start."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from textual.widgets import Markdown
+
+from app.engine.messages import Ended, Finished, Mode, Phase, Role, Token, Upkeep
+from app.sessions import records
+from app.sessions.records import State
+from app.sessions.store import Store
+from app.ui.chat.compose import ComposeBox
+from app.ui.prefill.panel import PrefillPanel
+from app.ui.spans.screen import SpansScreen
+from tests.fakes import ANSWER, FakeEngine, Story, pieces
+from tests.ui.helpers import (
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
+FULL = "CREATE TRIGGER full BEFORE {} ON {} BEGIN SELECT RAISE(ABORT, 'no room'); END"
+
+
+def box(pilot: object) -> ComposeBox:
+    return pilot.app.chat.entry.box  # type: ignore[attr-defined, no-any-return]
+
+
+async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) -> None:
+    engine = FakeEngine(stepping=True)
+    async with kept_app(tmp_path, engine) as (pilot, _):
+        assert engine.sent(Upkeep) == [Upkeep(snapshots=str(tmp_path / "snapshots"))]
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine, "What jumps?")
+        with Store(tmp_path) as beside:
+            question, reply = beside.branch(1)
+            assert (question.text, reply.state) == ("What jumps?", State.PARTIAL)
+            assert beside.text(question.attachments[0]) == DOCUMENT
+        assert (engine.asks[0].conversation, engine.asks[0].turn) == ("1", reply.id)
+        engine.finish()
+        await until_shown(pilot, "▸ read 2")
+    with Store(tmp_path) as store:
+        assert store.branch(1)[1].text == ANSWER
+        assert store.branch(1)[1].run is not None
+
+
+async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine, "What jumps?")
+        await until_shown(pilot, "▸ read 2", "31 tok/s")
+        await pilot.press("ctrl+g", "3", "5", "enter")
+        await pilot.press("ctrl+t")
+        await paste(pilot, DOCUMENT + "more")
+        await type_in(pilot, "And who\nsleeps?")
+    async with kept_app(tmp_path, engine := FakeEngine(), size=(100, 40)) as (pilot, app):
+        await until_shown(pilot, "▸ read 2", "31 tok/s")
+        await until_shown(pilot, "What jumps?", "paste-1.txt  102 KB", "next: FULL", "Paste 1")
+        assert app.screen.query_one(Markdown).source == ANSWER
+        assert box(pilot).text == "And who\nsleeps?"
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "next: SPARSE 35%")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt", "6 passages")
+        assert isinstance(app.screen, SpansScreen)
+        assert 0.1 < app.screen.view.document.read_fraction < 0.4
+        await pilot.press("right")
+        await until_shown(pilot, "Another keep can be tried on the last answer only")
+        await pilot.press("escape")
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        first, answer, second = engine.asks[0].messages
+        assert (first.text, first.documents[0].text) == ("What jumps?", DOCUMENT)
+        assert (answer.role, answer.text) == (Role.ASSISTANT, ANSWER)
+        assert answer.token_ids == tuple(range(1000, 1000 + len(pieces(ANSWER))))
+        assert second.documents[0].text == DOCUMENT + "more"
+    async with kept_app(tmp_path) as (pilot, _):
+        assert box(pilot).text == ""
+        await until_gone(pilot, "Paste 1")
+
+
+async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read 2")
+        await pilot.press("shift+tab", "space")
+        await until_shown(pilot, "▾ read", "kept · 6 spans")
+        before = [line.strip() for line in screen_text(pilot).splitlines()]
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "▸ read 2")
+        await until(pilot, lambda: app.screen.query_one(PrefillPanel).folded)
+        await pilot.press("shift+tab", "space")
+        await until_shown(pilot, "▾ read", "kept · 6 spans")
+        after = [line.strip() for line in screen_text(pilot).splitlines()]
+    same = ("importance", "kept ·", "why:", "keep ")
+    for word in same:
+        assert [x for x in before if word in x] == [x for x in after if word in x]
+
+
+async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path) -> None:
+    folder, crashed = tmp_path / "alive", tmp_path / "crashed"
+    engine = FakeEngine(stepping=True)
+    async with kept_app(folder, engine) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        with Store(folder) as beside:
+            await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[:5])
+        shutil.copytree(folder, crashed)
+    async with kept_app(crashed) as (pilot, _):
+        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · what was written stays")
+        await until_shown(pilot, "An answer was cut off when specchat ended")
+        assert "before the first word" not in screen_text(pilot)
+
+
+async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add_message(store.create().id, records.Role.USER, "Lost?")
+        store.keep_draft(records.Draft(1))
+    async with kept_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+        await until_shown(pilot, "Lost?")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].text == "Lost?"
+
+
+async def test_again_in_full_takes_the_place_of_the_stored_answer(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Short."))) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        await until_shown(pilot, "▸ read")
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Long."))) as (pilot, _):
+        await until_shown(pilot, "Short.")
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "Long.")
+        assert (engine.asks[0].mode, len(engine.asks[0].messages)) == (Mode.FULL, 1)
+    with Store(tmp_path) as store:
+        assert [message.text for message in store.branch(1)] == ["What?", "Long."]
+
+
+async def test_leaving_while_it_answers_keeps_what_was_written(tmp_path: Path) -> None:
+    engine = FakeEngine(stepping=True)
+    async with kept_app(tmp_path, engine) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        for _ in range(3):
+            engine.advance_to(lambda event: isinstance(event, Token))
+    with Store(tmp_path) as store:
+        assert (store.branch(1)[1].state, store.branch(1)[1].text) == (State.STOPPED, ANSWER[:15])
+
+
+async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        await until_shown(pilot, "▸ read")
+    with Store(tmp_path) as other:
+        engine = FakeEngine(Story(answer="Never kept."))
+        async with kept_app(tmp_path, engine) as (pilot, _):
+            await until_shown(pilot, "Another specchat has the conversations open", "read-only")
+            await until_shown(pilot, "What?", "Yes.")
+            assert engine.sent(Upkeep) == []
+            await ask(pilot, engine, "And?")
+            await until_shown(pilot, "Never kept.")
+            said = [message.text for message in engine.asks[0].messages]
+            assert said == ["What?", "Yes.", "And?"]
+            assert engine.asks[0].conversation == "unkept -1"
+        assert len(other.branch(1)) == 2
+
+
+async def test_without_a_usable_folder_nothing_is_kept_and_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    engine = FakeEngine(Story(answer="Yes."))
+    async with kept_app(tmp_path / "file", engine) as (pilot, _):
+        await until_shown(pilot, "make that folder writable", "specchat · not kept")
+        await ask(pilot, engine, "What?")
+        await until_shown(pilot, "Yes.", "▸ read")
+
+
+def break_store(folder: Path, what: str, table: str) -> None:
+    with closing(sqlite3.connect(folder / "conversations.db")) as connection, connection:
+        connection.execute(FULL.format(what, table))
+
+
+def mend_store(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "conversations.db")) as connection, connection:
+        connection.execute("DROP TRIGGER full")
+
+
+async def test_a_question_that_cannot_be_kept_is_not_asked_and_stays_written(
+    tmp_path: Path,
+) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        await until_shown(pilot, "▸ read")
+        break_store(tmp_path, "INSERT", "messages")
+        await paste(pilot, DOCUMENT)
+        await type_in(pilot, "And?")
+        await pilot.press("enter")
+        await until_shown(pilot, "no room", "Paste 1", "❯ And?")
+        assert len(engine.asks) == 1
+        mend_store(tmp_path)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].messages[-1].documents[0].text == DOCUMENT
+        await until_gone(pilot, "no room")
+
+
+async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path) -> None:
+    engine = FakeEngine(stepping=True)
+    async with kept_app(tmp_path, engine) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        break_store(tmp_path, "UPDATE", "messages")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, "no room")
+        engine.advance_to(lambda event: isinstance(event, Finished))
+        await until_shown(pilot, "▸ read", "no room")
+        mend_store(tmp_path)
+        await until_gone(pilot, "no room")
+    with Store(tmp_path) as store:
+        assert (store.branch(1)[1].text, store.branch(1)[1].state) == (ANSWER, State.DONE)
+
+
+@pytest.mark.parametrize(
+    ("story", "words"),
+    [
+        (Story(ended=Ended.CANCELLED), ["■ stopped", "stopped · read"]),
+        (Story(fails_in=Phase.PREFILL), ["✗ failed", Story().advice]),
+    ],
+)
+async def test_how_it_ended_is_shown_again(tmp_path: Path, story: Story, words: list[str]) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(story)) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        await until_shown(pilot, *words)
+    async with kept_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, *words)
+
+
+async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(step_load=True)
+    async with kept_app(tmp_path, engine) as (pilot, _):
+        await paste(pilot, DOCUMENT)
+        await type_in(pilot, "Early?")
+        await pilot.press("enter")
+        await until_shown(pilot, "waiting for its turn")
+    async with kept_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, "Paste 1", "❯ Early?")
+
+
+async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
+    tmp_path: Path,
+) -> None:
+    with Store(tmp_path) as store:
+        id = store.create("Long").id
+        for number in range(20):
+            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            store.begin_reply(asked.id).finish()
+        store.keep_draft(records.Draft(id))
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "Question 19?")
+        assert len(app.screen.query("TurnView")) < 12
+        transcript = app.chat.transcript
+        for _ in range(40):
+            await pilot.press("pageup")
+        await until(pilot, lambda: transcript.scroll_y == 0 and "Question 0?" in screen_text(pilot))
+        assert len(app.screen.query("TurnView")) == 20
+        for _ in range(40):
+            await pilot.press("pagedown")
+        await until_shown(pilot, "Question 19?")
+        asked_in_order = [str(x.render()) for x in app.screen.query(".asked")]
+        assert asked_in_order == [f"Question {number}?" for number in range(20)]
+
+
+@pytest.mark.parametrize("seed", [3, 4, 11])
+async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
+    """Any order of keys, in all states, over two starts: every question is there, and ended."""
+    chooser = random.Random(seed)
+    keys = ["enter", "escape", "ctrl+n", "ctrl+o", "ctrl+r", "ctrl+t", "down", "a", "b", "ctrl+y"]
+    keys += ["ctrl+d", "ctrl+z", "ctrl+s", "ctrl+g", "up", "ctrl+p", "backspace", "enter", "enter"]
+    asked = 0
+    for _ in range(2):
+        engine = FakeEngine(Story(answer="One. Two."), stepping=True)
+        async with kept_app(tmp_path, engine) as (pilot, app):
+            for _ in range(60):
+                await pilot.press(chooser.choice(keys))
+                for _ in range(chooser.randrange(8)):
+                    engine.advance()
+            engine.finish()
+            await until(pilot, lambda app=app: app.chat.desk.committing is None)
+            assert app.is_running
+        asked += len(engine.asks)
+    assert asked
+    with Store(tmp_path) as store:
+        assert store.notices == []
+        every = [*store.conversations(), *store.conversations(trashed=True)]
+        messages = [message for each in every for message in store.tree(each.id).messages]
+        answers = [m for m in messages if m.role is records.Role.ASSISTANT]
+        assert len({m.id for m in answers}) >= asked
+        assert all(m.state is not State.PARTIAL for m in answers)
