@@ -38,6 +38,11 @@ class Reply:
         self._ended = False
         self._last_end: _End = (State.STOPPED, None, None, None, None)
 
+    @property
+    def ended(self) -> bool:
+        """Whether its end is on the disk."""
+        return self._ended
+
     def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
         """Take in what was generated; `thinking` is what stood between thinking tags."""
         with self._lock:

@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
-from weakref import WeakSet
 
 from app.sessions import aside, backup, conversations, drafts, messages
 from app.sessions.attachments import Attachments, Source
@@ -76,7 +75,8 @@ class Store:
         """Why nothing can be changed here, or None."""
         self._lock = opened.lock
         self._readers = Readers(places.database)
-        self._replies: WeakSet[Reply] = WeakSet()
+        self._replies: list[Reply] = []
+        """Those that have not ended, even if nobody else knows them any more."""
         self._writer: Writer | None = None
         if self.read_only is not None:
             self.notices.append(str(self.read_only))
@@ -98,7 +98,7 @@ class Store:
 
     def close(self) -> None:
         """Finish what is being written and let another instance write. May be called again."""
-        for reply in list(self._replies):
+        for reply in self._replies:
             # What cannot be marked as stopped now is at the next start.
             with contextlib.suppress(StoreError):
                 reply.close()
@@ -229,7 +229,7 @@ class Store:
 
         writer = self._writing()
         reply = Reply(writer, writer.run(begin))
-        self._replies.add(reply)
+        self._replies = [*(r for r in self._replies if not r.ended), reply]
         return reply
 
     def switch(self, id: int) -> None:

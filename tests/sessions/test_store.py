@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -258,6 +259,16 @@ def test_a_reply_that_failed_keeps_why(store: Store) -> None:
         State.FAILED,
         "The prompt is too long: attach less.",
     )
+
+
+def test_an_answer_that_nobody_writes_any_more_ends_with_the_store(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        conversation = store.create().id
+        store.begin_reply(store.add_message(conversation, Role.USER, "x").id)
+        gc.collect()
+    with Store(tmp_path) as store:
+        assert store.notices == []
+        assert store.branch(conversation)[1].state is State.STOPPED
 
 
 def test_closing_stops_what_is_being_written(tmp_path: Path) -> None:
