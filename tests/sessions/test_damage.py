@@ -93,7 +93,7 @@ FOUND = {
         )
         for length in (1, 15, 16, 50, 100, 512, 4095, 4096, 4097, 8192, 40_000)
     },
-    "cut by 1": Found(cut_by(DATABASE, 1), DAMAGED, OLD),
+    "cut by a byte that held nothing": Found(cut_by(DATABASE, 1), None, OLD + NEW, False),
     "cut by a page": Found(cut_by(DATABASE, 4096), DAMAGED, OLD),
     "removed before its journal": Found(remove(DATABASE), JOURNAL_ONLY, OLD, True, "crashed"),
     "emptied before its journal": Found(cut(DATABASE, 0), JOURNAL_ONLY, OLD, True, "crashed"),
