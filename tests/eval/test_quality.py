@@ -84,7 +84,7 @@ def test_auto_mode_knows_what_needs_everything(session: Session, tmp_path: Path)
 
 @pytest.mark.slow
 def test_more_of_it_at_the_length_of_a_contract(session: Session, tmp_path: Path) -> None:
-    settings = Settings(SAFE, (4096,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=15)
+    settings = Settings(SAFE, (4096,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=10)
     cells = measure(session, settings, tmp_path)
     check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.04)
     with pytest.raises(AssertionError):
