@@ -25,6 +25,7 @@ from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
+from app.cli.lengths import tokens_of
 from app.cli.main import INTERRUPTED
 from app.engine.messages import Heal, Load, Upkeep
 from app.engine.tuning import Scoring, Tuning
@@ -191,9 +192,8 @@ def _listed(text: str, one: Callable[[str], T]) -> tuple[T, ...]:
 
 
 def _length(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,9})(k?)", text, re.IGNORECASE)
-    length = int(match[1]) * (1024 if match[2] else 1) if match else 0
-    if length < LEAST_LENGTH:
+    length = tokens_of(text)
+    if length is None or length < LEAST_LENGTH:
         raise UserError(
             f"{text!r} is no length", f"give tokens, like 4096 or 4k, from {LEAST_LENGTH} on"
         )

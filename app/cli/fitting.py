@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from app.cli.lengths import tokens_of
 from app.cli.stored import opened_store
 from app.errors import UserError
 from app.models import catalogue, pairing, speed
@@ -130,7 +132,7 @@ def listing(cache: Cache, options: argparse.Namespace) -> list[str]:
     rows = []
     for target in models:
         found = pairing.candidates(
-            target, models, machine, lambda t, d: _clock(runs, t, d), tokenizers
+            target, models, machine, partial(speed.measured_ratio, runs), tokenizers
         )
         taken = pairing.choice(found)
         alone = reckon(target.sized, None, machine)
@@ -211,7 +213,7 @@ def _candidates(
 ) -> list[Candidate]:
     runs = _runs()
     models = everything(cache, entries)
-    return pairing.candidates(target, models, machine, lambda t, d: _clock(runs, t, d))
+    return pairing.candidates(target, models, machine, partial(speed.measured_ratio, runs))
 
 
 def _taken(
@@ -219,10 +221,6 @@ def _taken(
 ) -> Described | None:
     taken = pairing.choice(_candidates(target, cache, entries, machine))
     return taken.draft if taken else None
-
-
-def _clock(runs: Sequence[Run], target: str, draft: str) -> float | None:
-    return speed.measured_ratio(runs, target, draft)
 
 
 def _runs() -> Sequence[Run]:
@@ -261,12 +259,10 @@ def _keep(keep: float) -> float:
 
 
 def _length(text: str) -> int:
-    number, unit = text.strip().lower(), 1
-    if number.endswith("k"):
-        number, unit = number[:-1], 1024
-    if not number.isascii() or not number.isdigit() or not 0 < int(number) * unit < 1 << 30:
+    tokens = tokens_of(text.strip())
+    if tokens is None or not 0 < tokens < 1 << 30:
         raise UserError(f"{text!r} is no length", "give tokens, such as 40000 or 64k")
-    return int(number) * unit
+    return tokens
 
 
 def _size(count: int) -> str:

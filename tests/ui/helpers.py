@@ -19,6 +19,8 @@ from tests.fakes import FakeEngine
 
 WAIT_SECONDS = 20.0
 SMALL = (80, 24)
+DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
+"""100 KB of 2,276 lines: a paste that becomes a chip."""
 
 
 def app_with(engine: FakeEngine) -> SpecchatApp:

@@ -22,6 +22,7 @@ from app.ui.chat.compose import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (
+    DOCUMENT,
     SMALL,
     app_with,
     ask,
@@ -35,7 +36,6 @@ from tests.ui.helpers import (
 
 pytestmark = pytest.mark.asyncio
 
-DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
 
 

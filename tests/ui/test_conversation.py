@@ -17,6 +17,7 @@ from app.engine.messages import (
 from app.ui.chat.compose import ComposeBox
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
+    DOCUMENT,
     SMALL,
     app_with,
     ask,
@@ -28,8 +29,6 @@ from tests.ui.helpers import (
 )
 
 pytestmark = pytest.mark.asyncio
-
-DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 
 
 def is_progress(event: Event, phase: Phase) -> bool:

@@ -20,6 +20,7 @@ from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import ANSWER, FakeEngine, Story, pieces
 from tests.ui.helpers import (
+    DOCUMENT,
     ask,
     kept_app,
     paste,
@@ -32,7 +33,6 @@ from tests.ui.helpers import (
 
 pytestmark = pytest.mark.asyncio
 
-DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 FULL = "CREATE TRIGGER full BEFORE {} ON {} BEGIN SELECT RAISE(ABORT, 'no room'); END"
 
 

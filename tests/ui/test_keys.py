@@ -17,6 +17,7 @@ from app.ui.chat.compose import ComposeBox
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
+    DOCUMENT,
     SMALL,
     app_with,
     ask,
@@ -29,8 +30,6 @@ from tests.ui.helpers import (
 )
 
 pytestmark = pytest.mark.asyncio
-
-DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 
 
 # ------------------------------------------------------------------------------ mode and keep

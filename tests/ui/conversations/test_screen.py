@@ -15,6 +15,7 @@ from app.ui.conversations.screen import ConversationsScreen
 from tests.fakes import ANSWER, FakeEngine, Story
 from tests.sessions.samples import answered
 from tests.ui.helpers import (
+    DOCUMENT,
     ask,
     kept_app,
     paste,
@@ -26,8 +27,6 @@ from tests.ui.helpers import (
 )
 
 pytestmark = pytest.mark.asyncio
-
-DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 
 
 def three(folder: Path) -> None:
