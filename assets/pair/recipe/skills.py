@@ -23,7 +23,7 @@ PROSE_TASKS: dict[Maker, float] = {
     tasks.fact: 2,
     tasks.quote: 1.5,
     tasks.many: 5,
-    tasks.count_names: 8,
+    tasks.count_names: 12,
     tasks.track: 4,
     tasks.variables: 3,
     adversarial.identifier: 1,
@@ -33,7 +33,7 @@ PROSE_TASKS: dict[Maker, float] = {
 HARD_TASKS: dict[Maker, float] = {
     tasks.many: 4,
     tasks.multi_value: 1.5,
-    tasks.count_names: 5,
+    tasks.count_names: 8,
     tasks.variables: 1.5,
     tasks.fact: 2,
     tasks.needle: 1,
@@ -46,7 +46,7 @@ RECORD_TASKS: tuple[Maker, ...] = (
     tasks.count_marks,
     tasks.count_marks,
 )
-HARD_RECORD_TASKS = (*[tasks.count_marks] * 3, tasks.json_value, tasks.code_value)
+HARD_RECORD_TASKS = (*[tasks.count_marks] * 4, tasks.json_value, tasks.code_value)
 MAY_BE_MISSING = {
     tasks.fact,
     tasks.needle,
@@ -134,7 +134,7 @@ def made(
         share, room = tokens // sections, answers // sections
         chosen: list[Task] = []
         units = 0
-        record = rng.choice(records) if rng.random() < 0.35 else None
+        record = rng.choice(records) if rng.random() < 0.42 else None
         while room > 0 and len(chosen) < 14:
             maker = record or rng.choices(list(prose), list(prose.values()))[0]
             try:
