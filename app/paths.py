@@ -29,6 +29,11 @@ def config_path() -> Path:
     return platformdirs.user_config_path(APP, appauthor=False)
 
 
+def logs_path() -> Path:
+    """What is told of crashes."""
+    return platformdirs.user_log_path(APP, appauthor=False)
+
+
 def assets_path() -> Path:
     """What ships with the program: inside the package once installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent

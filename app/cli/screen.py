@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import sys
 
+from app import crash
 from app.chat.pairs import pair
+from app.cli.parent import Parent, parent, watch
 from app.errors import UserError
-from app.paths import data_path, snapshots_path
+from app.paths import data_path, logs_path, snapshots_path
 
 
 def screen(target: str, draft: str | None) -> int:
-    """Open the app on a pair; returns the exit status."""
+    """Open the app on a pair, in a process of its own; returns the exit status."""
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
+    watched_by = parent()
+    return watch() if watched_by is None else _open(target, draft, watched_by)
+
+
+def _open(target: str, draft: str | None, watched_by: Parent) -> int:
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
+    from app.ui.terminal.last_words import last_words
 
-    app = SpecchatApp(MlxEngine(), models, folder=data_path(), snapshots=snapshots_path())
-    app.run()
+    last_time = crash.take(logs_path())
+    with last_words(watched_by.log):
+        app = SpecchatApp(
+            MlxEngine(),
+            models,
+            folder=data_path(),
+            snapshots=snapshots_path(),
+            news="" if last_time is None else last_time.sentence,
+            watched=lambda: watched_by.alive,
+        )
+        app.run()
     return app.return_code or 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +40,8 @@ SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
 LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
+WATCHED_SECONDS = 1.0
+SIGNALLED = 128  # and the signal's number: the exit status that shells expect
 
 
 class SpecchatApp(App[None]):
@@ -74,8 +80,11 @@ class SpecchatApp(App[None]):
         clock: Clock = time.monotonic,
         folder: Path | None = None,
         snapshots: Path | None = None,
+        news: str = "",
+        watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Conversations are kept in `folder`, and what was read of them in `snapshots`."""
+        """Conversations are kept in `folder`, and what was read of them in `snapshots`. `news` is
+        said first. Once `watched` says no, nobody would clean up behind the app, so it ends."""
         super().__init__(driver_class=paste_safe_driver())
         self.register_theme(specchat_theme())
         self.theme = THEME_NAME
@@ -83,12 +92,20 @@ class SpecchatApp(App[None]):
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
+        self._watched = watched
         self.chat = ChatScreen(
-            engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots
+            engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots, news
         )
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
+
+    def on_mount(self) -> None:
+        self.set_interval(WATCHED_SECONDS, self._end_unwatched)
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, self._end, SIGNALLED + signal.SIGTERM)
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """As `App.run`. The engine is waited for afterwards, when the terminal is restored."""
@@ -102,15 +119,29 @@ class SpecchatApp(App[None]):
         self._close_engine()
         self._engine.join(JOIN_SECONDS)
         if not self.chat.put_away():
-            sys.stderr.write("Saving what was read, for the next start. ^C leaves at once.\n")
+            with suppress(OSError):  # the terminal may have gone
+                sys.stderr.write("Saving what was read, for the next start. ^C leaves at once.\n")
             with suppress(KeyboardInterrupt):
                 self._engine.join()
             self.chat.put_away()
         self.chat.desk.close()
 
     async def action_quit(self) -> None:
+        self._end(0)
+
+    def _end(self, status: int) -> None:
         self._close_engine()
-        self.exit()
+        self.exit(return_code=status)
+
+    def _end_unwatched(self) -> None:
+        if not self._watched():
+            self._end(1)
+
+    def _hang_up(self) -> None:
+        """The terminal has gone, and with it whatever would wait for it: Textual waits until all
+        is drawn."""
+        self.put_away()
+        os._exit(SIGNALLED + signal.SIGHUP)
 
     async def action_copy_or_quit(self) -> None:
         selected = self._selected_text()

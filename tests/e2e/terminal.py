@@ -39,7 +39,7 @@ class Terminal:
         width, height = map(str, self._size)
         variables = [f"{name}={value}" for name, value in self._environment.items()]
         program = shlex.join(["env", *variables, *self._command])
-        after = "; echo; echo exited with $?; exec sleep 3600"
+        after = "; status=$?; echo; echo exited with $status; exec sleep 3600"
         self._tmux("new-session", "-d", "-x", width, "-y", height, "sh", "-c", program + after)
         return self
 
@@ -82,6 +82,15 @@ class Terminal:
                 raise AssertionError(f"not within {seconds} s: {what}\n{screen}")
             time.sleep(POLL_SECONDS)
         return screen
+
+    @property
+    def pid(self) -> int:
+        """Of the shell that runs the command."""
+        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
+
+    def close(self) -> None:
+        """As when the user closes the window."""
+        self._tmux("kill-server")
 
     def _tmux(self, *arguments: str, check: bool = True) -> str:
         socket = Path(self._scratch.name) / "socket"

@@ -100,8 +100,10 @@ class ChatScreen(Screen[None]):
         clock: Clock,
         folder: Path | None = None,
         snapshots: Path | None = None,
+        news: str = "",
     ) -> None:
-        """Conversations are kept in `folder`, and what was read of them in `snapshots`."""
+        """Conversations are kept in `folder`, and what was read of them in `snapshots`; `news` is
+        said first."""
         super().__init__()
         self.engine = engine
         self._load = load
@@ -119,7 +121,7 @@ class ChatScreen(Screen[None]):
         self.footer = Footer(NextMode(keep))
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
         self._asking = Asking(self)
-        self._switching = Switching(self, None if snapshots is None else str(snapshots))
+        self._switching = Switching(self, None if snapshots is None else str(snapshots), news)
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.chat.conversation import TurnState
 from app.engine.messages import Cancel, Forget, Upkeep
 from app.errors import UserError
 from app.ui.chat.shelf import OpenChat
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 class Switching:
     """An answer goes on while another conversation is on the screen."""
 
-    def __init__(self, screen: ChatScreen, snapshots: str | None) -> None:
+    def __init__(self, screen: ChatScreen, snapshots: str | None, news: str) -> None:
         self._screen, self._desk, self._shelf = screen, screen.desk, screen.desk.shelf
-        self._snapshots = snapshots
+        self._snapshots, self._news = snapshots, news
         self._trashed: set[int] = set()
         self._would_forget: OpenChat | None = None
 
@@ -29,7 +30,7 @@ class Switching:
         opened = await self._shelf.open(screen.next_mode)
         if self._shelf.keeps and self._snapshots is not None:
             screen.engine.send(Upkeep(snapshots=self._snapshots))
-        early.draft, said = screen.entry.draft, []
+        early.draft, said = screen.entry.draft, [self._news]
         question = self._desk.take_back(early)
         if question is not None and opened.conversation.turns:
             early.draft = early.draft.behind(question)
@@ -40,8 +41,11 @@ class Switching:
         if self._shelf.refusal is not None:
             said.append(f"{self._shelf.refusal} Nothing is kept this time.")
         said += self._shelf.news()
+        last = opened.conversation.last
+        if self._news and last is not None and last.state is TurnState.STOPPED:
+            said.append("^R asks the last question again, in full.")
         await self._show(opened)
-        screen.notice.say(" ".join(said))
+        screen.notice.say(" ".join(filter(None, said)))
 
     async def switch(self, id: int | None) -> None:
         """Go to a conversation, or to a new one."""

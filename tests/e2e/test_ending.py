@@ -1,0 +1,112 @@
+"""Every way in which the program can end leaves a terminal that works, and nothing lost."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "app"]
+SECONDS = 30
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+    return {name: str(tmp_path / name.lower()) for name in names}
+
+
+@pytest.fixture
+def started(home: dict[str, str]) -> Iterator[Terminal]:
+    with Terminal(PROGRAM, folder=ROOT, environment=home) as terminal:
+        terminal.wait_for("ready", "next: AUTO")
+        terminal.type("a question begun")
+        terminal.wait_for("a question begun")
+        yield terminal
+
+
+def processes(terminal: Terminal) -> tuple[psutil.Process, psutil.Process]:
+    """The parent, and the app itself."""
+    shell = psutil.Process(terminal.pid)
+    (parent,) = shell.children()
+    (child,) = parent.children()
+    return parent, child
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def drafts(home: dict[str, str]) -> list[str]:
+    database = Path(home["XDG_DATA_HOME"], "specchat", "conversations.db")
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
+        return [text for (text,) in opened.execute("select text from drafts")]
+
+
+def modes(terminal: Terminal) -> set[str]:
+    """What the terminal was left in, of what the app switches on."""
+    flags = ("alternate_on", "mouse_any_flag", "mouse_all_flag")
+    said = terminal._tmux("display-message", "-p", " ".join(f"#{{{flag}}}" for flag in flags))
+    return {flag for flag, on in zip(flags, said.split(), strict=True) if on == "1"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
+def test_a_killed_app_leaves_a_terminal_that_works(
+    started: Terminal, home: dict[str, str], number: signal.Signals
+) -> None:
+    wait_until(lambda: "a question begun" in drafts(home))
+    assert modes(started)
+    _, child = processes(started)
+    child.send_signal(number)
+    screen = started.wait_for(f"exited with {128 + number}")
+    assert "Nothing you wrote is lost." in screen
+    assert "Start `specchat` again" in screen
+    assert not modes(started)
+    started.type("echoed")  # as only a terminal in its usual mode does
+    started.wait_for("echoed")
+    with Terminal(PROGRAM, folder=ROOT, environment=home) as again:
+        again.wait_for("Nothing you wrote is", "a question begun")
+
+
+def test_sigterm_to_the_parent_ends_the_app_in_good_order(started: Terminal) -> None:
+    parent, child = processes(started)
+    parent.terminate()
+    screen = started.wait_for("exited with 143")
+    assert "lost" not in screen
+    assert not child.is_running()
+    assert not modes(started)
+
+
+def test_an_app_without_its_parent_ends(started: Terminal) -> None:
+    parent, child = processes(started)
+    parent.kill()
+    wait_until(lambda: not child.is_running())
+    started.wait_for("exited with 137")
+
+
+def test_a_closed_window_ends_both(started: Terminal, home: dict[str, str]) -> None:
+    parent, child = processes(started)
+    started.close()
+    wait_until(lambda: not parent.is_running() and not child.is_running())
+    with Terminal(PROGRAM, folder=ROOT, environment=home) as again:
+        screen = again.wait_for("a question begun")
+        assert "Nothing you wrote" not in screen
