@@ -28,6 +28,7 @@ from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen
+from app.ui.terminal.window import Window
 from app.ui.theme import THEME_NAME, specchat_theme
 
 CHAT_HELP: tuple[Section, ...] = (
@@ -41,6 +42,8 @@ LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 WATCHED_SECONDS = 1.0
+LONG_SECONDS = 10.0
+"""Of whatever took longer, one is told who looked elsewhere meanwhile."""
 SIGNALLED = 128  # and the signal's number: the exit status that shells expect
 
 
@@ -93,6 +96,7 @@ class SpecchatApp(App[None]):
         self._quit_asked_at: float | None = None
         self._closing_engine = False
         self._watched = watched
+        self.window = Window(self._write)
         self.chat = ChatScreen(
             engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots, news
         )
@@ -102,6 +106,7 @@ class SpecchatApp(App[None]):
 
     def on_mount(self) -> None:
         self.set_interval(WATCHED_SECONDS, self._end_unwatched)
+        self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end, SIGNALLED + signal.SIGTERM)
@@ -128,6 +133,18 @@ class SpecchatApp(App[None]):
 
     async def action_quit(self) -> None:
         self._end(0)
+
+    def on_chat_screen_answered(self, answered: ChatScreen.Answered) -> None:
+        if not self.app_focus and answered.seconds >= LONG_SECONDS:
+            self.window.notify(answered.sentence)
+
+    def watch_app_focus(self, focus: bool) -> None:
+        if focus:
+            self.window.seen()
+
+    def _write(self, sequence: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(sequence)
 
     def _end(self, status: int) -> None:
         self._close_engine()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from app.chat.conversation import Question, TurnState
+from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
 from app.engine.messages import Cancel, Mode
 from app.errors import UserError
@@ -68,10 +68,19 @@ class Asking:
         last = chat.conversation.last
         if chat is self._desk.shown:
             self._screen.notice.say("")
+        if last is not None:
+            self._screen.post_message(self._answered(chat, last))
         if last is not None and last.state is TurnState.FAILED:
             await self.take_back(chat)
         self.ask_waiting()
         self._screen.show_hints()
+
+    def _answered(self, chat: OpenChat, turn: Turn) -> ChatScreen.Answered:
+        failed = turn.state is TurnState.FAILED
+        sentence = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
+        progress = chat.progress[turn.number]
+        seconds = (progress.stopped_at or progress.started) - progress.started
+        return self._screen.Answered(sentence, seconds)
 
     async def stop(self) -> None:
         screen, chat = self._screen, self._desk.shown

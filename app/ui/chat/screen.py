@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +12,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Paste
+from textual.message import Message
 from textual.screen import Screen
 
 from app.chat.conversation import Turn
@@ -50,6 +52,13 @@ TICK_SECONDS = 0.25
 
 class ChatScreen(Screen[None]):
     """Shows one conversation; each widget draws its own part of it."""
+
+    @dataclass
+    class Answered(Message):
+        """A turn is over, after so many seconds."""
+
+        sentence: str
+        seconds: float
 
     # Those that change what the next key means go before the focused widget: keys that arrive in
     # one read (over a slow line, or typed ahead) would otherwise overtake them.
@@ -176,6 +185,7 @@ class ChatScreen(Screen[None]):
             hints.insert(2, "^R again, in full")
         self.footer.show_hints(hints)
         self.footer.show_next(self.next_mode)
+        self.sub_title = chat.title
         self.header.show_title(chat.title, self.desk.shelf.standing)
 
     # -------------------------------------------------------------------------- the engine

@@ -1,4 +1,4 @@
-"""Textual's driver for Linux and macOS, with our parser.
+"""Textual's driver for Linux and macOS, with our parser; it puts the window's title back.
 
 `LinuxDriver.run_input_thread` makes its parser itself, so the method is written anew here. It also
 decodes strictly there: one byte of a paste that is not UTF-8 would end the program. Here it shows
@@ -18,13 +18,20 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from app.ui.terminal.paste import PasteSafeParser
+from app.ui.terminal.window import POP_TITLE, PUSH_TITLE
 
 READ_BYTES = 64 * 1024
 TICK_SECONDS = 0.1
 
 
 class PasteSafeDriver(LinuxDriver):
-    """The one change is how input is read."""
+    def start_application_mode(self) -> None:
+        super().start_application_mode()
+        self.write(PUSH_TITLE)
+
+    def stop_application_mode(self) -> None:
+        self.write(POP_TITLE)
+        super().stop_application_mode()
 
     def run_input_thread(self) -> None:
         parser = PasteSafeParser(self._debug)

@@ -1,0 +1,46 @@
+"""The terminal's window as others see it: its title, and a word when it is not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.ui.sanitize import sanitize_line
+
+PUSH_TITLE, POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
+NAME = "specchat"
+DONE = "✓"
+TITLE_LENGTH = 80
+
+
+class Window:
+    """`write` passes escape sequences to the terminal. What they quote is made harmless here."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._conversation = self._shown = ""
+        self._done = False
+
+    def show_title(self, conversation: str) -> None:
+        """The conversation's title, empty for a new one."""
+        self._conversation = conversation
+        self._draw()
+
+    def notify(self, text: str) -> None:
+        """Ask for attention, by all that terminals know: OSC 9 (iTerm2, kitty, Ghostty, WezTerm),
+        the bell (Terminal.app), and a mark in the title."""
+        self._write(f"\x1b]9;{sanitize_line(text)[:TITLE_LENGTH]}\x07\x07")
+        self._done = True
+        self._draw()
+
+    def seen(self) -> None:
+        """The user looks at it again."""
+        self._done = False
+        self._draw()
+
+    def _draw(self) -> None:
+        conversation = sanitize_line(self._conversation)[:TITLE_LENGTH]
+        parts = (DONE if self._done else "", conversation and f"{conversation} ·", NAME)
+        title = " ".join(filter(None, parts))
+        if title != self._shown:
+            self._shown = title
+            self._write(f"\x1b]2;{title}\x07")
