@@ -26,7 +26,7 @@ TICK_SECONDS = 0.1
 
 class PasteSafeDriver(LinuxDriver):
     def start_application_mode(self) -> None:
-        super().start_application_mode()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
         self.write(PUSH_TITLE)
 
     def stop_application_mode(self) -> None:
