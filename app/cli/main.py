@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from typing import Any
 
 from app.engine.messages import DEFAULT_KEEP
 from app.engine.tuning import Scoring, Tuning
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         description="Chat with local models about long documents."
         " Without a command, the app opens.",
     )
-    top.add_argument("--version", action="version", version=f"specchat {version('specchat')}")
+    top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     _models(top)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
@@ -60,6 +60,15 @@ def parser() -> argparse.ArgumentParser:
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
     return top
+
+
+class _Version(argparse.Action):
+    """Looks it up only now: that takes longer than the rest of this module."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        parser.exit(message=f"specchat {version('specchat')}\n")
 
 
 def _models(command: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from app import crash
-from app.chat.pairs import pair
 from app.cli.parent import Parent, parent, watch
 from app.errors import UserError
 from app.paths import data_path, logs_path, snapshots_path
@@ -21,6 +20,8 @@ def screen(target: str, draft: str | None) -> int:
 
 
 def _open(target: str, draft: str | None, watched_by: Parent) -> int:
+    from app.chat.pairs import pair
+
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
