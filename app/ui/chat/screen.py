@@ -11,6 +11,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.events import Paste
 from textual.message import Message
 from textual.screen import Screen
@@ -42,6 +43,7 @@ from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
 from app.ui.chat.trying import Trying
 from app.ui.clock import Clock
+from app.ui.conversations.side import Side
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.setter import KeepSetter
 from app.ui.spans.screen import AskAgain
@@ -59,6 +61,8 @@ class ChatScreen(Screen[None]):
 
         sentence: str
         seconds: float
+
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (100, "-wide")]  # type: ignore[misc]
 
     # Those that change what the next key means go before the focused widget: keys that arrive in
     # one read (over a slow line, or typed ahead) would otherwise overtake them.
@@ -126,6 +130,7 @@ class ChatScreen(Screen[None]):
         self.desk = Desk(shelf, shelf.new(NextMode(keep)), clock)
         self.header = Header(*load.names)
         self.transcript = Transcript(clock)
+        self.side = Side(shelf, self.desk.statuses)
         self.entry = Entry(NextMode(keep))
         self.footer = Footer(NextMode(keep))
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
@@ -138,7 +143,9 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self.header
-        yield self.transcript
+        with Horizontal(id="middle"):
+            yield self.side
+            yield self.transcript
         yield self.entry
         yield self.footer
 
@@ -186,6 +193,7 @@ class ChatScreen(Screen[None]):
         self.footer.show_hints(hints)
         self.footer.show_next(self.next_mode)
         self.sub_title = chat.title
+        self.side.follow(chat.id)
         self.header.show_title(chat.title, self.desk.shelf.standing)
 
     # -------------------------------------------------------------------------- the engine
@@ -271,6 +279,12 @@ class ChatScreen(Screen[None]):
     async def _open_store(self) -> None:
         await self._switching.open_store()
         self._asking.ask_waiting()
+
+    @on(Side.Opened)
+    def _open_clicked(self, event: Side.Opened) -> None:
+        if event.id != self.desk.shown.id:
+            self.run_worker(self._switching.switch(event.id))
+        self.entry.box.focus()
 
     def action_new(self) -> None:
         self._switching.new()
