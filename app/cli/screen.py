@@ -25,6 +25,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
+    from app.ui.terminal.clipboard import system_clipboard
     from app.ui.terminal.last_words import last_words
 
     last_time = crash.take(logs_path())
@@ -36,6 +37,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
             snapshots=snapshots_path(),
             news="" if last_time is None else last_time.sentence,
             watched=lambda: watched_by.alive,
+            clipboard=system_clipboard(),
         )
         app.run()
     return app.return_code or 0

@@ -19,7 +19,7 @@ from app.ingest.records import Cut, Reason, Refusal, beyond
 from app.ingest.watch import Watch
 
 # Never listed: they hold no text of the user's.
-_VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
+VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
 # iCloud's mark of a file whose content is not on this machine. Reading it waits for the network.
 _DATALESS = 0x40000000
 
@@ -65,7 +65,7 @@ class Walk:
                 rules = self._rules(path)
             rules = rules.within(descriptor, path)
             for name in names:
-                if name in _VERSION_CONTROL:
+                if name in VERSION_CONTROL:
                     continue
                 self._watch.looked_at(printable(path + name))
                 try:

@@ -20,19 +20,24 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.engine.messages import DEFAULT_KEEP, Close, Engine, Load, Sampling
+from app.ui.chat.chips import Chip
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.screen import ChatScreen
+from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
 from app.ui.conversations.screen import ConversationsScreen
 from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen
+from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import THEME_NAME, specchat_theme
 
 CHAT_HELP: tuple[Section, ...] = (
     ("Writing", ComposeBox),
+    ("Files and commands", ChoiceList),
+    ("What is attached", Chip),
     ("Reading", ChatScreen),
     ("Keep", KeepSetter),
     ("Answers", PrefillPanel),
@@ -54,6 +59,8 @@ class SpecchatApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH: ClassVar[list[str]] = [  # type: ignore[assignment]
         "chat/chat.tcss",
+        "attach/attach.tcss",
+        "choices/choices.tcss",
         "prefill/panel.tcss",
         "keep/setter.tcss",
         "spans/spans.tcss",
@@ -85,6 +92,7 @@ class SpecchatApp(App[None]):
         snapshots: Path | None = None,
         news: str = "",
         watched: Callable[[], bool] = lambda: True,
+        clipboard: Clipboard | None = None,
     ) -> None:
         """Conversations are kept in `folder`, and what was read of them in `snapshots`. `news` is
         said first. Once `watched` says no, nobody would clean up behind the app, so it ends."""
@@ -100,6 +108,7 @@ class SpecchatApp(App[None]):
         self.chat = ChatScreen(
             engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots, news
         )
+        self._system_clipboard = self.chat.entry.box.clipboard = clipboard
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
@@ -171,6 +180,12 @@ class SpecchatApp(App[None]):
             await self.action_quit()
         self._quit_asked_at = now
         self.chat.notice.say("Press ^C once more to quit.")
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Not every terminal passes on what is copied: ^V must not bring something older back."""
+        super().copy_to_clipboard(text)
+        if self._system_clipboard is not None:
+            self._system_clipboard.write(text)
 
     def action_help(self) -> None:
         if isinstance(self.screen, HelpScreen):

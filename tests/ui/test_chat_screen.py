@@ -18,6 +18,7 @@ from app.engine.messages import (
     Selected,
     Token,
 )
+from app.ui.chat.chips import Chip
 from app.ui.chat.compose import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from tests.fakes import FakeEngine, LoadStory, Story
@@ -126,9 +127,11 @@ async def test_backspace_in_an_empty_box_takes_the_last_chip() -> None:
 async def test_the_cross_of_a_chip_takes_that_chip() -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
-        await paste(pilot, DOCUMENT)
+        await paste(pilot, DOCUMENT + "more")
         await until_shown(pilot, "Paste 2")
-        await pilot.click(".chip-remove")
+        line = next(line for line in screen_text(pilot).splitlines() if "Paste 1" in line)
+        chip = pilot.app.screen.query(Chip).first()
+        await pilot.click(chip, offset=(line.index("✕") - chip.region.x, 0))
         await until_gone(pilot, "Paste 1")
         await until_shown(pilot, "Paste 2")
 
@@ -158,7 +161,7 @@ async def test_chips_without_a_question_ask_for_one() -> None:
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "Paste 1")
         await pilot.press("enter")
-        await until_shown(pilot, "Type a question about what you pasted")
+        await until_shown(pilot, "Type a question about what is attached")
         assert engine.asks == []
 
 

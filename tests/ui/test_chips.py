@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.ui.chat.chips import Paste
+from app.ui.attach.attached import pasted
 
 
 @pytest.mark.parametrize(
-    ("pasted", "text"),
+    ("given", "text"),
     [
         ("a\rb\r", "a\nb\n"),  # what a terminal makes of newlines
         ("a\nb\r", "a\nb\r"),  # real newlines: nothing is touched
@@ -16,7 +16,7 @@ from app.ui.chat.chips import Paste
         ("a\x00\x1b[31m\x0cb", "a\x00\x1b[31m\x0cb"),
     ],
 )
-def test_a_paste_keeps_its_text_but_gets_its_newlines_back(pasted: str, text: str) -> None:
-    document = Paste(2, pasted).document
+def test_a_paste_keeps_its_text_but_gets_its_newlines_back(given: str, text: str) -> None:
+    (document,) = pasted(given, 2).documents
     assert document.text == text
     assert document.name == "paste-2.txt"

@@ -9,6 +9,7 @@ from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
 from app.engine.messages import Cancel, Mode
 from app.errors import UserError
+from app.ui.attach.attached import documents_of
 from app.ui.chat.shelf import OpenChat
 
 if TYPE_CHECKING:
@@ -26,13 +27,15 @@ class Asking:
         """Ask what is written, or let it wait for its turn."""
         screen, chat = self._screen, self._desk.shown
         text, draft = typed.strip(), screen.entry.draft
-        refusal = self._refusal(text, bool(draft.pastes))
+        refusal = self._refusal(text, bool(draft.attached))
         if refusal is not None:
             screen.notice.say(refusal)
         if not text or refusal is not None:
             return
-        documents = tuple(paste.document for paste in draft.pastes)
-        question = Question(text, documents, draft.next_mode.mode, draft.next_mode.keep)
+        question = Question(
+            text, documents_of(draft.attached), draft.next_mode.mode, draft.next_mode.keep
+        )
+        chat.sent = draft.attached
         screen.entry.take(typed)
         screen.set_next(draft.next_mode.asked())
         if screen.busy:
@@ -42,9 +45,10 @@ class Asking:
         else:
             self.ask(chat, question)
 
-    def _refusal(self, text: str, pasted: bool) -> str | None:
+    def _refusal(self, text: str, attached: bool) -> str | None:
         if not text:
-            return "Type a question about what you pasted, then press Enter." if pasted else None
+            asked = "Type a question about what is attached, then press Enter."
+            return asked if attached else None
         if self._screen.broken:
             return "No model is loaded, so nothing can be asked."
         if self._desk.shown.conversation.queued is not None:
@@ -104,12 +108,12 @@ class Asking:
     async def _give_back(self, chat: OpenChat, question: Question) -> None:
         screen = self._screen
         if chat is not self._desk.shown:
-            chat.draft = chat.draft.behind(question)
+            chat.draft = chat.draft.behind(question, chat.sent)
             self._desk.leave(chat)
             return
         await screen.transcript.show_waiting(None)
-        draft = screen.entry.draft.behind(question)
-        screen.entry.show(draft)
+        draft = screen.entry.draft.behind(question, chat.sent)
+        screen.entry.show(draft, screen.attaching.readings(chat))
         screen.set_next(draft.next_mode)
         screen.show_hints()
 

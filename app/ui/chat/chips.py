@@ -1,25 +1,34 @@
-"""Long pastes, kept beside the compose box as chips.
+"""What goes with the next question, as chips above the compose box.
 
-Their text never enters the TextArea, which rewrites line ends, form feeds and U+2028: what was
-pasted is what the model gets.
+The texts never enter the TextArea, which rewrites line ends, form feeds and U+2028: what was
+attached is what the model gets.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.events import Click, Resize
 from textual.message import Message
-from textual.widgets import Static
+from textual.widget import Widget
 
-from app.engine.messages import Document
-from app.ui import figures
+from app.ui.attach.attached import Attached, next_number, pasted
+from app.ui.attach.reading import Reading
+from app.ui.sanitize import sanitize_line
 
 CHIP_BYTES = 4096
-LINE_END = re.compile(r"\r\n|\r|\n")
+CHIP_CELLS = 48
+"""Cells that a chip should have at least; where there are twice as many, two stand side by side."""
+LEAST_NAME = 8
+CROSS = " ✕ "
+
+Item = Attached | Reading
 
 
 def is_long(text: str) -> bool:
@@ -27,83 +36,130 @@ def is_long(text: str) -> bool:
     return len(text) > CHIP_BYTES or len(text.encode(errors="replace")) > CHIP_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Paste:
-    """One long paste. Numbered from 1 within a message."""
+class Chip(Widget, can_focus=True):
+    """One line: a name, what is known of it, and a cross."""
 
-    number: int
-    text: str
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "space,enter",
+            "skipped",
+            "Skipped",
+            id="chip.skipped",
+            tooltip="What of a folder was skipped, and why (Shift+Tab goes there, or click it)",
+        ),
+        Binding(
+            "backspace,delete",
+            "remove",
+            "Remove",
+            id="chip.remove",
+            tooltip="Take it away, or stop reading it (or click its ✕)",
+        ),
+    ]
 
-    @property
-    def document(self) -> Document:
-        """For the model. Terminals send a carriage return for every line end of a paste; a text
-        that has no other line ends gets its newlines back."""
-        text = self.text if "\n" in self.text else self.text.replace("\r", "\n")
-        return Document(f"paste-{self.number}.txt", text)
+    @dataclass
+    class Removed(Message):
+        item: Item
 
-    @property
-    def label(self) -> str:
-        return f"Paste {self.number} · {describe(self.text)}"
+    @dataclass
+    class SkippedAsked(Message):
+        item: Attached
+
+    def __init__(self, item: Item) -> None:
+        super().__init__()
+        self.item = item
+        self._cross = 0
+
+    def render(self) -> Content:
+        """The name gives way where it is narrow, then the facts."""
+        item, width = self.item, self.content_size.width - len(CROSS)
+        facts = f" · {item.facts}"
+        left_out = item.left_out if isinstance(item, Attached) else ""
+        tail = Content.assemble((facts, "$accent"), (f" · {left_out}" if left_out else ""))
+        mark = "▣ " if isinstance(item, Attached) else "◌ "
+        room = max(LEAST_NAME, width - len(mark) - tail.cell_length)
+        name = Content(sanitize_line(item.name)).truncate(room, ellipsis=True)
+        line = Content.assemble((mark, "$accent"), name.stylize("$accent"), tail)
+        line = line.truncate(max(1, width), ellipsis=True)
+        self._cross = line.cell_length
+        return Content.assemble(line, (CROSS, "$ink-dim"))
+
+    def show(self, item: Item) -> None:
+        self.item = item
+        self.refresh()
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        place = event.get_content_offset(self)
+        if place is None or place.x >= self._cross + len(CROSS):
+            return
+        if place.x >= self._cross:
+            self.action_remove()
+        else:
+            self.action_skipped()
+
+    def action_remove(self) -> None:
+        self.post_message(self.Removed(self.item))
+
+    def action_skipped(self) -> None:
+        if isinstance(self.item, Attached):
+            self.post_message(self.SkippedAsked(self.item))
 
 
-def describe(text: str) -> str:
-    """`101 KB · 2,345 lines`. A last line without a line end counts too."""
-    lines = sum(1 for _ in LINE_END.finditer(text)) + (not text.endswith(("\r", "\n")))
-    return f"{figures.size(len(text.encode(errors='replace')))} · {figures.plural(lines, 'line')}"
+class Chips(VerticalScroll, can_focus=False):
+    """The chips in their order, which is the order of the documents for the model."""
 
-
-class RemoveMark(Static):
-    """The cross of a chip."""
-
-    class Clicked(Message):
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
-
-    def __init__(self, number: int) -> None:
-        super().__init__(" ✕ ", markup=False, classes="chip-remove")
-        self._number = number
-
-    def on_click(self) -> None:
-        self.post_message(self.Clicked(self._number))
-
-
-class Chips(Horizontal):
-    """The pastes that go with the next question."""
+    @dataclass
+    class Changed(Message):
+        """Others than before are shown."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._pastes: list[Paste] = []
+        self._items: tuple[Item, ...] = ()
 
     @property
-    def pastes(self) -> tuple[Paste, ...]:
-        return tuple(self._pastes)
+    def items(self) -> tuple[Item, ...]:
+        return self._items
 
-    def add(self, text: str) -> None:
-        number = max((paste.number for paste in self._pastes), default=0) + 1
-        self._set([*self._pastes, Paste(number, text)])
+    @property
+    def attached(self) -> tuple[Attached, ...]:
+        """Those that are read."""
+        return tuple(each for each in self._items if isinstance(each, Attached))
 
-    def remove_last(self) -> bool:
-        if not self._pastes:
-            return False
-        self._set(self._pastes[:-1])
-        return True
+    def paste(self, text: str) -> Attached:
+        """A paste as it would be attached next."""
+        return pasted(text, next_number(self.attached))
 
-    def show(self, pastes: Sequence[Paste]) -> None:
+    def add(self, item: Item) -> None:
+        self.show((*self._items, item))
+
+    def take_away(self, item: Item) -> None:
+        self.show(each for each in self._items if each is not item)
+
+    def replace(self, item: Item, by: Item) -> None:
+        """In its place, if it is still there."""
+        if not any(each is item for each in self._items):
+            return
+        self._items = tuple(by if each is item else each for each in self._items)
+        for chip in self.query(Chip):
+            if chip.item is item:
+                chip.show(by)
+        self.post_message(self.Changed())
+
+    def show(self, items: Iterable[Item]) -> None:
         """These instead of all others."""
-        self._set([*pastes])
+        self._items = tuple(items)
+        self.display = bool(self._items)
+        self.refresh(recompose=True)
+        self.post_message(self.Changed())
 
-    def on_remove_mark_clicked(self, event: RemoveMark.Clicked) -> None:
-        event.stop()
-        self._set([paste for paste in self._pastes if paste.number != event.number])
+    def tick(self) -> None:
+        """Time has passed: more may have been read."""
+        for chip in self.query(Chip):
+            if isinstance(chip.item, Reading):
+                chip.refresh()
 
     def compose(self) -> ComposeResult:
-        for paste in self._pastes:
-            with Horizontal(classes="chip"):
-                yield Static(f"▣ {paste.label}", markup=False, classes="chip-label")
-                yield RemoveMark(paste.number)
+        yield from map(Chip, self._items)
 
-    def _set(self, pastes: list[Paste]) -> None:
-        self._pastes = pastes
-        self.display = bool(pastes)
-        self.refresh(recompose=True)
+    def on_resize(self, event: Resize) -> None:
+        self.styles.grid_size_columns = max(1, min(2, event.size.width // CHIP_CELLS))

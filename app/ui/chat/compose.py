@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +13,10 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.ui.chat.chips import is_long
+from app.ui.choices.choice_list import ChoiceList
 from app.ui.keys import run_own_binding
 from app.ui.sanitize import sanitize
+from app.ui.terminal.clipboard import Clipboard
 
 
 class ComposeBox(TextArea):
@@ -47,7 +50,28 @@ class ComposeBox(TextArea):
             "erase",
             "Erase",
             id="compose.erase",
-            tooltip="In an empty box: take the last paste away",
+            tooltip="In an empty box: take away what was attached last",
+        ),
+        Binding(
+            "@",
+            "type('@')",
+            "Attach",
+            id="compose.attach",
+            tooltip="At the beginning of a word: attach a file or a folder",
+        ),
+        Binding(
+            "/",
+            "type('/')",
+            "Commands",
+            id="compose.commands",
+            tooltip="In an empty box: everything that can be done",
+        ),
+        Binding(
+            "ctrl+v",
+            "paste_system",
+            "Paste",
+            id="compose.paste",
+            tooltip="Paste what was copied, also elsewhere",
         ),
         Binding(
             "pageup",
@@ -82,6 +106,9 @@ class ComposeBox(TextArea):
     class ErasedNothing(Message):
         """Backspace in an empty box."""
 
+    clipboard: Clipboard | None = None
+    """The system's, where there is one."""
+
     def __init__(self) -> None:
         super().__init__(
             soft_wrap=True,
@@ -90,6 +117,8 @@ class ComposeBox(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask, or paste a long document",
         )
+        self.choices = ChoiceList(self)
+        self._typing = False
         self._history: list[str] = []
         self._place = 0
         self._unsent = ""
@@ -108,6 +137,7 @@ class ComposeBox(TextArea):
             self.remember(text)
 
     def replace_all(self, text: str) -> None:
+        self._typing = False
         self.text = text
         self.move_cursor(self.document.end)
 
@@ -116,6 +146,7 @@ class ComposeBox(TextArea):
         become symbols here. A long one goes on as it is."""
         event.stop()
         event.prevent_default()
+        self._typing = False
         if is_long(event.text):
             self.post_message(self.LongPaste(event.text))
         elif event.text:
@@ -126,10 +157,47 @@ class ComposeBox(TextArea):
         self.receive(event)
 
     async def _on_key(self, event: Key) -> None:
+        if await self.choices.takes(event.key):
+            self._typing = False
+            event.stop()
+            event.prevent_default()
+            await run_own_binding(self.choices, event)
+            return
+        self._typing = event.is_printable or event.key == "backspace"
         await run_own_binding(self, event)
 
-    def action_send(self) -> None:
-        self.post_message(self.Sent(self.text))
+    def watch_selection(self) -> None:
+        """At once, and not when the text is told to have changed: the next key may be here."""
+        if self.is_mounted:
+            self.choices.look(self._typing)
+
+    def on_blur(self) -> None:
+        self.choices.close()
+
+    async def action_send(self) -> None:
+        """A text that is a command's whole name is that command; all other texts are sent."""
+        command = self.choices.command(self.text)
+        if command is None:
+            self.choices.close()
+            self.post_message(self.Sent(self.text))
+        else:
+            self.replace_all("")
+            await command.run()
+
+    def action_type(self, character: str) -> None:
+        """As the key of that character does; also where it was not a key that asked for it."""
+        self._typing = True
+        self._replace_via_keyboard(character, *self.selection)
+
+    async def action_paste_system(self) -> None:
+        """Without a clipboard of the system, or a text in it, what was copied here."""
+        text = None
+        if self.clipboard is not None:
+            text = await asyncio.wrap_future(self.clipboard.read())
+        if text is None:
+            self.action_paste()
+        else:
+            self.receive(Paste(text))
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)

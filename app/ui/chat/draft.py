@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.chat.conversation import Question
-from app.engine.messages import Mode
+from app.engine.messages import Document, Mode
 from app.sessions import records
-from app.ui.chat.chips import Paste
+from app.ui.attach.attached import Attached, documents_of, grouped, together
 from app.ui.keep.next_mode import NextMode
 
 _ONCE = "full once, then "
@@ -18,19 +18,20 @@ _ONCE = "full once, then "
 class Draft:
     next_mode: NextMode
     text: str = ""
-    pastes: tuple[Paste, ...] = ()
+    attached: tuple[Attached, ...] = ()
 
-    def behind(self, question: Question) -> Draft:
-        """Behind a question that was sent and comes back."""
-        texts = [document.text for document in question.documents]
-        first = Draft(self.next_mode.taken_back(question.mode), question.text, _numbered(texts))
-        return first.before(self.text, self.pastes)
+    def behind(self, question: Question, sent: Sequence[Attached]) -> Draft:
+        """Behind a question that was sent and comes back; `sent`: what was sent last."""
+        attached = tuple(sent)
+        if documents_of(attached) != question.documents:
+            attached = grouped(question.documents)
+        first = Draft(self.next_mode.taken_back(question.mode), question.text, attached)
+        return first.before(self.text, self.attached)
 
-    def before(self, text: str, pastes: Sequence[Paste]) -> Draft:
+    def before(self, text: str, attached: Sequence[Attached]) -> Draft:
         """This one, and behind it what was written since."""
         joined = "\n".join(filter(None, (self.text, text)))
-        texts = [paste.text for paste in (*self.pastes, *pastes)]
-        return Draft(self.next_mode, joined, _numbered(texts))
+        return Draft(self.next_mode, joined, together(self.attached, attached))
 
 
 def packed(
@@ -42,15 +43,11 @@ def packed(
     return records.Draft(conversation, draft.text, attachments, mode, draft.next_mode.keep)
 
 
-def unpacked(kept: records.Draft, pastes: Sequence[str], otherwise: NextMode) -> Draft:
+def unpacked(kept: records.Draft, documents: Sequence[Document], otherwise: NextMode) -> Draft:
     """`otherwise` is how it would be read where nobody has said."""
-    numbered = _numbered(pastes)
+    attached = grouped(documents)
     settled = kept.mode.removeprefix(_ONCE)
     if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= kept.keep <= 1:
-        return Draft(otherwise, kept.text, numbered)
+        return Draft(otherwise, kept.text, attached)
     next_mode = NextMode(kept.keep, Mode(settled), kept.mode.startswith(_ONCE))
-    return Draft(next_mode, kept.text, numbered)
-
-
-def _numbered(texts: Sequence[str]) -> tuple[Paste, ...]:
-    return tuple(Paste(number, text) for number, text in enumerate(texts, 1))
+    return Draft(next_mode, kept.text, attached)

@@ -1,8 +1,11 @@
-"""Below the conversation: notices, chips, the box a question is written in, and the keep setter."""
+"""Below the conversation: notices, chips, the box a question is written in with what can be chosen
+in it, and the keep setter."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -10,12 +13,18 @@ from textual.events import Paste as PasteEvent
 from textual.widgets import Static, TextArea
 
 from app.engine.messages import Mode
+from app.ui.attach.reading import Reading
+from app.ui.attach.skipped_screen import SkippedScreen
 from app.ui.chat.bars import Notice
-from app.ui.chat.chips import Chips
+from app.ui.chat.chips import Chip, Chips, Item
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.draft import Draft
+from app.ui.choices.choice_list import ChoiceList
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.setter import KeepSetter
+
+if TYPE_CHECKING:
+    from app.ui.attach.attaching import Attaching
 
 WHOLE_TEXT_WORDS = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
 WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in full."
@@ -23,6 +32,9 @@ WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in f
 
 class Entry(Vertical):
     """Where the next question is written."""
+
+    attaching: Attaching
+    """What is attached here goes there."""
 
     def __init__(self, next_mode: NextMode) -> None:
         super().__init__(id="compose")
@@ -35,6 +47,7 @@ class Entry(Vertical):
     def compose(self) -> ComposeResult:
         yield self.notice
         yield self.chips
+        yield self.box.choices
         with Horizontal(id="entry"):
             yield Static("❯", id="prompt", markup=False)
             yield self.box
@@ -42,15 +55,24 @@ class Entry(Vertical):
 
     @property
     def draft(self) -> Draft:
-        return Draft(self._next_mode, self.box.text, self.chips.pastes)
+        return Draft(self._next_mode, self.box.text, self.chips.attached)
 
-    def show(self, draft: Draft) -> None:
-        """Instead of all that is written here."""
+    def show(self, draft: Draft, readings: Sequence[Reading] = ()) -> None:
+        """Instead of all that is written here; `readings` are still to become chips."""
         if draft.text != self.box.text:
             self._write(draft.text)
         self.show_next(draft.next_mode)
-        if draft.pastes != self.chips.pastes:
-            self.chips.show(draft.pastes)
+        items: tuple[Item, ...] = (*draft.attached, *readings)
+        if items != self.chips.items:
+            self.chips.show(items)
+
+    def put_back(self, typed: str) -> None:
+        """What was chosen in the box, and is of no use, behind what is written there."""
+        text, end = self.box.text, self.box.document.end
+        with self.prevent(TextArea.Changed):
+            gap = " " if text and not text[-1].isspace() else ""
+            self.box.insert(gap + typed, end, maintain_selection_offset=bool(text))
+            self.box.choices.dismiss()
 
     def show_next(self, next_mode: NextMode) -> None:
         self._next_mode = next_mode
@@ -75,11 +97,31 @@ class Entry(Vertical):
 
     def on_compose_box_long_paste(self, event: ComposeBox.LongPaste) -> None:
         event.stop()
-        self.chips.add(event.text)
         self.notice.say("")
+        self.attaching.paste(event.text)
+
+    def on_choice_list_file_taken(self, event: ChoiceList.FileTaken) -> None:
+        event.stop()
+        self.notice.say("")
+        self.attaching.attach(event.path, event.typed)
 
     def on_compose_box_erased_nothing(self) -> None:
-        self.chips.remove_last()
+        if self.chips.items:
+            self.attaching.remove(self.chips.items[-1])
+
+    def on_chip_removed(self, event: Chip.Removed) -> None:
+        event.stop()
+        self.attaching.remove(event.item)
+
+    def on_chip_skipped_asked(self, event: Chip.SkippedAsked) -> None:
+        event.stop()
+        if event.item.skipped or event.item.odd:
+            self.app.push_screen(SkippedScreen(event.item))
+        else:
+            self.notice.say(f"Nothing of '{event.item.name}' was skipped.")
+
+    def on_chips_changed(self) -> None:
+        self.attaching.count()
 
     def _write(self, text: str) -> None:
         """As if it had stood there before: what was said to the user stays."""

@@ -32,6 +32,7 @@ from app.engine.messages import (
     Saved,
     Selected,
 )
+from app.ui.attach.attaching import Attaching
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.asking import Asking
 from app.ui.chat.bars import Footer, Header, Notice
@@ -135,6 +136,8 @@ class ChatScreen(Screen[None]):
         self.footer = Footer(NextMode(keep))
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
         self._asking = Asking(self)
+        self.attaching = Attaching(self, self._asking.sent, load.target)
+        self.entry.attaching = self.attaching
         self._switching = Switching(self, None if snapshots is None else str(snapshots), news)
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
@@ -178,6 +181,7 @@ class ChatScreen(Screen[None]):
                 view.tick()
         elif not self._ready and not self.broken:
             self.transcript.opening.show_loading(self._clock() - self._load_started)
+        self.entry.chips.tick()
         if not self.desk.shelf.opening:
             self._keep()
 
@@ -249,6 +253,7 @@ class ChatScreen(Screen[None]):
         self._switching.forget_trashed()
         if not self.desk.shelf.opening:
             self.desk.shown.draft = self.entry.draft
+            self.attaching.put_away()
         for event in self._bridge.take():
             turn = getattr(event, "turn", None)
             if isinstance(event, Closed):
@@ -302,10 +307,11 @@ class ChatScreen(Screen[None]):
     # -------------------------------------------------------------------------- asking
 
     async def on_compose_box_sent(self, event: ComposeBox.Sent) -> None:
-        await self._asking.sent(event.text)
+        await self.attaching.ask(event.text)
 
     async def action_stop(self) -> None:
-        await self._asking.stop()
+        if not self.attaching.let_go():
+            await self._asking.stop()
 
     async def action_ask_again(self) -> None:
         if self.broken or self.desk.shown.conversation.last is None:

@@ -20,12 +20,13 @@ from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.chat.kept import KeptConversation
 from app.chat.pairs import Models, models
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
-from app.engine.messages import Event, Finished, Load, Mode, Sampling
+from app.engine.messages import Document, Event, Finished, Load, Mode, Sampling
 from app.errors import UserError
 from app.sessions import records
 from app.sessions.database import StoreError
 from app.sessions.records import Attachment
 from app.sessions.store import Store
+from app.ui.attach.attached import Attached, documents_of
 from app.ui.chat.draft import Draft, packed, unpacked
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.progress import ReadingProgress
@@ -42,6 +43,8 @@ class OpenChat:
     title: str = ""
     progress: dict[int, ReadingProgress] = field(default_factory=dict)
     """How each of its turns was read, by their numbers."""
+    sent: tuple[Attached, ...] = ()
+    """What went with the last question that was sent here, in case it comes back."""
 
     @property
     def id(self) -> int | None:
@@ -55,7 +58,7 @@ class OpenChat:
     def unsent(self) -> Draft:
         """The draft behind the question that waits, which is nowhere else yet."""
         queued = self.conversation.queued
-        return self.draft if queued is None else self.draft.behind(queued)
+        return self.draft if queued is None else self.draft.behind(queued, self.sent)
 
 
 class Shelf:
@@ -67,7 +70,7 @@ class Shelf:
         self._models = Models(load.names[0], "", load.names[1])
         self._numbers = itertools.count(-1, -1)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._attached: dict[str, Attachment] = {}
+        self._attached: dict[Document, Attachment] = {}
         self._last_draft: tuple[int | None, Draft] | None = None
         self._told = 0
         self.opening = folder is not None
@@ -178,11 +181,11 @@ class Shelf:
             if turn.state is TurnState.RUNNING:  # another specchat writes it, or ended just now
                 turn.state = TurnState.STOPPED
             chat.progress[turn.number] = retold_progress(turn, kept.retold(turn))
-        draft, pastes = self._store.draft(id), []
+        draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # lost: the rest is worth something without it
-                pastes.append(self._store.text(attachment))
-        chat.draft = unpacked(draft, pastes, next_mode)
+                documents.append(Document(attachment.name, self._store.text(attachment)))
+        chat.draft = unpacked(draft, documents, next_mode)
         return chat
 
     def _going_on(self, kept: KeptConversation) -> Chat:
@@ -204,10 +207,10 @@ class Shelf:
 
     def _keep_draft(self, id: int | None, draft: Draft) -> None:
         store, attached = self._opened, {}
-        for paste in draft.pastes:
+        for document in documents_of(draft.attached):
             with suppress(UnicodeEncodeError):
-                attached[paste.text] = self._attached.get(paste.text) or store.attach(
-                    paste.document.name, BytesIO(paste.text.encode())
+                attached[document] = self._attached.get(document) or store.attach(
+                    document.name, BytesIO(document.text.encode())
                 )
         store.keep_draft(packed(draft, id, tuple(attached.values())))
         self._attached = attached

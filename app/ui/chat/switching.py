@@ -33,17 +33,19 @@ class Switching:
         early.draft, said = screen.entry.draft, [self._news]
         question = self._desk.take_back(early)
         if question is not None and opened.conversation.turns:
-            early.draft = early.draft.behind(question)
+            early.draft = early.draft.behind(question, early.sent)
             said = ["Not asked yet, since this conversation was being opened."]
         elif question is not None:
+            opened.sent = early.sent
             self._desk.queue(opened, question)
-        opened.draft = opened.draft.before(early.draft.text, early.draft.pastes)
+        opened.draft = opened.draft.before(early.draft.text, early.draft.attached)
         if self._shelf.refusal is not None:
             said.append(f"{self._shelf.refusal} Nothing is kept this time.")
         said += self._shelf.news()
         last = opened.conversation.last
         if self._news and last is not None and last.state is TurnState.STOPPED:
             said.append("^R asks the last question again, in full.")
+        screen.attaching.move(early, opened)
         await self._show(opened)
         screen.notice.say(" ".join(filter(None, said)))
 
@@ -65,7 +67,7 @@ class Switching:
         async with screen.drawing:
             screen.trying.end()
             self._desk.shown = chat
-            screen.entry.show(chat.draft)
+            screen.entry.show(chat.draft, screen.attaching.readings(chat))
             screen.entry.box.remember_only(t.question.text for t in chat.conversation.turns)
             screen.set_next(chat.draft.next_mode)
             screen.notice.say("")
@@ -127,7 +129,7 @@ class Switching:
     def _cancel(self, chat: OpenChat) -> None:
         question = self._desk.take_back(chat)
         if question is not None:
-            chat.draft = chat.draft.behind(question)
+            chat.draft = chat.draft.behind(question, chat.sent)
         if self._desk.answering is chat and self._desk.asked is not None:
             self._screen.engine.send(Cancel(self._desk.asked.turn.number))
 

@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.widgets import Markdown, Static
 
 from app.chat.conversation import Question, Turn, TurnState
-from app.engine.messages import Document, Ended
-from app.ui.chat.chips import describe
+from app.engine.messages import Ended
+from app.ui.attach.attached import Attached, grouped
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import ReadingProgress
@@ -45,14 +45,14 @@ class QuestionView(Vertical):
         waiting = ("  waiting for its turn · Esc takes it back", "not bold $ink-dim")
         head = Content.assemble(("❯ You", "bold $accent"), waiting if self._waiting else "")
         yield Static(head, classes="speaker")
-        for document in self._question.documents:
-            yield Static(_document_line(document), classes="attached")
+        for each in grouped(self._question.documents):
+            yield Static(_attached_line(each), classes="attached")
         yield Static(sanitize(self._question.text), markup=False, classes="asked")
 
 
-def _document_line(document: Document) -> Content:
-    name = sanitize_line(document.name)
-    return Content.assemble("▣ ", name, (f"  {describe(document.text)}", "$ink-dim"))
+def _attached_line(each: Attached) -> Content:
+    name = sanitize_line(each.documents[0].name)
+    return Content.assemble("▣ ", name, (f"  {each.facts}", "$ink-dim"))
 
 
 class TurnView(Vertical):

@@ -19,6 +19,8 @@ NAMES = {
     "escape": "Esc",
     "space": "Space",
     "backspace": "Backspace",
+    "delete": "Delete",
+    "tab": "Tab",
     "left": "←",
     "right": "→",
     "up": "↑",

@@ -1,0 +1,1 @@
+"""What goes with a question: pastes, files and folders."""

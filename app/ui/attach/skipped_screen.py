@@ -1,0 +1,53 @@
+"""What of a folder was skipped, and why."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from app.ingest.records import Reason
+from app.ui import figures
+from app.ui.attach.attached import Attached
+from app.ui.sanitize import sanitize_line
+
+LISTED = 500
+"""Of each kind; of what is more, the number is told."""
+_EXPECTED = (Reason.IGNORED, Reason.EMPTY)
+
+
+class SkippedScreen(ModalScreen[None]):
+    """Leaves on any of its keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
+    ]
+
+    def __init__(self, attached: Attached) -> None:
+        super().__init__()
+        self._attached = attached
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(Content("\n").join(lines(self._attached)), classes="help-section")
+            yield Static(Content.styled("Esc closes this.", "$ink-dim"))
+
+
+def lines(attached: Attached) -> list[Content]:
+    """A heading, then one sentence each; what one expects to be left out comes last."""
+    read = figures.plural(attached.files or 0, "file")
+    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.left_out or '0 skipped'}"
+    skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+    odd = [f"{path} is not all UTF-8: what is not reads as \\xff." for path in attached.odd]
+    found = [Content.styled(heading, "bold $accent")]
+    for sentences in ([each.sentence for each in skipped[: LISTED + 1]], odd):
+        found += [Content(sanitize_line(each)) for each in sentences[:LISTED]]
+    more = max(0, len(skipped) - LISTED) + max(0, len(odd) - LISTED)
+    if more:
+        found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
+    return found

@@ -1,0 +1,1 @@
+"""What can be chosen while one types: files after `@`, commands after `/`."""

@@ -1,0 +1,64 @@
+"""What can be done by typing its name after `/`: read from the bindings themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from textual.binding import Binding
+from textual.dom import DOMNode
+
+from app.ui.help.screen import key_name
+
+_WORD = re.compile(r"/([\w-]*)")
+_ATTACH = "compose.attach"
+_ABOUT_THE_SELECTION = "app.copy"
+"""Nothing is selected while a command is typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`owner` is the one whose action it is."""
+
+    name: str
+    description: str
+    key: str
+    owner: DOMNode
+    action: str
+
+    async def run(self) -> None:
+        await self.owner.app.run_action(self.action, self.owner)
+
+
+def commands(box: DOMNode, owners: Iterable[DOMNode]) -> list[Command]:
+    """Those of the bindings that say what they do; of the box, only how to attach."""
+    found = [each for each in _of(box) if each[0] == _ATTACH]
+    found += [each for owner in owners for each in _of(owner) if each[0] != _ABOUT_THE_SELECTION]
+    return [command for _, command in found]
+
+
+def _of(owner: DOMNode) -> list[tuple[str, Command]]:
+    bindings = (each for each in owner.BINDINGS if isinstance(each, Binding))
+    return [
+        (each.id, Command(_name(each.id), each.tooltip, key_name(each.key), owner, each.action))
+        for each in bindings
+        if each.id and each.tooltip
+    ]
+
+
+def _name(id: str) -> str:
+    return id.rpartition(".")[2].replace("_", "-")
+
+
+def word_of(text: str) -> str | None:
+    """What is typed after a `/` when that is all; else None."""
+    found = _WORD.fullmatch(text)
+    return None if found is None else found[1]
+
+
+def matching(word: str, every: Sequence[Command]) -> list[Command]:
+    """Those that begin with what is typed, then those that hold it."""
+    word = word.lower()
+    first = [each for each in every if each.name.startswith(word)]
+    return first + [each for each in every if word in each.name and each not in first]

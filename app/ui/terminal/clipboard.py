@@ -1,0 +1,95 @@
+"""The system's clipboard, through the programs that come with the system.
+
+A terminal gives a program no way to read it, and Terminal.app none to write it either.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol
+
+LONGEST_WAIT = 2.0
+"""Seconds: another program may own the text and not answer."""
+
+
+class Clipboard(Protocol):
+    """Both return at once. What is read after a write is what was written."""
+
+    def read(self) -> Future[str | None]:
+        """Its text; None when it holds none, or cannot be read."""
+
+    def write(self, text: str) -> object: ...
+
+
+class SystemClipboard:
+    def __init__(self, reads: Sequence[str], writes: Sequence[str]) -> None:
+        """The command lines of two programs."""
+        self._reads, self._writes = reads, writes
+        self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="clipboard")
+
+    def read(self) -> Future[str | None]:
+        return self._in_turn.submit(self._read)
+
+    def write(self, text: str) -> Future[None]:
+        return self._in_turn.submit(self._write, text)
+
+    def _read(self) -> str | None:
+        try:
+            done = subprocess.run(
+                self._reads,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=LONGEST_WAIT,
+                env=_environment(),
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        text = done.stdout.decode(errors="replace")
+        return text if done.returncode == 0 and text else None
+
+    def _write(self, text: str) -> None:
+        # Some stay behind to hand the text out: nothing of ours may stay open in them.
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                self._writes,
+                input=text.encode(errors="replace"),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=LONGEST_WAIT,
+                env=_environment(),
+            )
+
+
+def system_clipboard() -> SystemClipboard | None:
+    """None where there is no clipboard, or no program that reads it."""
+    programs: list[tuple[str, str]] = []
+    if sys.platform == "darwin":
+        programs.append(("pbpaste", "pbcopy"))
+    elif os.environ.get("WAYLAND_DISPLAY"):
+        programs.append(("wl-paste --no-newline --type text", "wl-copy"))
+    if sys.platform != "darwin" and os.environ.get("DISPLAY"):
+        programs.append(("xclip -selection clipboard -out", "xclip -selection clipboard -in"))
+    for reads, writes in programs:
+        reader, writer = _found(reads), _found(writes)
+        if reader and writer:
+            return SystemClipboard(reader, writer)
+    return None
+
+
+def _found(command: str) -> list[str]:
+    """With the program's full path; nothing where it is not installed."""
+    name, *arguments = command.split()
+    program = shutil.which(name)
+    return [program, *arguments] if program else []
+
+
+def _environment() -> dict[str, str]:
+    """pbpaste and pbcopy speak the encoding of the locale, which is ASCII where none is set."""
+    return {**os.environ, "LC_CTYPE": "UTF-8"} if sys.platform == "darwin" else {**os.environ}
