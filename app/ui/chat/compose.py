@@ -115,7 +115,7 @@ class ComposeBox(TextArea):
             compact=True,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Ask, or paste a long document",
+            placeholder="Ask; paste a document, or type @ for a file",
         )
         self.choices = ChoiceList(self)
         self._typing = False

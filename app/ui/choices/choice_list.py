@@ -235,7 +235,8 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
             await chosen.run()
         else:
             # By way of the box: so it comes before what is sent after it.
-            self._box.post_message(self.FileTaken(chosen.path, "@" + chosen.typed))
+            typed = sanitize_line("@" + chosen.typed)
+            self._box.post_message(self.FileTaken(chosen.path, typed))
 
     def _write(self, text: str) -> None:
         """Instead of the word at the cursor."""

@@ -109,6 +109,7 @@ async def test_progress_and_stopping_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [("gone", None, "There is no file"), ("a.bin", b"\0" * 999, "binary"), ("e", b"", "empty")],
+    ids=["gone", "binary", "empty"],
 )
 async def test_what_cannot_be_read_is_said_and_what_was_typed_stays(
     tmp_path: Path, name: str, content: bytes | None, words: str

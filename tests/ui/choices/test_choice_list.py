@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 
@@ -177,6 +178,22 @@ async def test_hostile_names_are_shown_as_symbols(start: Path) -> None:
         await until_shown(pilot, "x␛[31m[@click=app.quit]⟨RLO⟩.txt")
         await pilot.press("enter")
         await until_shown(pilot, "▣ x\\x1b[31m[@click=app.quit]⟨RLO⟩.txt")
+        assert pilot.app.is_running
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_keys_at_random_break_nothing(start: Path, seed: int) -> None:
+    """Files chosen, gone into, dismissed, sent and taken away, in any order."""
+    chooser = random.Random(seed)
+    keys = ["@", "@", "c", "s", "space", "tab", "enter", "up", "down", "escape", "backspace"]
+    keys += ["left", "home", "shift+tab", "delete", "ctrl+z", "ctrl+w", "/", ".", "ctrl+n"]
+    engine = FakeEngine(Story(answer="One. Two."))
+    async with app_with(engine).run_test(size=(60, 20)) as pilot:
+        await until_shown(pilot, "ready")
+        for _ in range(80):
+            await pilot.press(chooser.choice(keys))
+            if box_text(pilot).startswith("/"):  # /quit would be right, and the end
+                await pilot.press("escape", "ctrl+u")
         assert pilot.app.is_running
 
 
