@@ -140,7 +140,7 @@ def _model_line(part: str, model: ModelInfo) -> str:
 def _hints() -> list[Content]:
     return [
         Content(""),
-        Content("  Paste a long document, or type @ for a file; ask, press Enter."),
+        Content("  Paste a long document, or type @ for a file. Then ask."),
         Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
     ]
 
