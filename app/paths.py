@@ -25,8 +25,12 @@ def snapshots_path() -> Path:
 
 
 def config_path() -> Path:
-    """The settings."""
+    """What the user has set."""
     return platformdirs.user_config_path(APP, appauthor=False)
+
+
+def settings_path() -> Path:
+    return config_path() / "settings.toml"
 
 
 def logs_path() -> Path:

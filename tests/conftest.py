@@ -16,6 +16,12 @@ settings.register_profile("specchat", deadline=None)
 settings.load_profile("specchat")
 
 
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this machine's user has set changes no test, and no test changes it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, also for programs that the test starts: nothing of the user is touched."""

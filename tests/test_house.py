@@ -113,6 +113,7 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
         "app.models.pairing",
         "app.ingest.reader",
         "app.sessions.store",
+        "app.settings.file",
     ],
 )
 def test_rooms_that_know_no_mlx_do_not_load_it(module: str) -> None:

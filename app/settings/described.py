@@ -1,0 +1,142 @@
+"""The settings as their types and docstrings describe them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from app.settings.values import Range, Settings
+
+Value = bool | int | float | StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: the field `name` of the group `group`. A number has a `range`."""
+
+    group: str
+    name: str
+    type: type[Value]
+    range: Range | None
+    default: Value
+    doc: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.group}.{self.name}"
+
+    @property
+    def label(self) -> str:
+        """For people: `file MB`."""
+        words = (word.upper() if word in ("mb", "gb") else word for word in self.name.split("_"))
+        return " ".join(words)
+
+    @property
+    def choices(self) -> tuple[Value, ...]:
+        """All values, of one that is no number."""
+        if issubclass(self.type, StrEnum):
+            return tuple(self.type)
+        return (True, False) if self.type is bool else ()
+
+    @property
+    def allowed(self) -> str:
+        """What it can be."""
+        if self.range is not None:
+            return f"{self.range.least:,g} to {self.range.most:,.6g}"
+        return ", ".join(as_text(choice) for choice in self.choices)
+
+    @property
+    def wanted(self) -> str:
+        """The same for a sentence."""
+        kinds = {bool: "one of", int: "a whole number from", float: "a number from"}
+        return f"{kinds.get(self.type, 'one of')} {self.allowed}"
+
+    def of(self, settings: Settings) -> Value:
+        value: Value = getattr(getattr(settings, self.group), self.name)
+        return value
+
+    def within(self, settings: Settings, value: Value) -> Settings:
+        """`settings` with this value."""
+        group = dataclasses.replace(getattr(settings, self.group), **{self.name: value})
+        changes: dict[str, Any] = {self.group: group}
+        return dataclasses.replace(settings, **changes)
+
+    def checked(self, value: object) -> Value:
+        """`value` in this setting's type. Raises ValueError."""
+        if self.range is None:
+            if issubclass(self.type, StrEnum) and value in tuple(self.type):
+                return self.type(str(value))
+            if self.type is bool and isinstance(value, bool):
+                return value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            within = self.range.least <= value <= self.range.most
+            if within and (self.type is float or isinstance(value, int)):
+                return float(value) if self.type is float else value
+        raise ValueError(self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    doc: str
+    settings: tuple[Setting, ...]
+
+
+def as_text(value: Value) -> str:
+    """As people write it, and but for quotes as TOML does."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+@functools.cache
+def groups() -> tuple[Group, ...]:
+    """All settings, in their order."""
+    return tuple(_group(name, hint) for name, hint in get_type_hints(Settings).items())
+
+
+def every() -> tuple[Setting, ...]:
+    return tuple(setting for group in groups() for setting in group.settings)
+
+
+def matching(words: str) -> tuple[Setting, ...]:
+    """Those that have all these words, or beginnings of them, in their name or description."""
+
+    def text(setting: Setting) -> str:
+        return f"{setting.key} {setting.label} {setting.doc}".lower()
+
+    return tuple(s for s in every() if all(word in text(s) for word in words.lower().split()))
+
+
+def find(key: str) -> Setting:
+    """By `group.name`. Raises KeyError."""
+    return {setting.key: setting for setting in every()}[key]
+
+
+def _group(name: str, of: type[Any]) -> Group:
+    hints, docs, defaults = get_type_hints(of, include_extras=True), _docs(of), of()
+    settings = []
+    for field in dataclasses.fields(of):
+        hint, bounds = hints[field.name], None
+        if get_origin(hint) is Annotated:
+            hint, bounds = get_args(hint)
+        default = getattr(defaults, field.name)
+        settings.append(Setting(name, field.name, hint, bounds, default, docs[field.name]))
+    return Group(name, " ".join((of.__doc__ or "").split()), tuple(settings))
+
+
+def _docs(of: type[Any]) -> dict[str, str]:
+    """The docstring below each field, which Python itself does not keep."""
+    body = ast.parse(inspect.getsource(of)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for statement, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            assert isinstance(after, ast.Expr)
+            docs[statement.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
+    return docs

@@ -1,0 +1,149 @@
+"""The user's settings, and the file that they are kept in."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from app.errors import UserError
+from app.sessions.files import make_folder, put, written_aside
+from app.settings.described import Setting, Value, as_text, groups
+from app.settings.toml import CannotEdit, edited, parsed, template
+from app.settings.values import Settings
+
+LONGEST_QUOTE = 40
+
+
+class SettingsError(UserError):
+    """The settings cannot be kept."""
+
+
+class SettingsFile:
+    """`settings` are those that hold now. Without a `path` they are kept nowhere.
+
+    The file is only written when something was changed, and then only what was: comments, unknown
+    keys, and what another program wrote meanwhile, stay.
+    """
+
+    def __init__(self, path: Path | None = None, settings: Settings | None = None) -> None:
+        """What is wrong with the file is in `problems`, a sentence each, and costs no other
+        setting: `settings`, or the defaults, hold for what the file does not say."""
+        self.path = path
+        self.settings = settings or Settings()
+        self.problems: tuple[str, ...] = ()
+        self._unsaved: dict[str, Setting] = {}
+        self._lock = threading.Lock()
+        if path is not None:
+            self.problems = tuple(self._read(path))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the file, in a line, or nothing."""
+        first, *more = self.problems or ("",)
+        return f"{first} {len(more)} more: F2 says which." if more else first
+
+    @property
+    def unsaved(self) -> bool:
+        return bool(self._unsaved)
+
+    def set(self, setting: Setting, value: Value) -> None:
+        """Let it hold from now on; `save` keeps it."""
+        self.settings = setting.within(self.settings, setting.checked(value))
+        self._unsaved[setting.key] = setting
+
+    def save(self) -> None:
+        """Keep what was set since the last time. May be called from any thread, and waits for the
+        disk. Raises SettingsError; what is not kept then is tried again the next time."""
+        with self._lock:
+            unsaved = dict(self._unsaved)
+            settings = self.settings
+            if self.path is not None and unsaved:
+                self._save(self.path, settings, unsaved)
+            for key, setting in unsaved.items():
+                if setting.of(settings) == setting.of(self.settings):
+                    del self._unsaved[key]
+
+    # -------------------------------------------------------------------------- reading
+
+    def _read(self, path: Path) -> Iterator[str]:
+        try:
+            data, faults = parsed(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no TOML in UTF-8"
+            yield f"'{path}' cannot be read ({why}), so all settings have their defaults."
+            return
+        for fault in faults:
+            line = fault.line[:LONGEST_QUOTE]
+            yield f"Line {fault.number} of '{path}', '{line}', is no TOML and was left out."
+        yield from self._take(path, data)
+
+    def _take(self, path: Path, data: dict[str, Any]) -> Iterator[str]:
+        for name in data.keys() - {group.name for group in groups()}:
+            yield _unknown(path, name, [group.name for group in groups()])
+        for group in groups():
+            table = data.get(group.name, {})
+            if not isinstance(table, dict):
+                yield f"'{group.name}' in '{path}' must be a section, [{group.name}]."
+                continue
+            for setting in group.settings:
+                if setting.name in table:
+                    yield from self._take_value(path, setting, table[setting.name])
+            names = [setting.name for setting in group.settings]
+            for name in table.keys() - set(names):
+                yield _unknown(path, f"{group.name}.{name}", [f"{group.name}.{n}" for n in names])
+
+    def _take_value(self, path: Path, setting: Setting, value: object) -> Iterator[str]:
+        try:
+            self.settings = setting.within(self.settings, setting.checked(value))
+        except ValueError:
+            holds = as_text(setting.of(self.settings))
+            yield (
+                f"'{setting.key}' in '{path}' is {repr(value)[:LONGEST_QUOTE]}, but must be"
+                f" {setting.wanted}: {holds} holds instead."
+            )
+
+    # -------------------------------------------------------------------------- writing
+
+    def _save(self, path: Path, settings: Settings, unsaved: dict[str, Setting]) -> None:
+        path = path.resolve()  # it may be a link into a folder that is kept elsewhere
+        keys = " and ".join(unsaved)
+        try:
+            text = path.read_bytes().decode() if path.exists() else template()
+            for setting in unsaved.values():
+                value = setting.of(settings)
+                text = edited(text, setting, None if value == setting.default else value)
+            make_folder(path.parent)
+            aside = path.with_name(f".{path.name}-{uuid4().hex}")
+            with written_aside(aside) as file:
+                file.write(text.encode())
+                if path.exists():
+                    shutil.copymode(path, aside)
+            put(aside, path)
+        except OSError as error:
+            why = error.strerror or os.strerror(error.errno or 0)
+            raise _not_kept(path, keys, why, "make room there, or change its permissions") from None
+        except CannotEdit:
+            why = "what stands there would have to be rewritten"
+            raise _not_kept(path, keys, why, "change it there with an editor") from None
+        except ValueError:
+            raise _not_kept(path, keys, "it is no TOML", "put it right first") from None
+
+
+def _unknown(path: Path, key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, 1)
+    meant = f": is '{near[0]}' meant?" if near else "."
+    return f"'{key[:LONGEST_QUOTE]}' in '{path}' is no setting{meant}"
+
+
+def _not_kept(path: Path, keys: str, why: str, advice: str) -> SettingsError:
+    return SettingsError(
+        f"'{keys}' holds until specchat ends, but cannot be kept in '{path}' ({why})", advice
+    )

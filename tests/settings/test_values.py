@@ -1,0 +1,80 @@
+"""The settings describe themselves, and each has an effect."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.ingest.limits import Limits
+from app.settings.described import Setting, Value, as_text, every, find, matching
+from app.settings.values import Settings
+
+ELSEWHERE = {"reading.mode", "reading.keep", "storage.trash_days", "look.theme", "look.animations"}
+"""Those that the screen or the store takes as they are; their tests are there."""
+
+
+def other(setting: Setting) -> Value:
+    """A value that is not the default."""
+    if setting.range is None:
+        return next(choice for choice in setting.choices if choice != setting.default)
+    ends = (setting.range.least, setting.range.most)
+    return next(setting.type(end) for end in ends if end != setting.default)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", every(), ids=lambda setting: setting.key)
+def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setting) -> None:
+    assert setting.doc.endswith(".")
+    assert "[" not in setting.doc
+    assert setting.checked(setting.default) == setting.default
+    assert setting.of(Settings()) == setting.default
+    changed = setting.within(Settings(), other(setting))
+    assert setting.of(changed) != setting.default
+
+    def effects(settings: Settings) -> tuple[object, ...]:
+        upkeep = settings.upkeep("folder")
+        return settings.sampling(), settings.limits(), settings.attachment_bytes, upkeep
+
+    assert (effects(changed) != effects(Settings())) == (setting.key not in ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reading.keep", 0),
+        ("reading.keep", 1.01),
+        ("reading.keep", float("nan")),
+        ("reading.keep", "0.2"),
+        ("reading.keep", True),
+        ("reading.mode", "fast"),
+        ("reading.mode", 1),
+        ("look.animations", 1),
+        ("look.animations", "true"),
+        ("answers.max_tokens", 10**400),
+        ("answers.max_tokens", 12.5),
+        ("storage.trash_days", [30]),
+    ],
+)
+def test_what_it_cannot_be(key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=r"from|one of"):
+        find(key).checked(value)
+
+
+def test_a_whole_number_is_a_number() -> None:
+    keep = find("reading.keep").checked(1)
+    assert (keep, type(keep)) == (1.0, float)
+
+
+def test_limits_are_those_of_files_and_folders_unless_they_are_set() -> None:
+    assert Settings().limits() == Limits()
+    smaller = find("documents.file_mb").within(Settings(), 1)
+    assert smaller.limits(private=True) == Limits(file_bytes=2**20, private=True)
+
+
+def test_they_are_found_by_words_of_name_and_description() -> None:
+    assert [setting.key for setting in matching("colours")] == ["look.theme"]
+    assert find("documents.pdf_mb") in matching("PDF largest")
+    assert matching("nonsense") == ()
+    assert matching("") == every()
+
+
+def test_values_are_written_without_noise() -> None:
+    assert [as_text(value) for value in (0.1 + 0.2, 1.0, 12, True)] == ["0.3", "1", "12", "true"]
