@@ -72,6 +72,8 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError("An answer needs at least one token", "allow 1 token or more")
     if not sampling.temperature >= 0:
         raise QuestionError(f"{sampling.temperature:g} is no temperature", "give 0 or more")
+    if not 0 < sampling.top_p <= 1:
+        raise QuestionError(f"{sampling.top_p:g} is no top-p", "give a fraction above 0, at most 1")
     if sampling.seed is not None and not 0 <= sampling.seed < 2**64:
         raise QuestionError(f"{sampling.seed} is no seed", "give a number from 0 to 2^64 - 1")
 

@@ -17,9 +17,9 @@ from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
+from app.cli.settings import user_settings
 from app.cli.stored import PATIENCE, find, opened_store
 from app.engine.messages import (
-    DEFAULT_KEEP,
     Ask,
     Ended,
     Event,
@@ -31,12 +31,11 @@ from app.engine.messages import (
     NotSaved,
     Sampling,
     Statistics,
-    Upkeep,
 )
 from app.errors import UserError
-from app.ingest.limits import Limits
 from app.paths import snapshots_path
 from app.sessions.store import Store
+from app.settings.values import Settings
 from app.ui.sanitize import sanitize_line
 
 NEW = "new"
@@ -44,18 +43,19 @@ NEW = "new"
 
 def ask(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything that can be checked is checked before a model loads."""
-    question, sampling = _question(options)
+    settings = user_settings()
+    question, sampling = _question(options, settings)
     load = pair(options.target, options.draft)
     if options.conversation is None:
         command = Conversation(sampling).begin(question)[1]
         with Session() as session:
             return _answer(session, load, command, options, lambda event: None)
-    with opened_store(PATIENCE) as store:
+    with opened_store(PATIENCE, settings) as store:
         conversation = _conversation(store, options.conversation)
         kept = kept_ask(store, conversation, question, models(load), sampling)
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
-        upkeep = Upkeep(Heal.NEVER, snapshots=str(snapshots_path()))
+        upkeep = dataclasses.replace(settings.upkeep(str(snapshots_path())), heal=Heal.NEVER)
 
         def record(event: Event) -> None:
             kept.apply(event)
@@ -94,17 +94,23 @@ def _answer(
     return INTERRUPTED if cancelled else 0
 
 
-def _question(options: argparse.Namespace) -> tuple[Question, Sampling]:
-    mode, keep = Mode.AUTO, DEFAULT_KEEP
+def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question, Sampling]:
+    """What the options do not say, the settings do."""
+    mode, keep = settings.reading.mode, settings.reading.keep
     if options.full:
         mode = Mode.FULL
+    elif options.auto:
+        mode = Mode.AUTO
     elif options.keep is not None:
         mode, keep = Mode.SPARSE, options.keep
-    sampling = Sampling(options.max_tokens, options.temp, seed=options.seed)
+    given = {"max_tokens": options.max_tokens, "temperature": options.temp}
+    given |= {"top_p": options.top_p, "seed": options.seed}
+    said = {name: value for name, value in given.items() if value is not None}
+    sampling = dataclasses.replace(settings.sampling(), **said)
     check_sampling(sampling)
     question = Question(options.question, (), mode, keep)
     question.check()
-    limits = Limits(private=options.private, ignored=options.ignored)
+    limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_given(options.files, limits)
     return dataclasses.replace(question, documents=gathered.documents), sampling
 

@@ -22,7 +22,7 @@ from app.errors import UserError
 from app.paths import snapshots_path
 from app.sessions import export, importing
 from app.sessions.records import Conversation, Hit
-from app.sessions.store import TRASH_DAYS, Store
+from app.sessions.store import Store
 from app.ui.sanitize import sanitize, sanitize_line
 
 
@@ -110,7 +110,7 @@ def _delete(store: Store, options: argparse.Namespace) -> None:
     store.trash(found.id)
     remove_snapshot(snapshots_path(), str(found.id))
     _say(
-        f"Conversation {found.id} is in the trash, for {TRASH_DAYS:.0f} days."
+        f"Conversation {found.id} is in the trash, for {store.trash_days:.0f} days."
         f" `specchat conversations restore {found.id}` brings it back."
     )
 

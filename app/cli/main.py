@@ -47,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
         "demo", help="ask the embedded pair about a real long file, both ways"
     )
     demo.add_argument("--picture", metavar="SVG", help="draw the map of the sparse answer")
+    settings = commands.add_parser("settings", help="print the settings and where they are kept")
+    settings.add_argument("--json", action="store_true", help="print them as JSON")
     commands.add_parser("doctor", help="say what is here and what is wrong")
     bench = commands.add_parser("bench", help="measure on this machine")
     measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
@@ -84,6 +86,7 @@ def _models(command: argparse.ArgumentParser) -> None:
 
 
 def _add_ask(ask: argparse.ArgumentParser) -> None:
+    ask.epilog = "What no option says, the settings do: `specchat settings` prints them."
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument(
         "-f",
@@ -101,7 +104,7 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     how = ask.add_mutually_exclusive_group()
     how.add_argument("--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP}")
     how.add_argument("--full", action="store_true", help="read everything")
-    how.add_argument("--auto", action="store_true", help="let the planner choose (the default)")
+    how.add_argument("--auto", action="store_true", help="let the planner choose")
     ask.add_argument(
         "--conversation",
         metavar="ID",
@@ -109,10 +112,9 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         " or a `new` one",
     )
     _models(ask)
-    ask.add_argument("--max-tokens", type=int, default=512, metavar="N")
-    ask.add_argument(
-        "--temp", type=float, default=0.0, metavar="T", help="0 (the default) is greedy"
-    )
+    ask.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer")
+    ask.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
+    ask.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest only")
     ask.add_argument("--seed", type=int, metavar="S")
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print what was read, as text")
@@ -252,6 +254,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.cli.demo import demo
 
             return demo(options.picture)
+        case "settings":
+            from app.cli.settings import settings
+
+            return settings(options.json, sys.stdout)
         case "doctor":
             from app.cli.doctor import doctor
 

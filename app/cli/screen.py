@@ -7,7 +7,7 @@ import sys
 from app import crash
 from app.cli.parent import Parent, parent, watch
 from app.errors import UserError
-from app.paths import data_path, logs_path, snapshots_path
+from app.paths import data_path, logs_path, settings_path, snapshots_path
 
 
 def screen(target: str, draft: str | None) -> int:
@@ -24,6 +24,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
 
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
+    from app.settings.file import SettingsFile
     from app.ui.app import SpecchatApp
     from app.ui.terminal.clipboard import system_clipboard
     from app.ui.terminal.last_words import last_words
@@ -33,6 +34,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
         app = SpecchatApp(
             MlxEngine(),
             models,
+            settings=SettingsFile(settings_path()),
             folder=data_path(),
             snapshots=snapshots_path(),
             news="" if last_time is None else last_time.sentence,

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.cli.settings import user_settings
 from app.errors import UserError
 from app.paths import data_path
 from app.sessions.records import Conversation
 from app.sessions.store import Store
+from app.settings.values import Settings
 from app.ui.sanitize import sanitize
 
 LAST = "last"
@@ -18,10 +20,12 @@ PATIENCE = 2.0
 
 
 @contextmanager
-def opened_store(patience: float = 0.0) -> Iterator[Store]:
+def opened_store(patience: float = 0.0, settings: Settings | None = None) -> Iterator[Store]:
     """The user's conversations; what is to be known of how they were opened goes to standard error.
     Another program that holds them is given `patience` seconds to end. Raises StoreError."""
-    with Store(data_path(), patience=patience) as store:
+    settings = settings or user_settings()
+    limit, days = settings.attachment_bytes, settings.storage.trash_days
+    with Store(data_path(), attachment_limit=limit, trash_days=days, patience=patience) as store:
         for notice in store.notices:
             # That one can only read does not matter to who only reads; who writes is told then.
             if notice != str(store.read_only):

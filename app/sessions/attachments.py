@@ -36,7 +36,7 @@ class Attachments:
     def __init__(self, folder: Path, limit: int) -> None:
         """`limit`: the most bytes one document may have."""
         self._folder = folder
-        self._limit = limit
+        self.limit = limit
 
     def add(self, name: str, source: Source) -> Attachment:
         """Keep a document, durably. Raises StoreError when it is too large or there is no room.
@@ -60,9 +60,9 @@ class Attachments:
         with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
             while piece := source.read(PIECE):
                 size += len(piece)
-                if size > self._limit:
+                if size > self.limit:
                     raise StoreError(
-                        f"The document '{name}' is larger than {_megabytes(self._limit)}",
+                        f"The document '{name}' is larger than {_megabytes(self.limit)}",
                         "attach a part of it, or raise the limit in the settings",
                     )
                 digest.update(piece)

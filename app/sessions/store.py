@@ -71,6 +71,8 @@ class Store:
         opened = open_database(places, clock(), patience)
         self.notices: list[str] = opened.notices
         """What the user should know about how the store was opened, a sentence each."""
+        self.trash_days = trash_days
+        """To be told; what expires does so when a store is opened."""
         self.read_only = opened.read_only
         """Why nothing can be changed here, or None."""
         self._lock = opened.lock
@@ -263,6 +265,10 @@ class Store:
         self._write(lambda c: drafts.keep(c, draft))
 
     # -- attachments
+
+    def limit_attachments(self, limit: int) -> None:
+        """From now on one document may have this many bytes at most."""
+        self._attachments.limit = limit
 
     def attach(self, name: str, source: Source) -> Attachment:
         """Keep a document, durably, for a message to come."""

@@ -1,0 +1,61 @@
+"""`specchat settings`, and the settings for all other commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import TextIO
+
+from app.paths import settings_path
+from app.settings.described import Setting, as_text, groups
+from app.settings.file import SettingsFile
+from app.settings.values import Settings
+from app.ui.sanitize import sanitize_line
+
+WIDTH = 88
+INDENT = "    "
+
+
+def user_settings() -> Settings:
+    """What is wrong with the file goes to standard error."""
+    return _read().settings
+
+
+def settings(as_json: bool, out: TextIO) -> int:
+    """Print where the settings are kept, their values and their defaults."""
+    file = _read()
+    if as_json:
+        out.write(json.dumps(_plain(file), indent=2) + "\n")
+        return 0
+    there = "" if settings_path().exists() else " (not there yet: all have their defaults)"
+    out.write(f"{sanitize_line(str(settings_path()))}{there}\n")
+    for group in groups():
+        out.write(f"\n[{group.name}] {group.doc}\n")
+        for setting in group.settings:
+            out.write(_line(setting, file.settings))
+    out.write("\nF2 in the app changes them, or an editor.\n")
+    return 0
+
+
+def _read() -> SettingsFile:
+    file = SettingsFile(settings_path())
+    for problem in file.problems:
+        sys.stderr.write(f"{sanitize_line(problem)}\n")
+    return file
+
+
+def _line(setting: Setting, settings: Settings) -> str:
+    value = setting.of(settings)
+    default = "" if value == setting.default else f" (default {as_text(setting.default)})"
+    doc = textwrap.fill(setting.doc, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return f"{setting.name} = {as_text(value)}{default}\n{doc}\n"
+
+
+def _plain(file: SettingsFile) -> dict[str, object]:
+    every = [setting for group in groups() for setting in group.settings]
+    values = {
+        s.key: {"value": s.of(file.settings), "default": s.default, "description": s.doc}
+        for s in every
+    }
+    return {"file": str(settings_path()), "settings": values, "problems": file.problems}
