@@ -19,7 +19,9 @@ from textual.driver import Driver
 from textual.screen import Screen
 from textual.widgets import TextArea
 
-from app.engine.messages import DEFAULT_KEEP, Close, Engine, Load, Sampling
+from app.engine.messages import Close, Engine, Load
+from app.settings.described import Setting
+from app.settings.file import SettingsFile
 from app.ui.chat.chips import Chip
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.screen import ChatScreen
@@ -28,11 +30,17 @@ from app.ui.clock import Clock
 from app.ui.conversations.screen import ConversationsScreen
 from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
+from app.ui.palette.screen import PaletteScreen
 from app.ui.prefill.panel import PrefillPanel
+from app.ui.sanitize import sanitize_line
+from app.ui.settings.choices import ChoiceScreen
+from app.ui.settings.live import LiveSettings
+from app.ui.settings.row import SettingRow
+from app.ui.settings.screen import SettingsScreen
 from app.ui.spans.screen import SpansScreen
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
-from app.ui.theme import THEME_NAME, specchat_theme
+from app.ui.theme import inks, our_themes
 
 CHAT_HELP: tuple[Section, ...] = (
     ("Writing", ComposeBox),
@@ -44,6 +52,7 @@ CHAT_HELP: tuple[Section, ...] = (
 )
 SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
 LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)
+SETTINGS_HELP: tuple[Section, ...] = (("Settings", SettingsScreen), ("One of them", SettingRow))
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 WATCHED_SECONDS = 1.0
@@ -65,10 +74,21 @@ class SpecchatApp(App[None]):
         "keep/setter.tcss",
         "spans/spans.tcss",
         "conversations/conversations.tcss",
+        "settings/settings.tcss",
+        "palette/palette.tcss",
         "help/help.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
+        Binding("f2", "settings", "Settings", id="app.settings", tooltip="Settings", priority=True),
+        Binding(
+            "ctrl+p",
+            "command_palette",
+            "Palette",
+            id="app.palette",
+            tooltip="Find what can be done here, settings and conversations by name",
+            priority=True,
+        ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
         Binding(
             "ctrl+c",
@@ -85,8 +105,7 @@ class SpecchatApp(App[None]):
         engine: Engine,
         load: Load,
         *,
-        default_keep: float = DEFAULT_KEEP,
-        sampling: Sampling | None = None,
+        settings: SettingsFile | None = None,
         clock: Clock = time.monotonic,
         folder: Path | None = None,
         snapshots: Path | None = None,
@@ -97,18 +116,18 @@ class SpecchatApp(App[None]):
         """Conversations are kept in `folder`, and what was read of them in `snapshots`. `news` is
         said first. Once `watched` says no, nobody would clean up behind the app, so it ends."""
         super().__init__(driver_class=paste_safe_driver())
-        self.register_theme(specchat_theme())
-        self.theme = THEME_NAME
+        for theme in our_themes():
+            self.register_theme(theme)
+        kept = settings or SettingsFile()
         self._engine = engine
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
         self._watched = watched
         self.window = Window(self._write)
-        self.chat = ChatScreen(
-            engine, load, default_keep, sampling or Sampling(), clock, folder, snapshots, news
-        )
+        self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, news)
         self._system_clipboard = self.chat.entry.box.clipboard = clipboard
+        self.settings = LiveSettings(self, kept, self.chat)
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
@@ -139,6 +158,9 @@ class SpecchatApp(App[None]):
                 self._engine.join()
             self.chat.put_away()
         self.chat.desk.close()
+        if problem := self.settings.put_away():
+            with suppress(OSError):
+                sys.stderr.write(f"{sanitize_line(problem)}\n")
 
     async def action_quit(self) -> None:
         self._end(0)
@@ -196,9 +218,33 @@ class SpecchatApp(App[None]):
                 of_the_screen = SPANS_HELP
             case ConversationsScreen():
                 of_the_screen = LIST_HELP
+            case SettingsScreen() | ChoiceScreen():
+                of_the_screen = SETTINGS_HELP
+            case PaletteScreen():
+                of_the_screen = ()
             case _:
                 of_the_screen = CHAT_HELP
         self.push_screen(HelpScreen((*of_the_screen, ("Everywhere", SpecchatApp))))
+
+    def action_settings(self) -> None:
+        if isinstance(self.screen, SettingsScreen):
+            self.screen.dismiss()
+        elif not self.screen.is_modal:
+            self.show_setting(None)
+
+    def show_setting(self, setting: Setting | None) -> None:
+        """All settings, and of them this one at once."""
+        if isinstance(self.screen, SettingsScreen):
+            self.screen.go_to(setting)
+        else:
+            self.push_screen(SettingsScreen(self.settings, setting))
+
+    def action_command_palette(self) -> None:
+        if not self.screen.is_modal:
+            self.push_screen(PaletteScreen())
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return inks(self.current_theme)
 
     def _selected_text(self) -> str | None:
         focused = self.focused

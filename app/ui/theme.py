@@ -1,37 +1,87 @@
-"""Our colours: ink on a dark page, and one accent, the yellow of a highlighter."""
+"""Our colours: ink on a page, dark or light, and one accent, the yellow of a highlighter.
+
+Textual's own themes get the shades of ink that they lack.
+"""
 
 from __future__ import annotations
 
+from textual.color import Color
 from textual.theme import Theme
 
-THEME_NAME = "specchat"
 
-
-def specchat_theme() -> Theme:
-    return Theme(
-        name=THEME_NAME,
-        primary="#f2c14e",
-        secondary="#8b93a1",
-        accent="#f2c14e",
-        warning="#f2c14e",
-        error="#ef7b6c",
-        success="#d7dae0",
-        foreground="#d7dae0",
-        background="#15171b",
-        surface="#15171b",
-        panel="#1d2026",
+def our_themes() -> tuple[Theme, Theme]:
+    dark = _theme(
+        "specchat",
         dark=True,
+        ink="#d7dae0",
+        page="#15171b",
+        panel="#1d2026",
+        accent="#f2c14e",
+        error="#ef7b6c",
+        shades=("#98a0ae", "#9199a7", "#676f7c", "#2b3038"),
+    )
+    light = _theme(
+        "specchat-light",
+        dark=False,
+        ink="#23262c",
+        page="#fbfaf7",
+        panel="#f1efe9",
+        accent="#805200",
+        error="#ad2318",
+        shades=("#565c67", "#5d636e", "#868b94", "#e2dfd6"),
+    )
+    return dark, light
+
+
+def inks(theme: Theme) -> dict[str, str]:
+    """Our own names for shades of ink, for a theme that does not know them: for what is said aside,
+    for text that was not read, for what is drawn faintly, and for lines and the chosen row."""
+    colours = theme.to_color_system().generate()
+    page, ink = Color.parse(colours["background"]), Color.parse(colours["foreground"])
+    parts = {"ink-dim": 0.7, "ink-unread": 0.6, "ink-faint": 0.45, "rule": 0.15}
+    return {name: page.blend(ink, part, alpha=1).hex for name, part in parts.items()}
+
+
+def _theme(
+    name: str,
+    *,
+    dark: bool,
+    ink: str,
+    page: str,
+    panel: str,
+    accent: str,
+    error: str,
+    shades: tuple[str, str, str, str],
+) -> Theme:
+    """`shades` are those of `inks`."""
+    dim, unread, faint, rule = shades
+    return Theme(
+        name=name,
+        primary=accent,
+        secondary=dim,
+        accent=accent,
+        warning=accent,
+        error=error,
+        success=ink,
+        foreground=ink,
+        background=page,
+        surface=page,
+        panel=panel,
+        dark=dark,
         variables={
-            "ink-dim": "#8b93a1",
-            "ink-faint": "#565d69",
-            "rule": "#2b3038",
-            "footer-key-foreground": "#f2c14e",
-            "input-selection-background": "#f2c14e 30%",
-            "scrollbar": "#2b3038",
-            "scrollbar-hover": "#565d69",
-            "scrollbar-active": "#8b93a1",
-            "scrollbar-background": "#15171b",
-            "scrollbar-background-hover": "#15171b",
-            "scrollbar-background-active": "#15171b",
+            "ink-dim": dim,
+            "ink-unread": unread,
+            "ink-faint": faint,
+            "rule": rule,
+            "footer-key-foreground": accent,
+            "block-cursor-background": rule,
+            "block-cursor-foreground": ink,
+            "input-selection-background": f"{accent} 30%",
+            "scrollbar": rule,
+            "scrollbar-hover": faint,
+            "scrollbar-active": dim,
+            "scrollbar-background": page,
+            "scrollbar-background-hover": page,
+            "scrollbar-background-active": page,
         },
     )

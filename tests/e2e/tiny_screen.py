@@ -7,18 +7,30 @@ python tests/e2e/tiny_screen.py FOLDER
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.engine.engine import MlxEngine
 from app.engine.messages import Load, Sampling
+from app.settings.file import SettingsFile
+from app.settings.values import Answers, Settings
 from app.ui.app import SpecchatApp
 from tests import tiny
+
+
+class Seeded(Settings):
+    """The same noise every time."""
+
+    def sampling(self) -> Sampling:
+        return replace(super().sampling(), seed=1)
+
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     target = tiny.save(folder / "target", "qwen3", 0, max_position_embeddings=200_000)
     draft = tiny.save(folder / "draft", "qwen3", 1, max_position_embeddings=200_000)
     pair = Load(str(target), str(draft))
-    SpecchatApp(MlxEngine(), pair, sampling=Sampling(max_tokens=200, temperature=1.0, seed=1)).run()
+    settings = SettingsFile(settings=Seeded(answers=Answers(max_tokens=200, temperature=1.0)))
+    SpecchatApp(MlxEngine(), pair, settings=settings).run()

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from app.engine.messages import Load
 from app.sessions.database import StoreError
 from app.sessions.store import Store
+from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 
@@ -23,8 +24,9 @@ DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 """100 KB of 2,276 lines: a paste that becomes a chip."""
 
 
-def app_with(engine: FakeEngine) -> SpecchatApp:
-    return SpecchatApp(engine, Load("models/target-model", "models/draft-model"))
+def app_with(engine: FakeEngine, settings: SettingsFile | None = None) -> SpecchatApp:
+    load = Load("models/target-model", "models/draft-model")
+    return SpecchatApp(engine, load, settings=settings)
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
@@ -72,14 +74,23 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
 
 @asynccontextmanager
 async def kept_app(
-    folder: Path, engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
+    folder: Path,
+    engine: FakeEngine | None = None,
+    size: tuple[int, int] = SMALL,
+    settings: SettingsFile | None = None,
 ) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
     """The app on the conversations of `folder`, from its start to its proper end."""
     if not (folder / "conversations.db").exists():
         with suppress(StoreError):
             Store(folder).close()  # the very first start is a slow one: it loads numpy
     load = Load("models/target-model", "models/draft-model")
-    app = SpecchatApp(engine or FakeEngine(), load, folder=folder, snapshots=folder / "snapshots")
+    app = SpecchatApp(
+        engine or FakeEngine(),
+        load,
+        settings=settings,
+        folder=folder,
+        snapshots=folder / "snapshots",
+    )
     try:
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: not app.chat.desk.shelf.opening, "the store")

@@ -291,7 +291,18 @@ async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
     """Any order of keys, in all states, over two starts: every question is there, and ended."""
     chooser = random.Random(seed)
     keys = ["enter", "escape", "ctrl+n", "ctrl+o", "ctrl+r", "ctrl+t", "down", "a", "b", "ctrl+y"]
-    keys += ["ctrl+d", "ctrl+z", "ctrl+s", "ctrl+g", "up", "ctrl+p", "backspace", "enter", "enter"]
+    keys += [
+        "ctrl+d",
+        "ctrl+z",
+        "ctrl+s",
+        "ctrl+g",
+        "up",
+        "ctrl+p",
+        "f2",
+        "backspace",
+        "enter",
+        "enter",
+    ]
     asked = 0
     for _ in range(2):
         engine = FakeEngine(Story(answer="One. Two."), stepping=True)

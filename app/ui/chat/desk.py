@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
 from app.engine.messages import Event, NotSaved, Saved
+from app.settings.values import Settings
 from app.ui.chat.shelf import OpenChat, Shelf
 from app.ui.clock import Clock
 from app.ui.prefill.progress import ReadingProgress
@@ -125,6 +126,12 @@ class Desk:
             progress = self.answering.progress[self.asked.turn.number]
             found[self.answering] = "answering" if progress.written else "reading"
         return {chat.id: status for chat, status in found.items() if chat.id is not None}
+
+    def apply_settings(self, settings: Settings) -> None:
+        """To every question that is asked from now on."""
+        self.shelf.apply(settings)
+        for chat in self.open_chats():
+            chat.conversation.sampling = settings.sampling()
 
     # -------------------------------------------------------------------------- keeping it
 

@@ -11,7 +11,7 @@ from app.sessions import records
 from app.ui.attach.attached import Attached, documents_of, grouped, together
 from app.ui.keep.next_mode import NextMode
 
-_ONCE = "full once, then "
+_ONCE = " once, then "
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ def packed(
     draft: Draft, conversation: int | None, attachments: tuple[records.Attachment, ...]
 ) -> records.Draft:
     mode = str(draft.next_mode.settled)
-    if draft.next_mode.full_once:
-        mode = _ONCE + mode
+    if draft.next_mode.other_once:
+        mode = f"{draft.next_mode.mode}{_ONCE}{mode}"
     return records.Draft(conversation, draft.text, attachments, mode, draft.next_mode.keep)
 
 
 def unpacked(kept: records.Draft, documents: Sequence[Document], otherwise: NextMode) -> Draft:
     """`otherwise` is how it would be read where nobody has said."""
     attached = grouped(documents)
-    settled = kept.mode.removeprefix(_ONCE)
+    _, once, settled = kept.mode.rpartition(_ONCE)
     if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= kept.keep <= 1:
         return Draft(otherwise, kept.text, attached)
-    next_mode = NextMode(kept.keep, Mode(settled), kept.mode.startswith(_ONCE))
+    next_mode = NextMode(kept.keep, Mode(settled), bool(once))
     return Draft(next_mode, kept.text, attached)

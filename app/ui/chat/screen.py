@@ -28,10 +28,11 @@ from app.engine.messages import (
     MemoryReport,
     Mode,
     NotSaved,
-    Sampling,
     Saved,
     Selected,
 )
+from app.settings.file import SettingsFile
+from app.settings.values import Settings
 from app.ui.attach.attaching import Attaching
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.asking import Asking
@@ -109,8 +110,7 @@ class ChatScreen(Screen[None]):
         self,
         engine: Engine,
         load: Load,
-        keep: float,
-        sampling: Sampling,
+        kept: SettingsFile,
         clock: Clock,
         folder: Path | None = None,
         snapshots: Path | None = None,
@@ -127,13 +127,14 @@ class ChatScreen(Screen[None]):
         self._ready = False
         self.broken = False
         self._load_started = clock()
-        shelf = Shelf(folder, load, sampling)
-        self.desk = Desk(shelf, shelf.new(NextMode(keep)), clock)
+        self._kept = kept
+        shelf = Shelf(folder, load, kept.settings)
+        self.desk = Desk(shelf, shelf.new(self.default_next), clock)
         self.header = Header(*load.names)
         self.transcript = Transcript(clock)
         self.side = Side(shelf, self.desk.statuses)
-        self.entry = Entry(NextMode(keep))
-        self.footer = Footer(NextMode(keep))
+        self.entry = Entry(self.default_next)
+        self.footer = Footer(self.default_next)
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
         self._asking = Asking(self)
         self.attaching = Attaching(self, self._asking.sent, load.target)
@@ -164,6 +165,13 @@ class ChatScreen(Screen[None]):
         self.engine.send(self._load)
         if self.desk.shelf.opening:
             self.run_worker(self._open_store())
+        else:
+            self._switching.look_after()
+            self.notice.say(self._kept.problem)
+
+    @property
+    def settings(self) -> Settings:
+        return self._kept.settings
 
     @property
     def notice(self) -> Notice:
@@ -282,13 +290,16 @@ class ChatScreen(Screen[None]):
     # -------------------------------------------------------------------------- conversations
 
     async def _open_store(self) -> None:
-        await self._switching.open_store()
+        await self._switching.open_store(self._kept.problem)
         self._asking.ask_waiting()
 
     @on(Side.Opened)
     def _open_clicked(self, event: Side.Opened) -> None:
-        if event.id != self.desk.shown.id:
-            self.run_worker(self._switching.switch(event.id))
+        self.open_conversation(event.id)
+
+    def open_conversation(self, id: int) -> None:
+        if id != self.desk.shown.id:
+            self.run_worker(self._switching.switch(id))
         self.entry.box.focus()
 
     def action_new(self) -> None:
@@ -347,6 +358,18 @@ class ChatScreen(Screen[None]):
     def next_mode(self) -> NextMode:
         return self.entry.draft.next_mode
 
+    @property
+    def default_next(self) -> NextMode:
+        """Where nothing else was chosen."""
+        return default_next(self.settings)
+
+    def apply_settings(self, before: Settings) -> None:
+        """What was set since `before` holds from now on, in what is open too."""
+        self.desk.apply_settings(self.settings)
+        self._switching.look_after()
+        if self.next_mode == default_next(before):
+            self.set_next(self.default_next)
+
     def set_next(self, next_mode: NextMode) -> None:
         """How the next message is to be read."""
         self.entry.show_next(next_mode)
@@ -377,6 +400,10 @@ class ChatScreen(Screen[None]):
 
     def action_scroll_transcript(self, pages: int) -> None:
         self.transcript.scroll_pages(pages)
+
+
+def default_next(settings: Settings) -> NextMode:
+    return NextMode(settings.reading.keep, settings.reading.mode)
 
 
 def _in_words(failed: Failed) -> str:

@@ -26,6 +26,7 @@ from app.sessions import records
 from app.sessions.database import StoreError
 from app.sessions.records import Attachment
 from app.sessions.store import Store
+from app.settings.values import Settings
 from app.ui.attach.attached import Attached, documents_of
 from app.ui.chat.draft import Draft, packed, unpacked
 from app.ui.keep.next_mode import NextMode
@@ -64,8 +65,8 @@ class OpenChat:
 class Shelf:
     """Without a `folder` nothing is kept. Methods that wait are coroutines, and raise UserError."""
 
-    def __init__(self, folder: Path | None, load: Load, sampling: Sampling) -> None:
-        self._folder, self._load, self._sampling = folder, load, sampling
+    def __init__(self, folder: Path | None, load: Load, settings: Settings) -> None:
+        self._folder, self._load, self._settings = folder, load, settings
         self._store: Store | None = None
         self._models = Models(load.names[0], "", load.names[1])
         self._numbers = itertools.count(-1, -1)
@@ -99,6 +100,16 @@ class Shelf:
             return []
         fresh, self._told = self._store.notices[self._told :], len(self._store.notices)
         return fresh
+
+    @property
+    def trash_days(self) -> int:
+        return self._settings.storage.trash_days
+
+    def apply(self, settings: Settings) -> None:
+        """To what is opened and attached from now on."""
+        self._settings = settings
+        if self._store is not None:
+            self._store.limit_attachments(settings.attachment_bytes)
 
     def new(self, next_mode: NextMode) -> OpenChat:
         """A new conversation, which is kept with its first question."""
@@ -158,6 +169,10 @@ class Shelf:
         return await asyncio.wrap_future(self._disk.submit(task))
 
     @property
+    def _sampling(self) -> Sampling:
+        return self._settings.sampling()
+
+    @property
     def _opened(self) -> Store:
         assert self._store is not None
         return self._store
@@ -166,7 +181,8 @@ class Shelf:
         assert self._folder is not None
         with suppress(UserError):  # the engine will say what is wrong with them
             self._models = models(self._load)
-        self._store = Store(self._folder)
+        limit, days = self._settings.attachment_bytes, self.trash_days
+        self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
         last = self._store.last_draft()
         return self._read(None if last is None else last.conversation, next_mode)
 

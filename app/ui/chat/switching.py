@@ -20,21 +20,21 @@ class Switching:
     def __init__(self, screen: ChatScreen, snapshots: str | None, news: str) -> None:
         self._screen, self._desk, self._shelf = screen, screen.desk, screen.desk.shelf
         self._snapshots, self._news = snapshots, news
+        self._upkeep = Upkeep()
         self._trashed: set[int] = set()
         self._would_forget: OpenChat | None = None
 
-    async def open_store(self) -> None:
-        """Go to where the user was. What was typed meanwhile stays, and is not asked of what was
-        not yet to be seen."""
+    async def open_store(self, problem: str) -> None:
+        """Go to where the user was, and say `problem` there. What was typed meanwhile stays, and is
+        not asked of what was not yet to be seen."""
         screen, early = self._screen, self._desk.shown
         opened = await self._shelf.open(screen.next_mode)
-        if self._shelf.keeps and self._snapshots is not None:
-            screen.engine.send(Upkeep(snapshots=self._snapshots))
-        early.draft, said = screen.entry.draft, [self._news]
+        self.look_after()
+        early.draft, said = screen.entry.draft, [self._news, problem]
         question = self._desk.take_back(early)
         if question is not None and opened.conversation.turns:
             early.draft = early.draft.behind(question, early.sent)
-            said = ["Not asked yet, since this conversation was being opened."]
+            said.append("Not asked yet, since this conversation was being opened.")
         elif question is not None:
             opened.sent = early.sent
             self._desk.queue(opened, question)
@@ -49,12 +49,20 @@ class Switching:
         await self._show(opened)
         screen.notice.say(" ".join(filter(None, said)))
 
+    def look_after(self) -> None:
+        """Tell the engine what becomes of what was read, unless it knows."""
+        snapshots = self._snapshots if self._shelf.keeps else None
+        upkeep = self._screen.settings.upkeep(snapshots)
+        if upkeep != self._upkeep and not self._shelf.opening:
+            self._upkeep = upkeep
+            self._screen.engine.send(upkeep)
+
     async def switch(self, id: int | None) -> None:
         """Go to a conversation, or to a new one."""
         chat = None if id is None else self._desk.find(id)
         if chat is None:
             try:
-                chat = await self._shelf.read(id, self._screen.next_mode)
+                chat = await self._shelf.read(id, self._screen.default_next)
             except UserError as error:
                 self._screen.notice.say(str(error))
                 return

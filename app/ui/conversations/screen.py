@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 from app.errors import UserError
 from app.sessions.export import to_file
 from app.sessions.records import Conversation, Hit, Size
-from app.sessions.store import TRASH_DAYS, Store
+from app.sessions.store import Store
 from app.ui import figures
 from app.ui.chat.shelf import Shelf
 from app.ui.conversations.line import Line
@@ -28,7 +28,7 @@ from app.ui.conversations.rows import Row, drawn, rows
 from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
 
-HINTS = ("⏎ open", "^N new", "^R rename", "^P pin", "^D delete", "^Z undo", "^E export", "Esc")
+HINTS = ("⏎ open", "^N new", "^R rename", "^T pin", "^D delete", "^Z undo", "^E export", "Esc")
 FRESH_SECONDS = 0.5
 SEARCH_AFTER_SECONDS = 0.08
 """So that a word typed quickly is searched for once."""
@@ -63,7 +63,7 @@ class ConversationsScreen(Screen[Chosen | None]):
         Binding("ctrl+n", "new", "New", id="list.new", tooltip="A new one", priority=True),
         Binding("ctrl+r", "rename", "Rename", id="list.rename", tooltip="Rename", priority=True),
         Binding(
-            "ctrl+p", "pin", "Pin", id="list.pin", tooltip="Pin to the top, or let go",
+            "ctrl+t", "pin", "Pin", id="list.pin", tooltip="Pin to the top, or let go",
             priority=True,
         ),
         Binding(
@@ -296,7 +296,9 @@ class ConversationsScreen(Screen[Chosen | None]):
         self._deleted.append(chosen)
         self._trashed(chosen.id, True)
         await self._load(after[0] if after else None)
-        self._say(f"'{chosen.title}' is in the trash for {TRASH_DAYS:.0f} days. ^Z undoes that.")
+        self._say(
+            f"'{chosen.title}' is in the trash for {self._shelf.trash_days} days. ^Z undoes that."
+        )
 
     def action_undo(self) -> None:
         self._do(self._undo())

@@ -10,32 +10,33 @@ from app.ui import figures
 
 @dataclass(frozen=True, slots=True)
 class NextMode:
-    """`settled` holds until it is changed; `full_once` holds for one message."""
+    """`settled` holds until it is changed. With `other_once` the next message alone is read the
+    other way: in full, or automatically where everything else is read in full."""
 
     keep: float
     settled: Mode = Mode.AUTO
-    full_once: bool = False
+    other_once: bool = False
 
     @property
     def mode(self) -> Mode:
-        return Mode.FULL if self.full_once else self.settled
+        return self._other if self.other_once else self.settled
 
     def toggled(self) -> NextMode:
-        return replace(self, full_once=not self.full_once)
+        return replace(self, other_once=not self.other_once)
 
     def asked(self) -> NextMode:
         """After a message was sent."""
-        return replace(self, full_once=False)
+        return replace(self, other_once=False)
 
     def taken_back(self, mode: Mode) -> NextMode:
         """After a message came back unsent: it is still to be read as it was meant."""
-        return replace(self, full_once=mode is Mode.FULL)
+        return replace(self, other_once=(mode is Mode.FULL) != (self.settled is Mode.FULL))
 
     def at_keep(self, keep: float) -> NextMode:
         return NextMode(keep, Mode.SPARSE)
 
     def automatic(self) -> NextMode:
-        return replace(self, settled=Mode.AUTO, full_once=False)
+        return replace(self, settled=Mode.AUTO, other_once=False)
 
     @property
     def words(self) -> str:
@@ -46,4 +47,8 @@ class NextMode:
     @property
     def other_words(self) -> str:
         """What Ctrl+T would turn it to."""
-        return self.settled.value if self.full_once else Mode.FULL.value
+        return (self.settled if self.other_once else self._other).value
+
+    @property
+    def _other(self) -> Mode:
+        return Mode.AUTO if self.settled is Mode.FULL else Mode.FULL

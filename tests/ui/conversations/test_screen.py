@@ -216,7 +216,7 @@ async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
     three(tmp_path)
     async with kept_app(tmp_path) as (pilot, _):
         await opened_list(pilot)
-        await pilot.press("down", "down", "ctrl+p")
+        await pilot.press("down", "down", "ctrl+t")
         await until_shown(pilot, "★ Lease contract")
         assert lines(pilot, "Lease contract", "Repo tour", "Log triage")[0] == "Lease contract"
         await pilot.press("ctrl+r")

@@ -1,0 +1,1 @@
+"""Ctrl+P: everything by its name."""

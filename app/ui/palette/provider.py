@@ -1,0 +1,107 @@
+"""What the palette finds: what can be done on this screen, settings, and conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.fuzzy import FuzzySearch
+
+from app.errors import UserError
+from app.settings.described import every
+from app.ui.chat.screen import ChatScreen
+from app.ui.conversations.rows import LONGEST_MATCHED
+from app.ui.help.screen import key_name
+from app.ui.sanitize import sanitize_line
+from app.ui.settings.row import shown
+
+if TYPE_CHECKING:
+    from app.ui.app import SpecchatApp
+
+MOVING = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "backspace"})
+"""Keys of which nobody looks for the name."""
+WIDTH = 68
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`text` is sanitised; `aside` says what it is, or its key."""
+
+    text: str
+    aside: str
+    run: Callable[[], Awaitable[object] | object]
+
+    def drawn(self, matched: tuple[int, ...] = ()) -> Content:
+        text = Content(self.text)
+        for place in matched:
+            text = text.stylize("bold underline", place, place + 1)
+        text = text.truncate(WIDTH - len(self.aside) - 2, ellipsis=True)
+        gap = " " * (WIDTH - text.cell_length - len(self.aside))
+        return Content.assemble(text, gap, (self.aside, "$ink-dim"))
+
+
+class Everything(Provider):
+    """Built from the bindings, the settings and the store, so that nothing can be missing."""
+
+    async def startup(self) -> None:
+        self._matcher = FuzzySearch()
+        self._entries = [*self._doings(), *self._settings(), *await self._conversations()]
+
+    async def discover(self) -> Hits:
+        for entry in self._entries:
+            yield DiscoveryHit(entry.drawn(), entry.run, entry.text)
+
+    async def search(self, query: str) -> Hits:
+        for entry in self._entries:
+            score, matched = self._matcher.match(query, entry.text)
+            if score > 0:
+                yield Hit(score, entry.drawn(tuple(matched)), entry.run, entry.text)
+
+    @property
+    def _specchat(self) -> SpecchatApp:
+        return cast("SpecchatApp", self.app)
+
+    def _doings(self) -> Iterator[Entry]:
+        seen = set()
+        for active in self.screen.active_bindings.values():
+            binding, where = active.binding, (active.node, active.binding.action)
+            named = binding.tooltip and binding.id not in (None, "app.palette")
+            if not named or where in seen or not active.enabled or binding.key in MOVING:
+                continue
+            seen.add(where)
+            run = partial(self.app.run_action, binding.action, default_namespace=active.node)
+            yield Entry(binding.tooltip, key_name(binding.key), run)
+
+    def _settings(self) -> Iterator[Entry]:
+        live = self._specchat.settings
+        for setting in every():
+            value = setting.of(live.values)
+            go = partial(self._specchat.show_setting, setting)
+            yield Entry(f"{setting.label}: {shown(value)}", "setting", go)
+            for choice in setting.choices:
+                if choice != value:
+                    change = partial(live.change, setting, choice)
+                    yield Entry(f"{setting.label}: set to {shown(choice)}", "setting", change)
+
+    async def _conversations(self) -> list[Entry]:
+        """They are opened from the chat."""
+        chat = self.screen
+        if not isinstance(chat, ChatScreen) or not chat.desk.shelf.readable:
+            return []
+        try:
+            found = await chat.desk.shelf.look(lambda store: store.conversations())
+        except UserError:  # said where it matters
+            return []
+        return [
+            Entry(
+                sanitize_line(each.title[:LONGEST_MATCHED]),
+                "conversation",
+                partial(chat.open_conversation, each.id),
+            )
+            for each in found
+            if each.title.strip()
+        ]

@@ -1,0 +1,1 @@
+"""F2: what can be set, built from the settings themselves."""

@@ -1,0 +1,123 @@
+"""Ctrl+P finds what can be done here, settings, and conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.command import CommandList
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+
+from app.engine.messages import Mode
+from app.sessions.records import Role
+from app.sessions.store import Store
+from app.ui.conversations.screen import ConversationsScreen
+from app.ui.palette.screen import PaletteScreen
+from app.ui.settings.row import SettingRow
+from tests.fakes import FakeEngine
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    until,
+    until_gone,
+    until_shown,
+)
+
+HOSTILE = "[@click=app.quit]Rent[/] \x1b[31m\u202e[b"
+
+
+async def find(pilot: Pilot[None], words: str, first: str) -> None:
+    """Search, until the first that is found has this text."""
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
+    await pilot.press(*words.replace(" ", "_").replace("_", " "))
+    commands = pilot.app.screen.query_one(CommandList)
+
+    def found() -> bool:
+        return bool(commands.option_count) and first in str(commands.get_option_at_index(0).prompt)
+
+    await until(pilot, found, first)
+
+
+def test_the_compose_box_does_not_need_the_key() -> None:
+    assert "ctrl+p" not in TextArea()._bindings.key_to_bindings
+
+
+async def test_it_does_what_a_key_does() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+p")
+        await until_shown(pilot, "What to do?", "Read the next message in full", "^T", "Quit")
+        for binding in pilot.app.chat.BINDINGS:  # type: ignore[attr-defined]
+            assert binding.tooltip in str(  # type: ignore[union-attr]
+                [o.prompt for o in pilot.app.screen.query_one(CommandList).options]
+            )
+        await pilot.press("escape")
+        await until_gone(pilot, "What to do?")
+        await find(pilot, "next message", "Read the next message in full")
+        await pilot.press("enter")
+        await until_shown(pilot, "next: FULL")
+        await ask(pilot, engine)
+        assert engine.asks[0].mode is Mode.FULL
+
+
+async def test_themes_and_settings_are_set_from_it() -> None:
+    async with app_with(FakeEngine()).run_test(size=(60, 20)) as pilot:
+        await until_shown(pilot, "ready")
+        await find(pilot, "nord", "theme: set to nord")
+        await pilot.press("enter")
+        await until(pilot, lambda: pilot.app.theme == "nord")
+        await find(pilot, "trash days", "trash days: 30")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.focused, SettingRow))
+        await until_shown(pilot, "How long a deleted conversation")
+        await find(pilot, "animations", "animations: ")
+        await pilot.press("escape")
+
+
+async def test_conversations_are_opened_by_their_titles(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for title in ("The lease", HOSTILE):
+            id = store.create(title).id
+            store.add_message(id, Role.USER, f"What of {title[:3]}?")
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await find(pilot, "Rent", "Rent")
+        shown = screen_text(pilot)
+        assert "[@click=app.quit]Rent[/] ␛[31m" in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        await pilot.press("escape")
+        await until_gone(pilot, "What to do?")
+        await find(pilot, "lease", "The lease")
+        await pilot.press("enter")
+        await until_shown(pilot, "What of The?")
+        assert app.chat.desk.shown.id == 1
+
+
+async def test_it_shows_what_is_pasted_and_obeys_none_of_it() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
+        await paste(pilot, "no\x1b[2J\r\nsuch [b]thing")
+        await until_shown(pilot, "no␛[2J such [b]thing", "No matches found")
+
+
+@pytest.mark.parametrize("key", ["ctrl+o"])
+async def test_it_is_there_on_other_screens(tmp_path: Path, key: str) -> None:
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, ConversationsScreen))
+        await find(pilot, "a new one", "A new one")
+        await pilot.press("f1")
+        await until_shown(pilot, "Everywhere")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: app.screen is app.chat)

@@ -1,0 +1,218 @@
+"""F2: what is set there holds at once, and at the next start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from app.engine.messages import Heal, Mode, Upkeep
+from app.settings.described import every, find
+from app.settings.file import SettingsFile
+from app.ui.settings.choices import ChoiceScreen
+from app.ui.settings.row import SettingRow
+from app.ui.settings.screen import SettingsScreen
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+KEEP, MODE, HEAL = find("reading.keep"), find("reading.mode"), find("reading.heal")
+NARROW = (60, 20)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SettingsFile:
+    return SettingsFile(tmp_path / "config" / "settings.toml")
+
+
+def on_disk(file: SettingsFile) -> str:
+    assert file.path is not None
+    return file.path.read_text() if file.path.exists() else ""
+
+
+async def go(pilot: object, key: str) -> SettingRow:
+    """Open the settings at one of them."""
+    app = pilot.app  # type: ignore[attr-defined]
+    app.show_setting(find(key))
+    row: SettingRow = await _focused(pilot, key)
+    return row
+
+
+async def _focused(pilot: object, key: str) -> SettingRow:
+    def row() -> SettingRow | None:
+        focused = pilot.app.focused  # type: ignore[attr-defined]
+        return focused if isinstance(focused, SettingRow) else None
+
+    await until(pilot, lambda: (at := row()) and at.setting.key == key, key)  # type: ignore[arg-type]
+    found = row()
+    assert found is not None
+    return found
+
+
+async def test_every_setting_is_there_and_is_described(file: SettingsFile) -> None:
+    async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
+        await pilot.press("f2")
+        await until_shown(pilot, "Settings  ", "settings.toml", "● auto", "‹ 0.2 ›")
+        for setting in every():
+            await pilot.press("down")
+            await _focused(pilot, setting.key)
+            await until_shown(pilot, setting.doc.split()[0], setting.key, "default ")
+        await pilot.press("f2")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, SettingsScreen))
+        assert on_disk(file) == ""
+
+
+async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
+    engine = FakeEngine(Story(answer="Short."))
+    async with app_with(engine, file).run_test(size=NARROW) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("f2", *"mode")
+        await until_gone(pilot, "animations")
+        await pilot.press("enter", "right")
+        await until_shown(pilot, "• mode", "● sparse")
+        await until(pilot, lambda: 'mode = "sparse"' in on_disk(file), "the save")
+        await pilot.press(*"nonsense")  # a letter begins another search
+        await until(pilot, lambda: pilot.app.screen.query_one(Input).value == "nonsense")
+        await until_shown(pilot, "No setting has these words.")
+        await pilot.press("escape", *"keep", "down", "down")
+        await _focused(pilot, "reading.keep")
+        await pilot.press("right", "pageup", "left")
+        await until_shown(pilot, "‹ 0.3 ›")
+        await pilot.press("7", "enter")
+        await until_shown(pilot, "'keep' must be a number from 0.01 to 1.", "‹ 0.3 ›")
+        await pilot.press("0", ".", "4", "5", "6", "backspace", "enter")
+        await until_shown(pilot, "‹ 0.45 ›")
+        await until(pilot, lambda: "keep = 0.45" in on_disk(file), "the save")
+        await pilot.press("escape", "escape")
+        await until_shown(pilot, "next: SPARSE 45%")
+        await ask(pilot, engine)
+        assert (engine.asks[0].mode, engine.asks[0].keep) == (Mode.SPARSE, 0.45)
+
+
+async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
+    async with app_with(FakeEngine(), file).run_test(size=(100, 40)) as pilot:
+        row = await go(pilot, "look.animations")
+        lines = screen_text(pilot).splitlines()
+        await until_shown(pilot, "● on  ○ off")
+        x = next(line for line in lines if "animations" in line).index("○ off")
+        await pilot.click(row, offset=(x - row.region.x, 0))
+        await until_shown(pilot, "○ on  ● off", "default on")
+        assert pilot.app.animation_level == "none"
+        await until(pilot, lambda: "animations = false" in on_disk(file), "the save")
+        x = next(line for line in screen_text(pilot).splitlines() if "default on" in line)
+        await pilot.click(row, offset=(x.index("default on") - row.region.x + 2, 0))
+        await until_shown(pilot, "● on  ○ off")
+        assert pilot.app.animation_level == "full"
+        await until(pilot, lambda: "animations = false" not in on_disk(file), "the save")
+
+
+async def test_of_many_choices_one_is_chosen_from_a_list(file: SettingsFile) -> None:
+    async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
+        await go(pilot, "look.theme")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceScreen))
+        await until_shown(pilot, "● specchat", "○ nord")
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: pilot.app.theme == "specchat-light")
+        await until_shown(pilot, "‹ specchat-light ›")
+        await pilot.press("right")
+        await until(pilot, lambda: pilot.app.theme == "atom-one-dark")
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: pilot.app.theme == "specchat")
+        await until(pilot, lambda: file.path and file.path.exists() and not file.unsaved)
+    app = app_with(FakeEngine(), SettingsFile(file.path))
+    assert app.theme == "specchat"
+
+
+async def test_the_engine_hears_of_what_concerns_it(tmp_path: Path, file: SettingsFile) -> None:
+    engine, snapshots = FakeEngine(), str(tmp_path / "snapshots")
+    file.set(HEAL, Heal.ALWAYS)
+    async with kept_app(tmp_path, engine, settings=file) as (pilot, app):
+        first = Upkeep(Heal.ALWAYS, snapshots=snapshots)
+        assert engine.sent(Upkeep) == [first]
+        app.settings.change(HEAL, Heal.NEVER)
+        app.settings.change(find("storage.snapshots_gb"), 30)
+        app.settings.change(find("storage.memory_gb"), 2)
+        app.settings.change(find("answers.temperature"), 0.7)
+        app.settings.change(find("answers.top_p"), 0.9)
+        last = Upkeep(Heal.NEVER, 2_000_000_000, snapshots, 30_000_000_000)
+        assert engine.sent(Upkeep)[-1] == last
+        assert len(engine.sent(Upkeep)) == 4
+        await ask(pilot, engine)
+        sampling = engine.asks[0].sampling
+        assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 0.9, 512)
+
+
+async def test_the_store_hears_of_what_concerns_it(tmp_path: Path, file: SettingsFile) -> None:
+    file.set(find("storage.trash_days"), 9)
+    async with kept_app(tmp_path, FakeEngine(), settings=file) as (pilot, app):
+        await ask(pilot, app._engine)  # type: ignore[arg-type]
+        app.settings.change(find("documents.document_mb"), 1)
+        await paste(pilot, "too long\n" * 130_000)
+        await type_in(pilot, "What?")
+        await pilot.press("enter")
+        await until_shown(pilot, "is larger than 1 MB", "Paste 1")
+        app.settings.change(find("documents.document_mb"), 2)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app._engine.asks) == 2, "the question")  # type: ignore[attr-defined]
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "1 conversation")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "is in the trash for 9 days")
+
+
+async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "next: AUTO")
+        app.settings.change(MODE, Mode.FULL)
+        await until_shown(pilot, "next: FULL  (^T auto)")
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "next: AUTO  (^T full)")
+        app.settings.change(MODE, Mode.SPARSE)
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "next: FULL")
+        await pilot.press("ctrl+g", "3", "5", "enter")
+        app.settings.change(KEEP, 0.5)
+        await until_shown(pilot, "next: SPARSE 35%")
+
+
+async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: SettingsFile) -> None:
+    assert file.path is not None
+    file.path.parent.mkdir()
+    file.path.write_text("[reading]\nkeep = 0.5\nmode = 'fast'\nkeep = 0.6\n")
+    wrong = SettingsFile(file.path)
+    app = app_with(FakeEngine(), wrong)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until_shown(pilot, "Line 4 of", "1 more: F2 says which.")
+        assert app.chat.next_mode.keep == 0.5
+        await go(pilot, "reading.heal")
+        await until_shown(pilot, "'keep = 0.6'", "'reading.mode'")
+        await pilot.press("right")
+        await until_shown(pilot, "'reading.heal' holds until specchat ends")
+        assert app.settings.values.reading.heal is Heal.ALWAYS
+        assert wrong.path is not None
+        assert wrong.path.read_text().endswith("keep = 0.6\n")
+        wrong.path.write_text("[reading]\nkeep = 0.5\n")
+        await pilot.press("up")
+        await pilot.press("right")
+        await until(pilot, lambda: not wrong.unsaved, "the next save")
+        await until_gone(pilot, "holds until")
+        assert 'heal = "always"' in wrong.path.read_text()
+
+
+async def test_help_lists_its_keys() -> None:
+    async with app_with(FakeEngine()).run_test(size=(100, 50)) as pilot:
+        await pilot.press("f2", "f1")
+        await until_shown(pilot, "Back to the default", "One of them", "^P")

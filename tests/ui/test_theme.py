@@ -1,0 +1,97 @@
+"""Colours: ours can be read, Textual's have what our screens need, and NO_COLOR takes them away."""
+
+from __future__ import annotations
+
+import pytest
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES, Theme
+
+from app.settings.described import find
+from app.settings.values import ThemeName
+from app.ui.theme import inks, our_themes
+from tests.fakes import FakeEngine
+from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown
+
+AA_TEXT, AA_SHAPES = 4.5, 3.0
+THEME = find("look.theme")
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    parts = [part / 255 for part in Color.parse(colour).rgb]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_contrast_is_computed_as_wcag_does() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("theme", our_themes(), ids=lambda theme: theme.name)
+def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
+    named = theme.variables
+    texts = [theme.foreground, theme.accent, theme.error, named["ink-dim"], named["ink-unread"]]
+    for page in (theme.background, theme.panel, named["rule"]):
+        for text in texts:
+            assert text is not None
+            assert page is not None
+            assert contrast(text, page) >= AA_TEXT, (text, page)
+    assert contrast(named["ink-faint"], theme.background or "") >= AA_SHAPES
+
+
+def test_ours_and_all_that_paint_their_page_can_be_chosen() -> None:
+    painted = {name for name, theme in BUILTIN_THEMES.items() if not theme.ansi}
+    assert set(ThemeName) == painted | {theme.name for theme in our_themes()}
+    assert our_themes()[0].name == find("look.theme").default
+    assert {True, False} == {theme.dark for theme in our_themes()}
+
+
+@pytest.mark.parametrize("theme", [t for t in BUILTIN_THEMES.values() if not t.ansi])
+def test_others_get_our_shades_in_order(theme: Theme) -> None:
+    page = theme.to_color_system().generate()["background"]
+    shades = [contrast(colour, page) for colour in inks(theme).values()]
+    assert shades == sorted(shades, reverse=True)
+    assert inks(theme).keys() <= our_themes()[0].variables.keys()
+
+
+async def test_every_theme_is_applied_live() -> None:
+    engine = FakeEngine()
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read 2")
+        for name in ThemeName:
+            app.settings.change(THEME, name)
+            await pilot.pause()
+            page = Color.parse(app.theme_variables["background"])
+            await until(pilot, lambda page=page: app.screen.styles.background == page, name)
+        assert app.theme == "tokyo-night"
+
+
+@pytest.mark.parametrize(("variable", "grey"), [("1", True), (None, False)])
+async def test_no_color_leaves_no_colour(
+    variable: str | None, grey: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("NO_COLOR", variable)
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("f2")
+        await until_shown(pilot, "Settings")
+        found = set()
+        for strip in app.screen._compositor.render_strips():
+            for _, style, _ in strip.apply_filter(app._filters[-1], Color.parse("#000")):
+                colours = (style.color, style.bgcolor) if style else ()
+                found |= {tuple(each.triplet) for each in colours if each and each.triplet}
+        assert found
+        assert all(red == green == blue for red, green, blue in found) == grey
