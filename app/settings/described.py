@@ -33,7 +33,9 @@ class Setting:
     @property
     def label(self) -> str:
         """For people: `file MB`."""
-        words = (word.upper() if word in ("mb", "gb") else word for word in self.name.split("_"))
+        words = (
+            word.upper() if word in ("mb", "gb", "pdf") else word for word in self.name.split("_")
+        )
         return " ".join(words)
 
     @property

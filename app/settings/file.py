@@ -114,7 +114,7 @@ class SettingsFile:
 
     def _save(self, path: Path, settings: Settings, unsaved: dict[str, Setting]) -> None:
         path = path.resolve()  # it may be a link into a folder that is kept elsewhere
-        keys = " and ".join(unsaved)
+        keys = "', '".join(unsaved)
         try:
             text = path.read_bytes().decode() if path.exists() else template()
             for setting in unsaved.values():
@@ -145,5 +145,5 @@ def _unknown(path: Path, key: str, known: list[str]) -> str:
 
 def _not_kept(path: Path, keys: str, why: str, advice: str) -> SettingsError:
     return SettingsError(
-        f"'{keys}' holds until specchat ends, but cannot be kept in '{path}' ({why})", advice
+        f"'{keys}' only holds until specchat ends, since '{path}' cannot be changed ({why})", advice
     )

@@ -91,7 +91,7 @@ def test_of_what_is_no_settings_file_nothing_is_taken_and_nothing_lost(
     assert file.settings == Settings()
     assert file.problems
     file.set(KEEP, 0.5)
-    with pytest.raises(SettingsError, match=r"reading\.keep.*holds until specchat ends"):
+    with pytest.raises(SettingsError, match=r"reading\.keep.*only holds until"):
         file.save()
     assert file.settings.reading.keep == 0.5
     assert path.read_bytes() == data
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
     file = SettingsFile(path)
     assert "cannot be read" in file.problem
     file.set(KEEP, 0.5)
-    with pytest.raises(SettingsError, match="cannot be kept in"):
+    with pytest.raises(SettingsError, match="cannot be changed"):
         file.save()
 
 

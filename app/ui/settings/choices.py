@@ -33,7 +33,6 @@ class ChoiceScreen(ModalScreen[Value | None]):
         )
         choices = OptionList(*options, id="choices", markup=False)
         choices.highlighted = self._setting.choices.index(self._value)
-        choices.border_title = self._setting.label
         yield choices
 
     @on(OptionList.OptionSelected)

@@ -94,7 +94,7 @@ class SettingRow(Widget, can_focus=True):
 
     def render(self) -> Content:
         changed = self.value != self.setting.default
-        mark = Piece("• " if changed else "  ", "$accent")
+        mark = Piece(("❯" if self.has_focus else " ") + ("• " if changed else "  "), "$accent")
         pieces = [mark, Piece(f"{self.setting.label:<{LABEL_WIDTH}}"), *self._control()]
         if changed:
             default = f"default {shown(self.setting.default)}"
@@ -148,6 +148,9 @@ class SettingRow(Widget, can_focus=True):
             self.refresh()
         else:
             self.post_message(self.Typed(event))
+
+    def on_focus(self) -> None:
+        self.refresh()
 
     def on_blur(self) -> None:
         self.forget_typed()

@@ -140,9 +140,8 @@ class SettingsScreen(Screen[None]):
             self._doc.update(Content.styled("↓ goes to the settings.", "$ink-dim"))
             return
         setting = event.widget.setting
-        facts = f"{setting.key} · {setting.allowed} · default {shown(setting.default)}"
-        if len(setting.choices) > 4:
-            facts = f"{setting.key} · default {shown(setting.default)}"
+        allowed = f"{setting.allowed} · " if setting.range is not None else ""
+        facts = f"{setting.key} · {allowed}default {shown(setting.default)}"
         self._doc.update(Content.assemble(setting.doc, "\n", (facts, "$ink-dim")))
 
     def action_close(self) -> None:

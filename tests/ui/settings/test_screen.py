@@ -200,7 +200,7 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
         await go(pilot, "reading.heal")
         await until_shown(pilot, "'keep = 0.6'", "'reading.mode'")
         await pilot.press("right")
-        await until_shown(pilot, "'reading.heal' holds until specchat ends")
+        await until_shown(pilot, "'reading.heal' only holds until specchat ends")
         assert app.settings.values.reading.heal is Heal.ALWAYS
         assert wrong.path is not None
         assert wrong.path.read_text().endswith("keep = 0.6\n")
@@ -208,7 +208,7 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
         await pilot.press("up")
         await pilot.press("right")
         await until(pilot, lambda: not wrong.unsaved, "the next save")
-        await until_gone(pilot, "holds until")
+        await until_gone(pilot, "only holds")
         assert 'heal = "always"' in wrong.path.read_text()
 
 
