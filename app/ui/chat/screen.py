@@ -46,7 +46,7 @@ from app.ui.chat.transcript import Transcript
 from app.ui.chat.trying import Trying
 from app.ui.clock import Clock
 from app.ui.conversations.side import Side
-from app.ui.keep.next_mode import NextMode
+from app.ui.keep.next_mode import NextMode, default_next
 from app.ui.keep.setter import KeepSetter
 from app.ui.spans.screen import AskAgain
 from app.ui.words import ended, sentence
@@ -400,10 +400,6 @@ class ChatScreen(Screen[None]):
 
     def action_scroll_transcript(self, pages: int) -> None:
         self.transcript.scroll_pages(pages)
-
-
-def default_next(settings: Settings) -> NextMode:
-    return NextMode(settings.reading.keep, settings.reading.mode)
 
 
 def _in_words(failed: Failed) -> str:

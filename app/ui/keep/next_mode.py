@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.engine.messages import Mode
+from app.settings.values import Settings
 from app.ui import figures
 
 
@@ -52,3 +53,8 @@ class NextMode:
     @property
     def _other(self) -> Mode:
         return Mode.AUTO if self.settled is Mode.FULL else Mode.FULL
+
+
+def default_next(settings: Settings) -> NextMode:
+    """Where nothing else was chosen."""
+    return NextMode(settings.reading.keep, settings.reading.mode)
