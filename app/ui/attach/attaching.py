@@ -40,7 +40,7 @@ class Attaching:
 
     def attach(self, path: str, typed: str) -> None:
         """Begin to read a file or a folder for the conversation on the screen."""
-        reading = Reading(path, typed)
+        reading = Reading(path, typed, self._screen.settings.limits())
         self._readings[reading] = self._desk.shown
         self._screen.entry.chips.add(reading)
         self._screen.run_worker(self._read(reading))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from app.ingest.limits import Limits
 from app.ingest.records import Progress
 from app.ui import figures
 from app.ui.attach.attached import Attached, attached
@@ -18,6 +19,7 @@ class Reading:
 
     path: str
     typed: str
+    limits: Limits = field(default_factory=Limits)
     progress: Progress | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -37,7 +39,12 @@ class Reading:
         """Read it; on a thread. Raises IngestError and Cancelled."""
         from app.ingest.reader import read  # here: the screen is drawn before it is needed
 
-        gathered = read([self.path], progress=self._tell, cancelled=self.cancelled.is_set)
+        gathered = read(
+            [self.path],
+            limits=self.limits,
+            progress=self._tell,
+            cancelled=self.cancelled.is_set,
+        )
         (intake,) = gathered.intakes
         return replace(
             attached(intake.documents),

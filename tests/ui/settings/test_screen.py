@@ -216,3 +216,15 @@ async def test_help_lists_its_keys() -> None:
     async with app_with(FakeEngine()).run_test(size=(100, 50)) as pilot:
         await pilot.press("f2", "f1")
         await until_shown(pilot, "Back to the default", "One of them", "^P")
+
+
+async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("words\n")
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        app.settings.change(find("documents.files"), 1)
+        app.chat.attaching.attach(str(tmp_path), "")
+        await until(pilot, lambda: app.chat.entry.chips.attached, "the chip")
+        assert app.chat.entry.chips.attached[0].files == 1
