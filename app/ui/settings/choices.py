@@ -31,7 +31,7 @@ class ChoiceScreen(ModalScreen[Value | None]):
             Option(f"{'●' if choice == self._value else '○'} {shown(choice)}")
             for choice in self._setting.choices
         )
-        choices = OptionList(*options, id="choices", markup=False)
+        choices = OptionList(*options, id="setting-choices", markup=False)
         choices.highlighted = self._setting.choices.index(self._value)
         yield choices
 
