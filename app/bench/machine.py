@@ -13,11 +13,11 @@ from app.engine import blas
 
 def machine() -> str:
     """Processor, cores, memory, system, MLX's version and device, and the BLAS in use."""
+    library = blas.load_openblas()  # before mlx, or it has no effect
     import mlx.core as mx
 
     device = mx.device_info().get("device_name", platform.machine())
     memory = psutil.virtual_memory().total / 2**30
-    library = blas.load_openblas()
     parts = [
         f"{device}, {os.cpu_count()} cores, {memory:.0f} GiB",
         f"{platform.system()}, Python {platform.python_version()}",

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from app.engine.messages import DEFAULT_KEEP
@@ -57,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
     )
     store = measures.add_parser("store", help="how long kept conversations keep one waiting")
     turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
-    for measure in (overhead, store, turns):
+    feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
+    feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
+    for measure in (overhead, store, turns, feel):
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
@@ -266,6 +269,12 @@ def _dispatch(options: argparse.Namespace) -> int:
             from app.bench.store import store
 
             return store(options.runs, options.json, sys.stdout)
+        case "bench" if options.measure == "ui":
+            from app.cli import bench_ui
+
+            if options.probed:
+                return bench_ui.probed(options.probed)
+            return bench_ui.bench_ui(options.runs, options.json, sys.stdout)
         case "bench" if options.measure == "turns":
             from app.bench.turns import turns
 

@@ -1,0 +1,91 @@
+"""A program in a pseudo-terminal, driven and watched from outside, as a person would."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+ENTER, ESCAPE, BACKSPACE = b"\r", b"\x1b", b"\x7f"
+PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
+READ_BYTES = 1 << 16
+END_SECONDS = 10.0
+
+
+class Terminal:
+    """Runs one command; as a context manager it ends it. Columns and rows as `size`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        size: tuple[int, int] = (120, 36),
+    ) -> None:
+        self._command, self._environment, self._size = command, environment, size
+        self._unread = bytearray()
+
+    def __enter__(self) -> Terminal:
+        self.started = time.perf_counter()
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            columns, rows = self._size
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.execvpe(self._command[0], list(self._command), dict(self._environment))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.kill(self._pid, signal.SIGTERM)
+        deadline = time.perf_counter() + END_SECONDS
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            self._read(0.05)
+            if time.perf_counter() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+        os.close(self._terminal)
+
+    def write(self, keys: bytes) -> None:
+        """On a thread of its own: a program that draws does not read, and the other way round."""
+        threading.Thread(target=self._write, args=(keys,), daemon=True).start()
+
+    def wait_for(self, text: str, seconds: float = 60.0) -> float:
+        """Read on until `text` is drawn, in one style and on one line; returns the time at which
+        it came, on `time.perf_counter`'s clock. What was drawn up to then is forgotten. Raises
+        TimeoutError."""
+        wanted, deadline = text.encode(), time.perf_counter() + seconds
+        while (found := self._unread.find(wanted)) < 0:
+            if not self._read(deadline - time.perf_counter()):
+                raise TimeoutError(f"'{text}' was not drawn within {seconds:.0f} s")
+        del self._unread[: found + len(wanted)]
+        return time.perf_counter()
+
+    def forget(self) -> None:
+        """Forget what is drawn already."""
+        while self._read(0):
+            pass
+        self._unread.clear()
+
+    def _write(self, keys: bytes) -> None:
+        while keys:
+            keys = keys[os.write(self._terminal, keys) :]
+
+    def _read(self, seconds: float) -> bool:
+        """Whether there was anything within so many seconds."""
+        if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
+            return False
+        try:
+            self._unread += os.read(self._terminal, READ_BYTES)
+        except OSError:  # Linux's way to say that the program has ended
+            return False
+        return True
