@@ -6,12 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import floors, memory
-from app.engine.caches import Cache, Positions, WindowedCache, layers
+from app.engine.caches import Positions, WindowedCache, layers
 from app.engine.held import Held
 from app.engine.loader import Pair
 from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
@@ -54,25 +55,27 @@ class Remembered:
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
-        self.target = Held(self._placed if pair.dense_only is None else self._plain)
+        self.target = self._placed() if pair.dense_only is None else self._plain()
         draft = pair.draft
-        self.draft = Held(lambda: dense_cache(draft.model)) if draft else None
+        self.draft = Held(partial(dense_cache, draft.model)) if draft else None
         self.scored: Scored | None = None
 
-    def _placed(self) -> Cache:
-        return sparse_cache(self._pair.target.model)
+    # What makes a cache must not hold this object: in a circle of references gigabytes would wait
+    # for Python's collector, which counts objects.
+    def _placed(self) -> Held:
+        return Held(partial(sparse_cache, self._pair.target.model))
 
-    def _plain(self) -> Cache:
-        return dense_cache(self._pair.target.model)
+    def _plain(self) -> Held:
+        return Held(partial(dense_cache, self._pair.target.model))
 
     def start_plainly(self) -> None:
         """Forget what the target has read, and let it read on into mlx-lm's own caches."""
-        self.target, self.scored = Held(self._plain), None
+        self.target, self.scored = self._plain(), None
 
     def expect_gaps(self) -> None:
         """Make sure that the target's caches know positions."""
         if not layers(self.target.cache):
-            self.target = Held(self._placed)
+            self.target = self._placed()
 
     @property
     def nbytes(self) -> int:

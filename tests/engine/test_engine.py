@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import KVCache
 
 from app.engine import held, reading, scoring, turn
 from app.engine.messages import (
@@ -46,6 +48,28 @@ def _phases(driver: Driver) -> list[Phase]:
 
 
 # ------------------------------------------------------------------------------------ a turn
+
+
+@pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
+def test_what_a_turn_read_goes_without_waiting_for_the_collector(
+    loaded: Driver, mode: Mode
+) -> None:
+    """Python's collector counts objects, not bytes: gigabytes would wait for it."""
+
+    def caches() -> int:
+        return sum(isinstance(each, KVCache) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        counts = []
+        for turn in range(1, 5):
+            loaded.answer(replace(question(), turn=turn, mode=mode))
+            counts.append(caches())
+    finally:
+        gc.enable()
+    assert counts[0] > 0
+    assert max(counts) <= 2 * counts[0]  # the last turn's may still be there
 
 
 def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
