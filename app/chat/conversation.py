@@ -41,6 +41,13 @@ class TurnState(StrEnum):
     FAILED = "failed"
 
 
+class Part(StrEnum):
+    """What a turn consists of; of both there may be several versions."""
+
+    QUESTION = "question"
+    ANSWER = "answer"
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What the user asks, and how it is to be read."""
@@ -78,7 +85,7 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError(f"{sampling.seed} is no seed", "give a number from 0 to 2^64 - 1")
 
 
-@dataclass
+@dataclass(eq=False)
 class Turn:
     """One question and what became of it."""
 
@@ -94,6 +101,9 @@ class Turn:
     failure: Failed | None = None
     replaces: Turn | None = None
     """An earlier turn whose place this one takes once it is answered."""
+    instead_of: tuple[Turn, ...] = ()
+    """The rest of the branch that it leaves: the turn that is edited or answered again, and all
+    that follow on it."""
     replaced: bool = False
 
     @property
@@ -125,7 +135,8 @@ class Turn:
                 self.generated_ids = event.generated_ids
                 self.ended = event.ended
                 if self.replaces is not None and self.replaces.counts:
-                    (self if cancelled else self.replaces).replaced = True
+                    for each in (self,) if cancelled else self.instead_of:
+                        each.replaced = True
             case Failed():
                 self.state = TurnState.FAILED
                 self.failure = event
@@ -158,10 +169,23 @@ class Conversation:
         over = (turn for turn in reversed(self.turns) if turn.state is not TurnState.RUNNING)
         return next(over, None)
 
+    @property
+    def branch(self) -> list[Turn]:
+        """What there is to be shown: without the turns whose place another one has taken, or
+        takes at present."""
+        left = {
+            id(each)
+            for turn in self.turns
+            if turn.instead_of and (turn.state is TurnState.RUNNING or turn.instead_of[0].replaced)
+            for each in turn.instead_of
+        }
+        return [turn for turn in self.turns if id(turn) not in left]
+
     def before(self, turn: Turn) -> list[Turn]:
         """The turns that the engine sees when it is asked `turn`."""
-        earlier = takewhile(lambda each: each is not turn, self.turns)
-        return [each for each in earlier if each.counts and each is not turn.replaces]
+        first = turn.instead_of[0] if turn.instead_of else turn
+        earlier = takewhile(lambda each: each is not first, self.turns)
+        return [each for each in earlier if each.counts]
 
     def asked(self, turn: Turn) -> list[Turn | None]:
         """Of each message that the engine sees when it is asked `turn`: whose question it is."""
@@ -186,13 +210,24 @@ class Conversation:
         return turn.question
 
     def begin(
-        self, question: Question, replaces: Turn | None = None, number: int | None = None
+        self,
+        question: Question,
+        replaces: Turn | None = None,
+        number: int | None = None,
+        edits: Turn | None = None,
     ) -> tuple[Turn, Ask]:
-        """A new turn, perhaps instead of an earlier one, and the command that asks the engine.
-        Turns are counted from 1 unless a `number` is given."""
-        if replaces is not None and not replaces.counts and replaces.replaces is not None:
-            replaces = replaces.replaces  # the second try of one that did not get there
+        """A new turn, and the command that asks the engine. It may fork the conversation: it
+        `replaces` an earlier one, and those after it, once it is answered; or it `edits` that
+        one's question, and is there instead of them from now on. Turns are counted from 1 unless
+        a `number` is given."""
+        replaces, edits = _first_try(replaces), _first_try(edits)
         turn = Turn(number or len(self.turns) + 1, question, replaces=replaces)
+        left = replaces or edits
+        if left is not None:
+            turn.instead_of = tuple(self.turns[self.turns.index(left) :])
+            if replaces is None or not replaces.counts:
+                for each in turn.instead_of:
+                    each.replaced = True
         earlier = [message for before in self.before(turn) for message in before.messages]
         self.turns.append(turn)
         system = [Message(Role.SYSTEM, self.system)] if self.system else []
@@ -205,3 +240,10 @@ class Conversation:
     def take_queued(self) -> Question | None:
         question, self.queued = self.queued, None
         return question
+
+
+def _first_try(turn: Turn | None) -> Turn | None:
+    """Of one that was asked again in vain: the one that still has the place."""
+    if turn is not None and not turn.counts and turn.replaces is not None:
+        return turn.replaces
+    return turn

@@ -1,39 +1,30 @@
-"""A turn of a stored conversation: committed, asked, streamed into the store, its run recorded.
+"""A stored conversation: its current branch, to be shown and gone on with, and its other ones.
 
 This knows no engine. It gives the command to send and takes in the events that come back, so that
 the screen and the command line both stand on it. Opening and asking wait for the disk, so that a
-screen does them on a thread; applying an event does not.
+screen does them on a thread.
 """
 
 from __future__ import annotations
 
 import io
-from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 
-from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
+from app.chat.conversation import (
+    Conversation,
+    Part,
+    Pins,
+    Question,
+    QuestionError,
+    Turn,
+    TurnState,
+)
+from app.chat.kept_turn import KeptTurn
 from app.chat.pairs import Models
 from app.chat.retold import NEVER_ANSWERED, retold
-from app.engine.messages import (
-    Ask,
-    Document,
-    Event,
-    Failed,
-    FellBack,
-    Finished,
-    ImportanceMap,
-    Mode,
-    Planned,
-    Reading,
-    Sampling,
-    Selected,
-    Statistics,
-    Token,
-)
+from app.engine.messages import Document, Ended, Event, Failed, Mode, Sampling
 from app.sessions import records
 from app.sessions.database import StoreError
-from app.sessions.replies import Reply
 from app.sessions.store import Store
 
 _STATES = {
@@ -44,134 +35,12 @@ _STATES = {
 }
 
 
-class KeptTurn:
-    """One answer on its way from the engine into the store. Send `command`, then `apply` every
-    event of the turn; what the user sees may come from `turn`."""
-
-    def __init__(
-        self,
-        conversation: int,
-        turn: Turn,
-        command: Ask,
-        ids: list[int],
-        back_to: int | None,
-        reply: Reply,
-        models: Models,
-    ) -> None:
-        """`ids` are those of the command's messages, `back_to` is the end of the branch to which a
-        second answer returns when it does not get there."""
-        self.conversation, self.turn, self.command = conversation, turn, command
-        self.saved: Future[None] | None = None
-        """Once the last event was applied: there when everything is on the disk. It may be a
-        StoreError; then `save` tries again, and the end of the store does too."""
-        self._ids, self._back_to, self._reply, self._models = ids, back_to, reply, models
-        self._end: partial[Future[None]] | None = None
-        self._guard: str | None = None
-        self._importance: tuple[float, ...] = ()
-        self._selected: Selected | None = None
-
-    @property
-    def problem(self) -> StoreError | None:
-        """Why what has been written so far cannot be kept at present; it is tried all the time."""
-        return self._reply.problem
-
-    def apply(self, event: Event) -> None:
-        """Take in an event of this turn. Never waits: what is written goes to the disk within a
-        second, and of the end `saved` tells."""
-        self.turn.apply(event)
-        match event:
-            case Planned():
-                self._guard = event.guard
-            case ImportanceMap():
-                self._importance = event.buckets
-            case Selected():
-                self._selected = event
-            case FellBack():
-                self._selected = None
-            case Token():
-                self._reply.append(event.text, event.ids, event.thinking)
-            case Finished():
-                stopped = self.turn.state is TurnState.STOPPED
-                state = records.State.STOPPED if stopped else records.State.DONE
-                run, read_map = self._record(event.statistics)
-                self._end = partial(self._reply.end, state, run, read_map)
-                self.save()
-            case Failed():
-                failed = records.State.FAILED
-                self._end = partial(self._reply.end, failed, failure=event.sentence)
-                self.save()
-
-    def save(self) -> None:
-        """Begin to keep the end, again."""
-        if self._end is not None:
-            gets_there = self.turn.replaces is None or not self.turn.replaces.counts
-            self.saved = self._end(back_to=None if gets_there else self._back_to)
-
-    def wait(self) -> None:
-        """Return when the end, if that was applied, is on the disk. Raises StoreError."""
-        if self.saved is not None:
-            self.saved.result()
-
-    def _record(
-        self, statistics: Statistics | None
-    ) -> tuple[records.Run | None, records.ReadMap | None]:
-        if statistics is None:
-            return None, None
-        return self._run(statistics), self._read_map(statistics)
-
-    def _run(self, statistics: Statistics) -> records.Run:
-        return records.Run(
-            mode=str(statistics.mode),
-            reading=str(statistics.reading),
-            keep=statistics.keep,
-            reason=statistics.reason,
-            prompt_tokens=statistics.prompt_tokens,
-            eligible_tokens=statistics.eligible_tokens,
-            kept_tokens=statistics.kept_tokens,
-            reused_tokens=statistics.reused_tokens,
-            recalled_tokens=statistics.recalled_tokens,
-            generated_tokens=statistics.generated_tokens,
-            seed=statistics.seed,
-            ttft=statistics.ttft,
-            phases=tuple((str(part.phase), part.seconds) for part in statistics.phases),
-            decode_seconds=statistics.decode_seconds,
-            peak_bytes=statistics.peak_bytes,
-            target=self._models.target,
-            target_revision=self._models.target_revision,
-            draft=self._models.draft,
-            draft_revision=self._models.draft_revision,
-            fallback=statistics.fallback,
-            guard=self._guard,
-        )
-
-    def _read_map(self, statistics: Statistics) -> records.ReadMap | None:
-        """Without spans where everything was read; None where nothing was selected yet."""
-        importance = records.quantise(self._importance)
-        if statistics.reading is Reading.DENSE:
-            return records.ReadMap(importance=importance)
-        if self._selected is None:
-            return None
-        return records.ReadMap(
-            tuple(
-                records.Span(span.start, span.end, str(span.reason), span.score)
-                for span in self._selected.spans
-            ),
-            tuple(
-                records.SpanText(
-                    text.span, self._ids[text.message], text.document, text.start, text.end
-                )
-                for text in self._selected.texts
-            ),
-            importance,
-        )
-
-
 class KeptConversation:
     """The current branch of a stored conversation: to be shown, and to go on with.
 
     `conversation` has its turns, numbered by the ids of their answers, or of the question where no
-    answer was begun. It grows as questions are asked here. When the branch changes otherwise (an
-    edit, a switch), open it again.
+    answer was begun. It grows as questions are asked here, and is read anew when another branch
+    becomes the current one.
     """
 
     def __init__(self, store: Store, id: int | None, models: Models, sampling: Sampling) -> None:
@@ -180,11 +49,13 @@ class KeptConversation:
         self.conversation = Conversation(sampling)
         self._store, self._models = store, models
         self._questions: dict[int, int] = {}
+        self._forks: dict[int, tuple[int, ...]] = {}
+        self._known: dict[int, Turn] = {}
         self._runs: dict[int, records.Run | None] = {}
         self._system: int | None = None
         self._lost: StoreError | None = None
         if id is not None:
-            self._read(store.branch(id))
+            self._reread()
 
     def question(self, turn: Turn) -> int:
         """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
@@ -201,47 +72,131 @@ class KeptConversation:
         read_map = None if run is None else self._store.read_map(turn.number)
         return retold(turn, run, read_map, places)
 
-    def ask(self, question: Question) -> KeptTurn:
-        """Commit a question and begin its answer. What cannot be asked, or not with what was said
-        before, is not kept: raises QuestionError or StoreError."""
+    def ask(self, question: Question, edits: Turn | None = None) -> KeptTurn:
+        """Commit a question and begin its answer; instead of the question of `edits`, which stays
+        on its own branch. What cannot be asked, or not with what was said before, is not kept:
+        raises QuestionError or StoreError."""
         question.check()
         attachments = [_attach(self._store, document) for document in question.documents]
         self.check_documents()
         if self.id is None:
             self.id = self._store.create().id
-        role = records.Role.USER
-        asked = self._store.add_message(self.id, role, question.text, attachments)
-        return self._begin(asked.id, question, None)
+        if edits is None:
+            role = records.Role.USER
+            asked = self._store.add_message(self.id, role, question.text, attachments)
+        else:
+            asked = self._store.edit(self._questions[edits.number], question.text, attachments)
+        return self._begin(asked.id, question, edits=edits)
 
-    def ask_again(self, mode: Mode, keep: float) -> KeptTurn:
-        """Begin another answer to the last question. It takes the place of the one before once it
-        is complete. Raises QuestionError or StoreError."""
+    def ask_again(
+        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+    ) -> KeptTurn:
+        """Begin another answer to the question of `turn`, or the last one, perhaps with passages
+        that are always read. It takes the place of the one before, and of what followed on that,
+        once it is complete. Raises QuestionError or StoreError."""
         self.check_documents()
-        last = self.conversation.last
-        if last is None:
+        again = turn or self.conversation.last
+        if again is None:
             raise QuestionError("There is no question to be asked again", "ask one")
-        question = replace(last.question, mode=mode, keep=keep)
+        if pins:
+            self._pin(again, pins)
+        question = replace(again.question, mode=mode, keep=keep)
         question.check()
-        return self._begin(self._questions[last.number], question, last)
+        return self._begin(self._questions[again.number], question, replaces=again)
 
-    def _begin(self, asked: int, question: Question, replaces: Turn | None) -> KeptTurn:
+    def _pin(self, turn: Turn, pins: Pins) -> None:
+        asked = self.conversation.asked(turn)
+        by_question: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
+        for (message, document), ranges in pins.items():
+            if (holder := asked[message]) is not None:
+                by_question.setdefault(self._questions[holder.number], {})[document] = ranges
+        for question, pinned in by_question.items():
+            self._store.pin_passages(question, pinned)
+        self.conversation.pin(turn, pins)
+
+    def place(self, turn: Turn, part: Part) -> tuple[int, int]:
+        """The how-manieth version it is (from 1), of how many."""
+        versions = self._versions(turn, part)
+        return versions.index(self._message(turn, part)) + 1, len(versions)
+
+    def step(self, turn: Turn, part: Part, by: int) -> None:
+        """Make the branch through another version the current one: `by` further on."""
+        versions = self._versions(turn, part)
+        wanted = versions.index(self._message(turn, part)) + by
+        if 0 <= wanted < len(versions):
+            self._switch(versions[wanted])
+
+    def go_to(self, message: int) -> None:
+        """Make the newest branch through this message the current one, if it is not on that."""
+        if self.find(message) is None:
+            self._switch(message)
+
+    def find(self, message: int) -> tuple[Turn, Part] | None:
+        """Which part of which turn of the current branch a message is."""
+        kept = [turn for turn in self.conversation.branch if turn.number in self._questions]
+        for turn in kept:
+            for part in Part:
+                if self._message(turn, part) == message:
+                    return turn, part
+        return None
+
+    def remove(self, turn: Turn, part: Part) -> records.Removed:
+        """Delete an answer, or a question with its answers, and all that follows. The only answer
+        to a question is deleted with that."""
+        if len(self._versions(turn, Part.ANSWER)) < 2:
+            part = Part.QUESTION
+        removed = self._store.remove(self._message(turn, part))
+        self._reread()
+        return removed
+
+    def bring_back(self, removed: records.Removed) -> None:
+        self._store.bring_back(removed)
+        self._reread()
+
+    def _switch(self, message: int) -> None:
+        self._store.switch(message)
+        self._reread()
+
+    def _message(self, turn: Turn, part: Part) -> int:
+        return turn.number if part is Part.ANSWER else self._questions[turn.number]
+
+    def _versions(self, turn: Turn, part: Part) -> tuple[int, ...]:
+        message = self._message(turn, part)
+        return self._forks.get(message, (message,))
+
+    def _begin(
+        self,
+        asked: int,
+        question: Question,
+        replaces: Turn | None = None,
+        edits: Turn | None = None,
+    ) -> KeptTurn:
+        assert self.id is not None
+        current = self._store.conversation(self.id).current
         reply = self._store.begin_reply(asked)
         # Ids of messages are unique, so that turns of several conversations can share an engine.
-        turn, command = self.conversation.begin(question, replaces, reply.message)
+        turn, command = self.conversation.begin(question, replaces, reply.message, edits)
         self._questions[turn.number] = asked
+        self._known[turn.number] = turn
+        self._forks = self._store.forks(self.id)
         ids = [] if self._system is None else [self._system]
         for before in self.conversation.before(turn):
             ids += [self._questions[before.number], before.number]
-        assert self.id is not None
         return KeptTurn(
             self.id,
             turn,
             replace(command, conversation=str(self.id)),
             [*ids, asked],
-            None if turn.replaces is None else turn.replaces.number,
+            None if turn.replaces is None else current,
             reply,
             self._models,
         )
+
+    def _reread(self) -> None:
+        assert self.id is not None
+        self._forks = self._store.forks(self.id)
+        self.conversation.turns = []
+        self._read(self._store.branch(self.id))
 
     def _read(self, messages: tuple[records.Message, ...]) -> None:
         """System messages come first, wherever they stood: most templates take no other. An answer
@@ -253,15 +208,25 @@ class KeptConversation:
         for message, after in zip(messages, [*messages[1:], None], strict=False):
             if message.role is not records.Role.USER:
                 continue
-            question = Question(message.text, self._documents(message))
-            if after is None or after.role is not records.Role.ASSISTANT:
-                turn = Turn(message.id, question, TurnState.FAILED)
-                turn.failure = Failed(turn.number, *NEVER_ANSWERED)
-            else:
-                turn = _answered(after, question, self._models)
-                self._runs[turn.number] = after.run
+            answer = after if after and after.role is records.Role.ASSISTANT else None
+            turn = self._turn(message, answer)
             self._questions[turn.number] = message.id
+            self._known[turn.number] = turn
             self.conversation.turns.append(turn)
+
+    def _turn(self, asked: records.Message, answer: records.Message | None) -> Turn:
+        """The very one that was there before, if there was one: more is known of it."""
+        known = self._known.get(asked.id if answer is None else answer.id)
+        if known is not None and known.state is not TurnState.RUNNING:
+            known.replaced, known.replaces, known.instead_of = False, None, ()
+            return known
+        question = Question(asked.text, self._documents(asked))
+        if answer is not None:
+            self._runs[answer.id] = answer.run
+            return _answered(answer, question, self._models)
+        turn = Turn(asked.id, question, TurnState.FAILED)
+        turn.failure = Failed(turn.number, *NEVER_ANSWERED)
+        return turn
 
     def _documents(self, message: records.Message) -> tuple[Document, ...]:
         documents = []
@@ -270,7 +235,7 @@ class KeptConversation:
                 text = self._store.text(attachment)
             except StoreError as error:  # what was said can be shown without it
                 self._lost, text = error, ""
-            documents.append(Document(attachment.name, text))
+            documents.append(Document(attachment.name, text, attachment.pinned))
         return tuple(documents)
 
     def check_documents(self) -> None:
@@ -279,6 +244,7 @@ class KeptConversation:
             return
         again = KeptConversation(self._store, self.id, self._models, self.conversation.sampling)
         self.conversation.turns, self._lost = again.conversation.turns, again._lost
+        self._known = again._known
         if self._lost is not None:
             raise self._lost
 
@@ -301,12 +267,14 @@ def _attach(store: Store, document: Document) -> records.Attachment:
         raise QuestionError(
             f"The document '{document.name}' is not valid Unicode", "attach it as a file"
         ) from None
-    return store.attach(document.name, io.BytesIO(data))
+    return replace(store.attach(document.name, io.BytesIO(data)), pinned=document.pinned)
 
 
 def _answered(answer: records.Message, question: Question, models: Models) -> Turn:
     turn = Turn(answer.id, question, _STATES[answer.state], answer.text, answer.thinking)
     turn.generated_ids = _token_ids(answer, models)
+    if turn.state is TurnState.DONE:
+        turn.ended = Ended.LENGTH if answer.cut else Ended.STOP
     if answer.failure is not None:
         problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
         turn.failure = Failed(answer.id, problem, advice)

@@ -43,7 +43,8 @@ def retold(
     ids = turn.generated_ids or ()
     if turn.text or ids:
         events.append(Token(turn.number, ids, turn.text))
-    ended = Ended.CANCELLED if turn.state is TurnState.STOPPED else Ended.STOP
+    stopped = turn.state is TurnState.STOPPED
+    ended = Ended.CANCELLED if stopped else turn.ended or Ended.STOP
     statistics = None if run is None else _statistics(run)
     return (*events, Finished(turn.number, ended, turn.text, ids, statistics))
 

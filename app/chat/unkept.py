@@ -7,10 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from app.chat.conversation import Conversation, Question, QuestionError, Turn
-from app.chat.kept import KeptConversation, KeptTurn
+from app.chat.conversation import Conversation, Part, Pins, Question, QuestionError, Turn
+from app.chat.kept import KeptConversation
+from app.chat.kept_turn import KeptTurn
 from app.engine.messages import Ask, Event, Mode
 from app.sessions.database import StoreError
+from app.sessions.records import Removed
 
 
 class UnkeptTurn:
@@ -29,7 +31,8 @@ class UnkeptTurn:
 
 
 class UnkeptConversation:
-    """`read` is a stored conversation that can only be read, to go on with from where it ends."""
+    """`read` is a stored conversation that can only be read, to go on with from where it ends. Of
+    its other branches nothing is known here."""
 
     def __init__(
         self,
@@ -42,24 +45,134 @@ class UnkeptConversation:
         self.conversation = conversation
         self._read, self._number = read, number
         self._name = ""
+        self._turns = {turn.number: turn for turn in conversation.turns}
+        """Of every branch, in the order of asking; those deleted are not among them."""
+        self._before: dict[int, int | None] = {}
+        self._asked: dict[int, int] = {}
+        """The number of the turn that a question was first asked in."""
+        self._removed: dict[int, Turn] = {}
+        for place, turn in enumerate(conversation.turns):
+            before = conversation.turns[place - 1].number if place else None
+            self._note(turn, before, turn.number)
 
-    def ask(self, question: Question) -> UnkeptTurn:
+    def ask(self, question: Question, edits: Turn | None = None) -> UnkeptTurn:
         """Raises QuestionError, or StoreError when a document of an earlier question is lost."""
-        return self._begin(question, None)
+        return self._begin(question, edits=edits)
 
-    def ask_again(self, mode: Mode, keep: float) -> UnkeptTurn:
-        last = self.conversation.last
-        if last is None:
+    def ask_again(
+        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+    ) -> UnkeptTurn:
+        again = turn or self.conversation.last
+        if again is None:
             raise QuestionError("There is no question to be asked again", "ask one")
-        return self._begin(replace(last.question, mode=mode, keep=keep), last)
+        if pins:
+            self.conversation.pin(again, pins)
+        return self._begin(replace(again.question, mode=mode, keep=keep), replaces=again)
 
-    def _begin(self, question: Question, replaces: Turn | None) -> UnkeptTurn:
+    def place(self, turn: Turn, part: Part) -> tuple[int, int]:
+        """The how-manieth version it is (from 1), of how many."""
+        versions = self._versions(turn, part)
+        return versions.index(self._key(turn, part)) + 1, len(versions)
+
+    def step(self, turn: Turn, part: Part, by: int) -> None:
+        """Make the branch through another version the current one: `by` further on."""
+        versions = self._versions(turn, part)
+        wanted = versions.index(self._key(turn, part)) + by
+        if 0 <= wanted < len(versions):
+            self._show_through(versions[wanted], part)
+
+    def go_to(self, message: int) -> None:
+        """Only what is on the current branch can be gone to."""
+
+    def find(self, message: int) -> tuple[Turn, Part] | None:
+        """Which part of which turn of the current branch a stored message is."""
+        return None if self._read is None else self._read.find(message)
+
+    def remove(self, turn: Turn, part: Part) -> Removed:
+        """As `KeptConversation.remove`."""
+        if len(self._versions(turn, Part.ANSWER)) < 2:
+            part = Part.QUESTION
+        current = self.conversation.branch[-1].number
+        versions, key = self._versions(turn, part), self._key(turn, part)
+        gone = [each for each in self._turns.values() if self._key(each, part) == key]
+        numbers = {each.number for each in gone}
+        for number, before in self._before.items():  # in the order of asking
+            if before in numbers:
+                numbers.add(number)
+        numbers &= self._turns.keys()
+        for number in numbers:
+            self._removed[number] = self._turns.pop(number)
+        others = [version for version in versions if version != key]
+        if current not in numbers:
+            self._show(current)
+        elif others:
+            self._show_through(others[-1], part)
+        else:
+            self._show(self._before[turn.number])
+        return Removed(0, tuple(sorted(numbers, reverse=True)), current)
+
+    def bring_back(self, removed: Removed) -> None:
+        back = {n: self._removed.pop(n) for n in removed.messages if n in self._removed}
+        every = self._turns | back
+        self._turns = {number: every[number] for number in self._before if number in every}
+        self._show(removed.current)
+
+    def _begin(
+        self, question: Question, replaces: Turn | None = None, edits: Turn | None = None
+    ) -> UnkeptTurn:
         question.check()
         if self._read is not None:
             self._read.check_documents()
-        turn, command = self.conversation.begin(question, replaces, self._number())
+        before = self._last
+        turn, command = self.conversation.begin(question, replaces, self._number(), edits)
+        if turn.instead_of:
+            before = self._before[turn.instead_of[0].number]
+        asked = turn.number if replaces is None else self._asked[replaces.number]
+        self._note(turn, before, asked)
         self._name = self._name or f"unkept {turn.number}"
         return UnkeptTurn(turn, replace(command, conversation=self._name))
+
+    @property
+    def _last(self) -> int | None:
+        """With which turn the branch ends: not with one that was to replace another in vain."""
+        for turn in reversed(self.conversation.branch):
+            if not turn.replaced and (turn.replaces is None or not turn.replaces.counts):
+                return turn.number
+        return None
+
+    def _note(self, turn: Turn, before: int | None, asked: int) -> None:
+        self._turns[turn.number] = turn
+        self._before[turn.number], self._asked[turn.number] = before, asked
+
+    def _key(self, turn: Turn, part: Part) -> int:
+        return turn.number if part is Part.ANSWER else self._asked[turn.number]
+
+    def _versions(self, turn: Turn, part: Part) -> list[int]:
+        before, asked = self._before[turn.number], self._asked[turn.number]
+        beside = [each for each in self._turns.values() if self._before[each.number] == before]
+        if part is Part.ANSWER:
+            return [each.number for each in beside if self._asked[each.number] == asked]
+        return list(dict.fromkeys(self._asked[each.number] for each in beside))
+
+    def _show_through(self, version: int, part: Part) -> None:
+        """The newest branch through a question or an answer."""
+        found = [each for each in self._turns.values() if self._key(each, part) == version]
+        last: Turn | None = found[-1]
+        while last is not None:
+            number = last.number
+            below = (t for t in reversed(self._turns.values()) if self._before[t.number] == number)
+            last = next(below, None)
+        self._show(number)
+
+    def _show(self, last: int | None) -> None:
+        """The branch that ends with this turn."""
+        turns: list[Turn] = []
+        while last is not None:
+            turn = self._turns[last]
+            turn.replaced, turn.replaces, turn.instead_of = False, None, ()
+            turns.insert(0, turn)
+            last = self._before[last]
+        self.conversation.turns = turns
 
 
 Chat = KeptConversation | UnkeptConversation

@@ -9,7 +9,7 @@ from datetime import datetime
 from app.sessions import messages
 from app.sessions.database import DamagedError, StoreError
 from app.sessions.packing import pack_time, unpack_time
-from app.sessions.records import Conversation, ReadMap, Size, State, Tree
+from app.sessions.records import Conversation, ReadMap, Removed, Size, State, Tree
 
 TITLE_LENGTH = 60
 """Characters of an automatic title."""
@@ -48,12 +48,13 @@ def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
 def sizes(connection: sqlite3.Connection) -> dict[int, Size]:
     """Of all conversations that have a question."""
     questions = connection.execute(
-        "SELECT conversation, count(*) FROM messages WHERE role = 'user' GROUP BY conversation"
+        "SELECT conversation, count(*) FROM messages"
+        " WHERE role = 'user' AND trashed_at IS NULL GROUP BY conversation"
     ).fetchall()
     documents = dict(
         connection.execute(
             "SELECT m.conversation, sum(a.size) FROM attachments a JOIN messages m"
-            " ON m.id = a.message GROUP BY m.conversation"
+            " ON m.id = a.message WHERE m.trashed_at IS NULL GROUP BY m.conversation"
         ).fetchall()
     )
     return {id: Size(count, documents.get(id, 0)) for id, count in questions}
@@ -90,8 +91,26 @@ def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -
     )
 
 
-def switch(connection: sqlite3.Connection, id: int, last: int) -> None:
+def switch(connection: sqlite3.Connection, id: int, last: int | None) -> None:
     _update(connection, id, "current = ?", last)
+
+
+def remove(connection: sqlite3.Connection, id: int, now: datetime) -> Removed:
+    """Delete message `id` and all that follows on it."""
+    message = messages.message(connection, id)
+    ids = messages.trash(connection, id, now)
+    current = conversation(connection, message.conversation).current
+    if current in ids:
+        others = messages.children(connection, message.conversation, message.parent)
+        nearest = min(others, key=lambda other: abs(other - id), default=None)
+        last = message.parent if nearest is None else messages.newest_below(connection, nearest)
+        switch(connection, message.conversation, last)
+    return Removed(message.conversation, ids, current)
+
+
+def bring_back(connection: sqlite3.Connection, removed: Removed) -> None:
+    messages.restore(connection, removed.messages)
+    switch(connection, removed.conversation, removed.current)
 
 
 def name_after(connection: sqlite3.Connection, id: int, question: str) -> None:
@@ -104,7 +123,8 @@ def name_after(connection: sqlite3.Connection, id: int, question: str) -> None:
 
 
 def expire(connection: sqlite3.Connection, before: datetime) -> None:
-    """Delete for good what went into the trash before then."""
+    """Delete for good what went into the trash before then, conversations and messages."""
+    messages.expire(connection, before)
     connection.execute("DELETE FROM conversations WHERE trashed_at < ?", (pack_time(before),))
 
 
@@ -140,6 +160,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
             message.token_ids,
             message.failure,
             message.thinking,
+            message.cut,
         )
         if message.run is not None:
             messages.add_run(connection, ids[message.id], message.run)

@@ -161,10 +161,17 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         text=_of(str, plain["text"]),
         token_ids=None if ids is None else tuple(_number(each, 2**32) for each in _list(ids)),
         failure=None if plain["failure"] is None else _of(str, plain["failure"]),
-        attachments=tuple(_plain_record(Attachment, each) for each in plain["attachments"]),
+        attachments=tuple(_attachment(each) for each in plain["attachments"]),
         run=None if run is None else _run(run),
         thinking=_of(str, plain.get("thinking", "")),  # older exports have none
+        cut=_of(bool, plain.get("cut", False)),
     )
+
+
+def _attachment(plain: dict[str, Any]) -> Attachment:
+    pins = [_list(pin) for pin in _list(plain.get("pinned", []))]
+    pinned = tuple((_number(start, 2**53), _number(end, 2**53)) for start, end in pins)
+    return _plain_record(Attachment, plain | {"pinned": pinned})
 
 
 def _run(plain: dict[str, Any]) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from app.sessions.database import DamagedError, StoreError
@@ -13,10 +13,12 @@ from app.sessions.packing import (
     RUN_FIELDS,
     pack_ids,
     pack_map,
+    pack_pins,
     pack_run,
     pack_time,
     unpack_ids,
     unpack_map,
+    unpack_pins,
     unpack_run,
     unpack_time,
 )
@@ -24,7 +26,7 @@ from app.sessions.records import Attachment, Message, ReadMap, Role, Run, State
 
 _COLUMNS = (
     "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"
-    " m.token_ids, m.failure," + ", ".join(f"r.{name}" for name in RUN_FIELDS)
+    " m.token_ids, m.failure, m.cut," + ", ".join(f"r.{name}" for name in RUN_FIELDS)
 )
 _BRANCH = f"""
 WITH RECURSIVE branch(id, depth) AS (
@@ -35,6 +37,14 @@ WITH RECURSIVE branch(id, depth) AS (
 )
 SELECT {_COLUMNS} FROM branch JOIN messages m USING (id) LEFT JOIN runs r ON r.message = m.id
 ORDER BY branch.depth DESC
+"""
+_BELOW = """
+WITH RECURSIVE below(id) AS (
+  SELECT id FROM messages WHERE id = ? AND trashed_at IS NULL
+  UNION ALL
+  SELECT m.id FROM below JOIN messages m ON m.parent = below.id WHERE m.trashed_at IS NULL
+)
+SELECT id FROM below ORDER BY id
 """
 
 
@@ -49,8 +59,9 @@ def message(connection: sqlite3.Connection, id: int) -> Message:
 
 
 def all_of(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
-    """Every branch of a conversation, in the order of writing."""
-    return _records(connection, _select(connection, "m.conversation = ?", conversation))
+    """Every branch of a conversation, in the order of writing, without what was deleted."""
+    where = "m.trashed_at IS NULL AND m.conversation = ?"
+    return _records(connection, _select(connection, where, conversation))
 
 
 def versions(connection: sqlite3.Connection, id: int) -> tuple[int, ...]:
@@ -58,8 +69,32 @@ def versions(connection: sqlite3.Connection, id: int) -> tuple[int, ...]:
     rows = connection.execute(
         "SELECT other.id FROM messages m JOIN messages other"
         " ON other.conversation = m.conversation AND other.parent IS m.parent"
-        " WHERE m.id = ? ORDER BY other.id",
+        " WHERE m.id = ? AND other.trashed_at IS NULL ORDER BY other.id",
         (id,),
+    )
+    return tuple(id for (id,) in rows)
+
+
+def forks(connection: sqlite3.Connection, conversation: int) -> dict[int, tuple[int, ...]]:
+    """Of every message that is not the only one at its place: the ids of those that are there,
+    itself among them, in the order of writing."""
+    places: dict[int | None, list[int]] = {}
+    for id, parent in connection.execute(
+        "SELECT id, parent FROM messages WHERE conversation = ? AND trashed_at IS NULL ORDER BY id",
+        (conversation,),
+    ):
+        places.setdefault(parent, []).append(id)
+    return {id: tuple(ids) for ids in places.values() if len(ids) > 1 for id in ids}
+
+
+def children(
+    connection: sqlite3.Connection, conversation: int, parent: int | None
+) -> tuple[int, ...]:
+    """The ids of the messages that follow on one, or with which the conversation begins."""
+    rows = connection.execute(
+        "SELECT id FROM messages WHERE conversation = ? AND parent IS ? AND trashed_at IS NULL"
+        " ORDER BY id",
+        (conversation, parent),
     )
     return tuple(id for (id,) in rows)
 
@@ -70,7 +105,7 @@ def newest_below(connection: sqlite3.Connection, id: int) -> int:
     while newest is not None:
         id = newest
         (newest,) = connection.execute(
-            "SELECT max(id) FROM messages WHERE parent = ?", (id,)
+            "SELECT max(id) FROM messages WHERE parent = ? AND trashed_at IS NULL", (id,)
         ).fetchone()
     return id
 
@@ -87,24 +122,66 @@ def add(
     token_ids: tuple[int, ...] | None = None,
     failure: str | None = None,
     thinking: str = "",
+    cut: bool = False,
 ) -> int:
     """Insert a message and return its id. Raises StoreError for text that is no UTF-8."""
     check_text(text)
     check_text(thinking)
     ids = pack_ids(token_ids)
-    values = (conversation, parent, role, state, pack_time(now), text, thinking, ids, failure)
+    written = (text, thinking, ids, failure, cut)
     id = connection.execute(
         "INSERT INTO messages"
-        " (conversation, parent, role, state, created_at, text, thinking, token_ids, failure)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        values,
+        " (conversation, parent, role, state, created_at, text, thinking, token_ids, failure, cut)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (conversation, parent, role, state, pack_time(now), *written),
     ).lastrowid
     assert id is not None
     connection.executemany(
-        "INSERT INTO attachments (message, position, sha256, name, size) VALUES (?, ?, ?, ?, ?)",
-        [(id, index, a.sha256, a.name, a.size) for index, a in enumerate(attachments)],
+        "INSERT INTO attachments (message, position, sha256, name, size, pinned)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (id, index, a.sha256, a.name, a.size, pack_pins(a.pinned))
+            for index, a in enumerate(attachments)
+        ],
     )
     return id
+
+
+def pin(
+    connection: sqlite3.Connection, id: int, pins: Mapping[int, tuple[tuple[int, int], ...]]
+) -> None:
+    """Of the attachments of a message (from 0), these characters are always read."""
+    connection.executemany(
+        "UPDATE attachments SET pinned = ? WHERE message = ? AND position = ?",
+        [(pack_pins(pinned), id, position) for position, pinned in pins.items()],
+    )
+
+
+def trash(connection: sqlite3.Connection, id: int, now: datetime) -> tuple[int, ...]:
+    """Delete a message and all that follows on it. Returns what was not deleted before."""
+    rows = connection.execute(_BELOW, (id,)).fetchall()
+    ids = tuple(id for (id,) in rows)
+    _mark(connection, ids, pack_time(now))
+    return ids
+
+
+def restore(connection: sqlite3.Connection, ids: tuple[int, ...]) -> None:
+    """Bring back what was deleted together."""
+    if _mark(connection, ids, None) != len(ids):
+        raise _gone()
+
+
+def expire(connection: sqlite3.Connection, before: datetime) -> None:
+    """Delete for good what was deleted before then."""
+    connection.execute("DELETE FROM messages WHERE trashed_at < ?", (pack_time(before),))
+
+
+def _mark(connection: sqlite3.Connection, ids: tuple[int, ...], trashed_at: int | None) -> int:
+    updated = connection.execute(
+        "UPDATE messages SET trashed_at = ? WHERE id IN (SELECT value FROM json_each(?))",
+        (trashed_at, json.dumps(ids)),
+    )
+    return updated.rowcount
 
 
 def check_text(text: str) -> None:
@@ -125,10 +202,12 @@ def write_reply(
     )
 
 
-def end_reply(connection: sqlite3.Connection, id: int, state: State, failure: str | None) -> None:
+def end_reply(
+    connection: sqlite3.Connection, id: int, state: State, failure: str | None, cut: bool
+) -> None:
     ended = connection.execute(
-        "UPDATE messages SET state = ?, failure = ? WHERE id = ? AND state = 'partial'",
-        (state, failure, id),
+        "UPDATE messages SET state = ?, failure = ?, cut = ? WHERE id = ? AND state = 'partial'",
+        (state, failure, cut, id),
     )
     if not ended.rowcount:
         raise _gone()
@@ -184,12 +263,15 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
     rows = cursor.fetchall()
     attached: dict[int, list[Attachment]] = {row[0]: [] for row in rows}
     # As one JSON value, since a statement takes only so many parameters.
-    for id, sha256, name, size in connection.execute(
-        "SELECT message, sha256, name, size FROM attachments"
+    for id, sha256, name, size, packed in connection.execute(
+        "SELECT message, sha256, name, size, pinned FROM attachments"
         " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
         (json.dumps([*attached]),),
     ):
-        attached[id].append(Attachment(sha256, name, size))
+        pinned: tuple[tuple[int, int], ...] = ()
+        with contextlib.suppress(ValueError, TypeError):  # a document is worth more than its pins
+            pinned = unpack_pins(packed)
+        attached[id].append(Attachment(sha256, name, size, pinned))
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
     except (ValueError, TypeError, OverflowError) as error:
@@ -198,7 +280,7 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 
 def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
-    thinking, token_ids, failure, *figures = more
+    thinking, token_ids, failure, cut, *figures = more
     run = None
     if figures[0] is not None:
         # An answer is worth more than its figures: damage to these must not hide it.
@@ -217,6 +299,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         failure=failure,
         attachments=attachments,
         run=run,
+        cut=bool(cut),
     )
 
 

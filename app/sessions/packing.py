@@ -33,6 +33,15 @@ def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
     return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
 
 
+def pack_pins(pinned: tuple[tuple[int, int], ...]) -> str:
+    return json.dumps(pinned)
+
+
+def unpack_pins(packed: str) -> tuple[tuple[int, int], ...]:
+    """Raises ValueError or TypeError when they are damaged."""
+    return tuple((int(start), int(end)) for start, end in json.loads(packed))
+
+
 def pack_run(run: Run) -> dict[str, Any]:
     """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
     values = {name: getattr(run, name) for name in RUN_FIELDS}

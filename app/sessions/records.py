@@ -26,11 +26,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A document of a message. `size` is the original's, in bytes."""
+    """A document of a message. `size` is the original's, in bytes; `pinned` are the characters
+    `(start, end)` of its text that are always to be read."""
 
     sha256: str
     name: str
     size: int
+    pinned: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def quantise(importance: Sequence[float]) -> bytes:
 class Message:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
     the very ids that were generated, `thinking` what it holds between thinking tags, `failure` the
-    sentence of one that failed."""
+    sentence of one that failed; `cut` is one that reached its longest length."""
 
     id: int
     conversation: int
@@ -131,6 +133,17 @@ class Message:
     attachments: tuple[Attachment, ...] = ()
     run: Run | None = None
     thinking: str = ""
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Messages that were deleted together, and where the conversation ended before: what
+    `Store.bring_back` takes."""
+
+    conversation: int
+    messages: tuple[int, ...]
+    current: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ FLUSH_SECONDS = 0.5
 """From a token's arrival to its commit; twice that is promised."""
 
 
-_End = tuple[State, Run | None, ReadMap | None, str | None, int | None]
+_End = tuple[State, Run | None, ReadMap | None, str | None, int | None, bool]
 
 
 class Reply:
@@ -36,7 +36,7 @@ class Reply:
         self._token_ids: list[int] = []
         self._awaiting_flush = False
         self._ended = False
-        self._last_end: _End = (State.STOPPED, None, None, None, None)
+        self._last_end: _End = (State.STOPPED, None, None, None, None, False)
 
     @property
     def ended(self) -> bool:
@@ -73,17 +73,18 @@ class Reply:
         read_map: ReadMap | None = None,
         failure: str | None = None,
         back_to: int | None = None,
+        cut: bool = False,
     ) -> Future[None]:
         """The same without waiting: the result is there once the end is on the disk. When it is a
         StoreError, `end` may be called again, as `close` does. With `back_to` the branch that ends
-        with that message becomes the current one again."""
+        with that message becomes the current one again; `cut`: it reached its longest length."""
         if self._ended:
             raise RuntimeError("the reply has ended")
-        self._last_end = (state, run, read_map, failure, back_to)
+        self._last_end = (state, run, read_map, failure, back_to, cut)
 
         def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
-            messages.end_reply(connection, self.message, state, failure)
+            messages.end_reply(connection, self.message, state, failure, cut)
             if run is not None:
                 messages.add_run(connection, self.message, run)
             if read_map is not None:

@@ -111,6 +111,13 @@ CREATE TABLE drafts (
   keep REAL NOT NULL
 ) STRICT;
 """,
+    "4 deleted messages, cut answers, pins": """
+ALTER TABLE messages ADD COLUMN trashed_at INTEGER
+  CHECK (trashed_at BETWEEN 0 AND 253402300799999);
+CREATE INDEX messages_trashed ON messages(trashed_at) WHERE trashed_at IS NOT NULL;
+ALTER TABLE messages ADD COLUMN cut INTEGER NOT NULL DEFAULT 0 CHECK (cut IN (0, 1));
+ALTER TABLE attachments ADD COLUMN pinned TEXT NOT NULL DEFAULT '[]';
+""",
 }
 
 

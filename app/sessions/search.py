@@ -19,7 +19,7 @@ WITH found(id, score) AS MATERIALIZED (
   FROM message_text
   JOIN messages m ON m.id = message_text.rowid
   JOIN conversations c ON c.id = m.conversation
-  WHERE message_text MATCH :query AND c.trashed_at IS NULL
+  WHERE message_text MATCH :query AND c.trashed_at IS NULL AND m.trashed_at IS NULL
   {{group}}
   ORDER BY 2, message_text.rowid DESC LIMIT :limit
 )

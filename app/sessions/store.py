@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from app.sessions.records import (
     Hit,
     Message,
     ReadMap,
+    Removed,
     Role,
     Run,
     Size,
@@ -188,6 +189,10 @@ class Store:
         """The ids of the messages that stand at the same place of the tree, itself among them."""
         return self._read(lambda c: messages.versions(c, id))
 
+    def forks(self, conversation: int) -> dict[int, tuple[int, ...]]:
+        """The same of every message of a conversation that has others beside it."""
+        return self._read(lambda c: messages.forks(c, conversation))
+
     def read_map(self, id: int) -> ReadMap | None:
         """What was read for this answer, if that is known."""
         return self._read(lambda c: messages.read_map(c, id))
@@ -243,6 +248,19 @@ class Store:
             conversations.switch(connection, conversation, last)
 
         self._write(go)
+
+    def remove(self, id: int) -> Removed:
+        """Delete a message and all that follows on it. Where it was on the current branch, that
+        goes to another version of it, or ends before it. It is gone for good when it expires."""
+        return self._write(lambda c: conversations.remove(c, id, self._now()))
+
+    def bring_back(self, removed: Removed) -> None:
+        """Undo `remove`."""
+        self._write(lambda c: conversations.bring_back(c, removed))
+
+    def pin_passages(self, id: int, pins: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
+        """Characters that are always read, of attachments (from 0) of message `id`."""
+        self._write(lambda c: messages.pin(c, id, pins))
 
     def search(self, words: str, limit: int = 50, best_only: bool = False) -> tuple[Hit, ...]:
         """Messages with all these words, the last of which may be unfinished; the best first, or

@@ -13,7 +13,8 @@ import pytest
 
 from app.chat import kept
 from app.chat.conversation import Question, QuestionError, TurnState
-from app.chat.kept import KeptConversation, KeptTurn
+from app.chat.kept import KeptConversation
+from app.chat.kept_turn import KeptTurn
 from app.chat.pairs import Models
 from app.engine.messages import (
     Ask,

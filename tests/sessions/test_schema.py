@@ -47,6 +47,9 @@ def test_a_stored_database_opens_with_all_that_is_in_it(tmp_path: Path, number: 
         assert read_map is not None
         assert (len(read_map.spans), read_map.importance) == (2, bytes([0, 128, 255]))
         assert len(store.search("terminate")) == 1
+        assert store.search("Deleted") == ()
+        assert question.attachments[0].pinned == (((4, 10),) if number > 3 else ())
+        assert not answer.cut
     assert len(list((tmp_path / "backups").iterdir())) == 1
 
 

@@ -25,6 +25,8 @@ def make(folder: Path) -> None:
         store.edit(question.id, "Who may terminate?")
         store.switch(answer.id)
         store.begin_reply(question.id).fail("It broke: mend it.")
+        store.remove(store.edit(question.id, "Deleted?").id)
+        store.pin_passages(question.id, {0: ((4, 10),)})
         store.switch(answer.id)
         store.trash(answered(store, "In the trash", "Yes."))
     with closing(sqlite3.connect(folder / "conversations.db")) as connection:

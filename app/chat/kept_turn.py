@@ -1,0 +1,150 @@
+"""A turn of a stored conversation: asked, streamed into the store, its run recorded. Applying an
+event never waits for the disk."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+
+from app.chat.conversation import Turn, TurnState
+from app.chat.pairs import Models
+from app.engine.messages import (
+    Ask,
+    Ended,
+    Event,
+    Failed,
+    FellBack,
+    Finished,
+    ImportanceMap,
+    Planned,
+    Reading,
+    Selected,
+    Statistics,
+    Token,
+)
+from app.sessions import records
+from app.sessions.database import StoreError
+from app.sessions.replies import Reply
+
+
+class KeptTurn:
+    """One answer on its way from the engine into the store. Send `command`, then `apply` every
+    event of the turn; what the user sees may come from `turn`."""
+
+    def __init__(
+        self,
+        conversation: int,
+        turn: Turn,
+        command: Ask,
+        ids: list[int],
+        back_to: int | None,
+        reply: Reply,
+        models: Models,
+    ) -> None:
+        """`ids` are those of the command's messages, `back_to` is the end of the branch to which a
+        second answer returns when it does not get there."""
+        self.conversation, self.turn, self.command = conversation, turn, command
+        self.saved: Future[None] | None = None
+        """Once the last event was applied: there when everything is on the disk. It may be a
+        StoreError; then `save` tries again, and the end of the store does too."""
+        self._ids, self._back_to, self._reply, self._models = ids, back_to, reply, models
+        self._end: partial[Future[None]] | None = None
+        self._guard: str | None = None
+        self._importance: tuple[float, ...] = ()
+        self._selected: Selected | None = None
+
+    @property
+    def problem(self) -> StoreError | None:
+        """Why what has been written so far cannot be kept at present; it is tried all the time."""
+        return self._reply.problem
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of this turn. Never waits: what is written goes to the disk within a
+        second, and of the end `saved` tells."""
+        self.turn.apply(event)
+        match event:
+            case Planned():
+                self._guard = event.guard
+            case ImportanceMap():
+                self._importance = event.buckets
+            case Selected():
+                self._selected = event
+            case FellBack():
+                self._selected = None
+            case Token():
+                self._reply.append(event.text, event.ids, event.thinking)
+            case Finished():
+                stopped = self.turn.state is TurnState.STOPPED
+                state = records.State.STOPPED if stopped else records.State.DONE
+                run, read_map = self._record(event.statistics)
+                cut = event.ended is Ended.LENGTH
+                self._end = partial(self._reply.end, state, run, read_map, cut=cut)
+                self.save()
+            case Failed():
+                failed = records.State.FAILED
+                self._end = partial(self._reply.end, failed, failure=event.sentence)
+                self.save()
+
+    def save(self) -> None:
+        """Begin to keep the end, again."""
+        if self._end is not None:
+            gets_there = self.turn.replaces is None or not self.turn.replaces.counts
+            self.saved = self._end(back_to=None if gets_there else self._back_to)
+
+    def wait(self) -> None:
+        """Return when the end, if that was applied, is on the disk. Raises StoreError."""
+        if self.saved is not None:
+            self.saved.result()
+
+    def _record(
+        self, statistics: Statistics | None
+    ) -> tuple[records.Run | None, records.ReadMap | None]:
+        if statistics is None:
+            return None, None
+        return self._run(statistics), self._read_map(statistics)
+
+    def _run(self, statistics: Statistics) -> records.Run:
+        return records.Run(
+            mode=str(statistics.mode),
+            reading=str(statistics.reading),
+            keep=statistics.keep,
+            reason=statistics.reason,
+            prompt_tokens=statistics.prompt_tokens,
+            eligible_tokens=statistics.eligible_tokens,
+            kept_tokens=statistics.kept_tokens,
+            reused_tokens=statistics.reused_tokens,
+            recalled_tokens=statistics.recalled_tokens,
+            generated_tokens=statistics.generated_tokens,
+            seed=statistics.seed,
+            ttft=statistics.ttft,
+            phases=tuple((str(part.phase), part.seconds) for part in statistics.phases),
+            decode_seconds=statistics.decode_seconds,
+            peak_bytes=statistics.peak_bytes,
+            target=self._models.target,
+            target_revision=self._models.target_revision,
+            draft=self._models.draft,
+            draft_revision=self._models.draft_revision,
+            fallback=statistics.fallback,
+            guard=self._guard,
+        )
+
+    def _read_map(self, statistics: Statistics) -> records.ReadMap | None:
+        """Without spans where everything was read; None where nothing was selected yet."""
+        importance = records.quantise(self._importance)
+        if statistics.reading is Reading.DENSE:
+            return records.ReadMap(importance=importance)
+        if self._selected is None:
+            return None
+        return records.ReadMap(
+            tuple(
+                records.Span(span.start, span.end, str(span.reason), span.score)
+                for span in self._selected.spans
+            ),
+            tuple(
+                records.SpanText(
+                    text.span, self._ids[text.message], text.document, text.start, text.end
+                )
+                for text in self._selected.texts
+            ),
+            importance,
+        )

@@ -1,0 +1,211 @@
+"""Editing, asking again, going between branches, deleting: the same whether kept or not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat.conversation import Conversation, Part, Question, Turn, TurnState
+from app.chat.kept import KeptConversation
+from app.chat.pairs import Models
+from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
+from app.engine.messages import Document, Ended, Failed, Finished, Mode, Sampling
+from app.sessions.store import Store
+from tests.fakes import FakeEngine, Story
+
+MODELS = Models("big", "revision 1")
+DOCUMENT = Document("contract.txt", "The tenant pays.")
+
+
+@pytest.fixture(params=["kept", "unkept"])
+def chat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chat]:
+    if request.param == "unkept":
+        numbers = itertools.count(-1, -1)
+        yield UnkeptConversation(Conversation(), lambda: next(numbers))
+        return
+    with Store(tmp_path) as store:
+        yield KeptConversation(store, None, MODELS, Sampling())
+
+
+def play(asked: AskedTurn, answer: str, ended: Ended = Ended.STOP) -> Turn:
+    engine = FakeEngine(Story(answer=answer, ended=ended), stepping=True)
+    engine.listen(asked.apply)
+    engine.send(asked.command)
+    engine.advance_to(lambda event: isinstance(event, Finished | Failed))
+    if asked.saved is not None:
+        asked.saved.result()
+    return asked.turn
+
+
+def three(chat: Chat) -> list[Turn]:
+    return [
+        play(chat.ask(Question("One?", (DOCUMENT,))), "a"),
+        play(chat.ask(Question("Two?")), "b"),
+        play(chat.ask(Question("Three?")), "c"),
+    ]
+
+
+def shown(chat: Chat) -> list[str]:
+    return [f"{turn.question.text} {turn.text}" for turn in chat.conversation.branch]
+
+
+def seen(asked: AskedTurn) -> list[str]:
+    return [message.text for message in asked.command.messages]
+
+
+ALL = ["One? a", "Two? b", "Three? c"]
+
+
+def test_an_edited_question_forks_and_the_old_branch_is_kept(chat: Chat) -> None:
+    _, second, _ = three(chat)
+    asked = chat.ask(Question("Second?"), second)
+    assert seen(asked) == ["One?", "a", "Second?"]
+    assert shown(chat) == ["One? a", "Second? "]
+    edited = play(asked, "d")
+    assert shown(chat) == ["One? a", "Second? d"]
+    assert chat.place(edited, Part.QUESTION) == (2, 2)
+    assert chat.place(edited, Part.ANSWER) == (1, 1)
+    assert seen(chat.ask(Question("More?"))) == ["One?", "a", "Second?", "d", "More?"]
+    chat.step(edited, Part.QUESTION, -1)
+    assert shown(chat) == ALL
+    assert seen(chat.ask(Question("Four?")))[-3:] == ["Three?", "c", "Four?"]
+
+
+def test_the_first_question_can_be_edited_with_its_documents(chat: Chat) -> None:
+    first, _, _ = three(chat)
+    asked = chat.ask(Question("Uno?", (DOCUMENT, DOCUMENT)), first)
+    assert asked.command.messages[0].documents == (DOCUMENT, DOCUMENT)
+    play(asked, "z")
+    assert shown(chat) == ["Uno? z"]
+
+
+def test_an_answer_in_the_middle_is_given_again(chat: Chat) -> None:
+    first, second, _ = three(chat)
+    asked = chat.ask_again(Mode.FULL, 0.5, second)
+    assert seen(asked) == ["One?", "a", "Two?"]
+    assert (asked.command.mode, asked.command.keep) == (Mode.FULL, 0.5)
+    assert shown(chat) == ["One? a", "Two? "]
+    again = play(asked, "better")
+    assert shown(chat) == ["One? a", "Two? better"]
+    assert chat.place(again, Part.ANSWER) == (2, 2)
+    assert chat.place(again, Part.QUESTION) == (1, 1)
+    assert chat.place(first, Part.ANSWER) == (1, 1)
+    chat.step(again, Part.ANSWER, -1)
+    assert shown(chat) == ALL
+    chat.step(second, Part.ANSWER, -1)
+    assert shown(chat) == ALL
+    chat.step(second, Part.ANSWER, 1)
+    assert shown(chat) == ["One? a", "Two? better"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_in_vain_the_old_branch_stays_and_goes_on(chat: Chat, fails: bool) -> None:
+    _, second, _ = three(chat)
+    asked = chat.ask_again(Mode.FULL, 0.5, second)
+    if fails:
+        asked.apply(Failed(asked.turn.number, "No memory", "wait"))
+        if asked.saved is not None:
+            asked.saved.result()
+    else:
+        play(asked, "half", Ended.CANCELLED)
+    assert shown(chat)[:3] == ALL
+    assert len(shown(chat)) == 4, "what came of it is still to be seen"
+    after = chat.ask(Question("Four?"))
+    assert seen(after)[-3:] == ["Three?", "c", "Four?"]
+    play(after, "d")
+    chat.step(second, Part.ANSWER, 1)
+    chat.step(asked.turn, Part.ANSWER, -1)
+    assert shown(chat) == [*ALL, "Four? d"]
+
+
+def test_editing_what_was_asked_again_in_vain_forks_at_the_same_place(chat: Chat) -> None:
+    _, second, _ = three(chat)
+    stopped = play(chat.ask_again(Mode.FULL, 0.5, second), "half", Ended.CANCELLED)
+    asked = chat.ask(Question("Second?"), stopped)
+    assert seen(asked) == ["One?", "a", "Second?"]
+    play(asked, "d")
+    assert shown(chat) == ["One? a", "Second? d"]
+
+
+def test_a_failed_question_is_no_version_of_the_next_one(chat: Chat) -> None:
+    asked = chat.ask(Question("Too long?"))
+    asked.apply(Failed(asked.turn.number, "No memory", "wait"))
+    after = play(chat.ask(Question("Short?")), "a")
+    assert chat.place(after, Part.QUESTION) == (1, 1)
+    assert seen(chat.ask(Question("More?"))) == ["Short?", "a", "More?"]
+    assert after.state is TurnState.DONE
+
+
+def test_a_question_goes_with_its_answer_and_all_that_follows_and_comes_back(chat: Chat) -> None:
+    _, second, _ = three(chat)
+    removed = chat.remove(second, Part.QUESTION)
+    assert shown(chat) == ["One? a"]
+    assert len(removed.messages) in (4, 2)
+    asked = chat.ask(Question("Other?"))
+    assert seen(asked) == ["One?", "a", "Other?"]
+    play(asked, "x")
+    chat.bring_back(removed)
+    assert shown(chat) == ALL
+    assert chat.place(second, Part.QUESTION) == (1, 2)
+
+
+def test_an_only_answer_goes_with_its_question_and_another_one_alone(chat: Chat) -> None:
+    _, _, third = three(chat)
+    removed = chat.remove(third, Part.ANSWER)
+    assert shown(chat) == ALL[:2]
+    chat.bring_back(removed)
+    again = play(chat.ask_again(Mode.FULL, 0.5, third), "better")
+    removed = chat.remove(again, Part.ANSWER)
+    assert shown(chat) == ALL
+    assert chat.place(third, Part.ANSWER) == (1, 1)
+    chat.bring_back(removed)
+    assert shown(chat) == [*ALL[:2], "Three? better"]
+
+
+def test_all_can_be_deleted(chat: Chat) -> None:
+    first, _, _ = three(chat)
+    removed = chat.remove(first, Part.QUESTION)
+    assert shown(chat) == []
+    asked = chat.ask(Question("New?"))
+    assert seen(asked) == ["New?"]
+    play(asked, "n")
+    chat.bring_back(removed)
+    assert shown(chat) == ALL
+
+
+def test_what_was_pinned_is_read_again_at_the_next_start(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        kept = KeptConversation(store, None, MODELS, Sampling())
+        play(kept.ask(Question("One?", (DOCUMENT,))), "a")
+        second = play(kept.ask(Question("Two?")), "b")
+        asked = kept.ask_again(Mode.SPARSE, 0.1, second, {(0, 0): ((4, 10),)})
+        assert asked.command.messages[0].documents[0].pinned == ((4, 10),)
+        play(asked, "c")
+    with Store(tmp_path) as store:
+        opened = KeptConversation(store, 1, MODELS, Sampling())
+        assert opened.conversation.turns[0].question.documents[0].pinned == ((4, 10),)
+
+
+def test_an_answer_that_was_cut_is_so_at_the_next_start(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        play(
+            KeptConversation(store, None, MODELS, Sampling()).ask(Question("?")), "a", Ended.LENGTH
+        )
+        (turn,) = KeptConversation(store, 1, MODELS, Sampling()).conversation.turns
+        assert turn.ended is Ended.LENGTH
+
+
+def test_a_message_is_found_and_gone_to_on_its_branch(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        kept = KeptConversation(store, None, MODELS, Sampling())
+        _, second, _ = three(kept)
+        edited = play(kept.ask(Question("Second?"), second), "d")
+        assert kept.find(edited.number) == (edited, Part.ANSWER)
+        assert kept.find(second.number) is None
+        kept.go_to(second.number)
+        assert kept.find(second.number) == (second, Part.ANSWER)
+        assert kept.find(kept.question(second)) == (second, Part.QUESTION)
+        assert shown(kept) == ALL
