@@ -68,6 +68,7 @@ class Story:
     """What happens to a turn. The defaults are a sparse reading that works."""
 
     answer: str = ANSWER
+    thinking: str = ""
     prompt_tokens: int | None = None
     """None: from the length of what is asked about."""
     reused_tokens: int = 0
@@ -272,6 +273,8 @@ class FakeEngine:
     ) -> Iterator[Event]:
         words = pieces(story.answer)
         yield PhaseProgress(ask.turn, Phase.DECODE, 0, 512, 0.0)
+        for thought in pieces(story.thinking):
+            yield Token(ask.turn, (7,), "", thought)
         for index, word in enumerate(words):
             yield Token(ask.turn, (1000 + index,), word)
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)

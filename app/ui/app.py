@@ -23,7 +23,9 @@ from app.engine.messages import Close, Engine, Load
 from app.settings.described import Setting
 from app.settings.file import SettingsFile
 from app.ui.chat.chips import Chip
+from app.ui.chat.choosing import Choosing
 from app.ui.chat.compose import ComposeBox
+from app.ui.chat.message import MessageView
 from app.ui.chat.screen import ChatScreen
 from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
@@ -31,7 +33,6 @@ from app.ui.conversations.screen import ConversationsScreen
 from app.ui.help.screen import HelpScreen, Section
 from app.ui.keep.setter import KeepSetter
 from app.ui.palette.screen import PaletteScreen
-from app.ui.prefill.panel import PrefillPanel
 from app.ui.sanitize import sanitize_line
 from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.live import LiveSettings
@@ -48,7 +49,8 @@ CHAT_HELP: tuple[Section, ...] = (
     ("What is attached", Chip),
     ("Reading", ChatScreen),
     ("Keep", KeepSetter),
-    ("Answers", PrefillPanel),
+    ("Messages", Choosing),
+    ("A chosen message", MessageView),
 )
 SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
 LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)

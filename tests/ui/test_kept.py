@@ -282,7 +282,7 @@ async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
         for _ in range(40):
             await pilot.press("pagedown")
         await until_shown(pilot, "Question 19?")
-        asked_in_order = [str(x.render()) for x in app.screen.query(".asked")]
+        asked_in_order = [m.turn.question.text for m in transcript.messages[::2]]
         assert asked_in_order == [f"Question {number}?" for number in range(20)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from app.chat.conversation import Question, Turn, TurnState
+from app.chat.conversation import Pins, Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
 from app.engine.messages import Cancel, Mode
 from app.errors import UserError
@@ -38,7 +38,9 @@ class Asking:
         chat.sent = draft.attached
         screen.entry.take(typed)
         screen.set_next(draft.next_mode.asked())
-        if screen.busy:
+        if (edited := screen.acting.edited(question)) is not None:
+            self.ask(chat, *edited)
+        elif screen.busy:
             self._desk.queue(chat, question)
             await screen.transcript.show_waiting(question)
             screen.show_hints()
@@ -53,14 +55,18 @@ class Asking:
             return "No model is loaded, so nothing can be asked."
         if self._desk.shown.conversation.queued is not None:
             return "One question waits already. Esc takes it back."
+        if self._screen.busy and self._screen.acting.editing:
+            return "An answer is under way: an edited question cannot wait for it. Esc stops it."
         return None
 
-    def ask(self, chat: OpenChat, question: Question) -> None:
-        self._start(chat, self._desk.shelf.ask(chat, question), question)
+    def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
+        self._start(chat, self._desk.shelf.ask(chat, question, edits), question)
 
-    def ask_again(self, mode: Mode, keep: float) -> None:
+    def ask_again(
+        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+    ) -> None:
         chat = self._desk.shown
-        self._start(chat, self._desk.shelf.ask_again(chat, mode, keep), None)
+        self._start(chat, self._desk.shelf.ask_again(chat, mode, keep, turn, pins), None)
 
     def ask_waiting(self) -> None:
         """The next question that waits, in whichever conversation, if its turn has come."""
@@ -72,6 +78,7 @@ class Asking:
         last = chat.conversation.last
         if chat is self._desk.shown:
             self._screen.notice.say("")
+            await self._screen.transcript.follow_branch()
         if last is not None:
             self._screen.post_message(self._answered(chat, last))
         if last is not None and last.state is TurnState.FAILED:
@@ -96,6 +103,8 @@ class Asking:
         elif self._desk.committing is chat:
             self._stop_at_once = True
             screen.notice.say("Stopping.")
+        elif screen.acting.give_up() is not None:
+            screen.show_hints()
         else:
             screen.entry.box.focus()
 
@@ -148,10 +157,10 @@ class Asking:
             screen.show_hints()
             return
         async with screen.drawing:
-            progress = self._desk.begin(chat, asked)
+            self._desk.begin(chat, asked)
             if chat is self._desk.shown:
                 await screen.transcript.show_waiting(None)
-                await screen.transcript.add_turn(asked.turn, progress)
+                await screen.transcript.add_turn(asked.turn)
         screen.engine.send(asked.command)
         if self._stop_at_once:
             screen.engine.send(Cancel(asked.turn.number))

@@ -190,14 +190,16 @@ class Footer(Widget):
         super().__init__()
         self._next = next_mode
         self._hints: tuple[str, ...] = ()
+        self._alone = False
 
     def show_next(self, next_mode: NextMode) -> None:
         self._next = next_mode
         self.refresh()
 
-    def show_hints(self, hints: Sequence[str]) -> None:
-        """`hints` in order of need: the last ones are left out when it is narrow."""
-        self._hints = tuple(hints)
+    def show_hints(self, hints: Sequence[str], alone: bool = False) -> None:
+        """`hints` in order of need: the last ones are left out when it is narrow. `alone`: how
+        the next message will be read does not matter now."""
+        self._hints, self._alone = tuple(hints), alone
         self.refresh()
 
     def render(self) -> Content:
@@ -207,6 +209,8 @@ class Footer(Widget):
             (self._next.words, f"bold {ACCENT}"),
             (f"  (^T {self._next.other_words})", DIM),
         )
+        if self._alone:
+            right = Content("")
         left = ""
         for hint in self._hints:
             longer = f"{left}   {hint}" if left else hint

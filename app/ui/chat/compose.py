@@ -106,6 +106,10 @@ class ComposeBox(TextArea):
     class ErasedNothing(Message):
         """Backspace in an empty box."""
 
+    @dataclass
+    class UndidNothing(Message):
+        """Ctrl+Z where nothing was written that could be undone."""
+
     clipboard: Clipboard | None = None
     """The system's, where there is one."""
 
@@ -207,6 +211,12 @@ class ComposeBox(TextArea):
             self.action_delete_left()
         else:
             self.post_message(self.ErasedNothing())
+
+    def action_undo(self) -> None:
+        if self.history._undo_stack:
+            super().action_undo()
+        else:
+            self.post_message(self.UndidNothing())
 
     def action_earlier(self) -> None:
         if not self.navigator.is_first_wrapped_line(self.cursor_location):

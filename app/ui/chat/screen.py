@@ -14,9 +14,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Paste
 from textual.message import Message
-from textual.screen import Screen
 
-from app.chat.conversation import Turn
+from app.chat.conversation import Pins, Turn
 from app.engine.messages import (
     Closed,
     Engine,
@@ -35,8 +34,11 @@ from app.settings.file import SettingsFile
 from app.settings.values import Settings
 from app.ui.attach.attaching import Attaching
 from app.ui.bridge import Bridge, EngineEvents
+from app.ui.chat.acting import Acting
 from app.ui.chat.asking import Asking
 from app.ui.chat.bars import Footer, Header, Notice
+from app.ui.chat.below import Below
+from app.ui.chat.choosing import Choosing
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.desk import Desk
 from app.ui.chat.entry import Entry
@@ -54,7 +56,7 @@ from app.ui.words import ended, sentence
 TICK_SECONDS = 0.25
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Choosing):
     """Shows one conversation; each widget draws its own part of it."""
 
     @dataclass
@@ -83,7 +85,7 @@ class ChatScreen(Screen[None]):
             "set_keep",
             "Keep",
             id="chat.keep",
-            tooltip="Set how much is read",
+            tooltip="Set how much is read; of a chosen answer: answer again at that keep",
             priority=True,
         ),
         Binding(
@@ -131,11 +133,13 @@ class ChatScreen(Screen[None]):
         shelf = Shelf(folder, load, kept.settings)
         self.desk = Desk(shelf, shelf.new(self.default_next), clock)
         self.header = Header(*load.names)
-        self.transcript = Transcript(clock)
+        self.transcript = Transcript(clock, self.desk.shown)
         self.side = Side(shelf, self.desk.statuses)
         self.entry = Entry(self.default_next)
         self.footer = Footer(self.default_next)
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
+        self.below = Below()
+        self.acting = Acting(self)
         self._asking = Asking(self)
         self.attaching = Attaching(self, self._asking.sent, load.target)
         self.entry.attaching = self.attaching
@@ -147,9 +151,8 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self.header
-        with Horizontal(id="middle"):
-            yield self.side
-            yield self.transcript
+        yield Horizontal(self.side, self.transcript, id="middle")
+        yield self.below
         yield self.entry
         yield self.footer
 
@@ -194,7 +197,7 @@ class ChatScreen(Screen[None]):
             self._keep()
 
     def show_hints(self) -> None:
-        chat = self.desk.shown
+        chat, chosen = self.desk.shown, self.transcript.chosen
         hints = ["⏎ queue" if self.busy else "⏎ send", "^G keep", "F1 keys", "^J new line"]
         if chat.conversation.queued is not None:
             hints.insert(0, "Esc take back")
@@ -202,7 +205,9 @@ class ChatScreen(Screen[None]):
             hints.insert(0, "Esc stop")
         elif chat.conversation.last is not None:
             hints.insert(2, "^R again, in full")
-        self.footer.show_hints(hints)
+        if chosen is not None:
+            hints = self.acting.hints(chosen)
+        self.footer.show_hints(hints, alone=chosen is not None)
         self.footer.show_next(self.next_mode)
         self.sub_title = chat.title
         self.side.follow(chat.id)
@@ -223,6 +228,7 @@ class ChatScreen(Screen[None]):
         for number in touched - {None}:
             if number is not None and (view := self.transcript.view(number)) is not None:
                 await view.update_turn()
+                self.transcript.note_news(view)
         over = self.desk.take_over()
         if over is not None:
             await self._asking.turn_over(over)
@@ -327,18 +333,28 @@ class ChatScreen(Screen[None]):
     async def action_ask_again(self) -> None:
         if self.broken or self.desk.shown.conversation.last is None:
             self.notice.say("There is no question to ask again.")
-        elif self._may_ask_again():
-            self._asking.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
+        elif self.may_ask():
+            self.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
 
-    def _may_ask_again(self) -> bool:
+    def ask_again(
+        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+    ) -> None:
+        self.entry.box.focus()
+        self._asking.ask_again(mode, keep, turn, pins)
+
+    def may_ask(self) -> bool:
         if self.busy:
             elsewhere = self.desk.answering not in (None, self.desk.shown)
             where = "in another conversation" if elsewhere else "under way"
             self.notice.say(f"An answer is {where}. Esc stops it.")
-        return not self.busy
+        elif self.broken:
+            self.notice.say("No model is loaded, so nothing can be asked.")
+        return not self.busy and not self.broken
 
     def action_show_spans(self) -> None:
-        turn = self.desk.shown.conversation.last_over
+        self.show_spans(self.desk.shown.conversation.last_over)
+
+    def show_spans(self, turn: Turn | None) -> None:
         screen = None if turn is None else self.trying.spans(turn)
         if turn is None or screen is None:
             self.notice.say("Nothing was attached that could be shown. Paste a document and ask.")
@@ -347,10 +363,9 @@ class ChatScreen(Screen[None]):
 
     def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
         self.trying.end()
-        conversation = self.desk.shown.conversation
-        if result is not None and self._may_ask_again() and turn is conversation.last:
-            conversation.pin(turn, result.pins)
-            self._asking.ask_again(Mode.SPARSE, result.keep)
+        shown = turn in self.desk.shown.conversation.branch
+        if result is not None and self.may_ask() and shown:
+            self.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
 
     # -------------------------------------------------------------------------- keep and mode
 
@@ -380,14 +395,20 @@ class ChatScreen(Screen[None]):
         self.set_next(self.next_mode.toggled())
 
     def action_set_keep(self) -> None:
-        if not self.entry.setter.display:
+        if self.entry.setter.display:
+            return
+        if (chosen := self.transcript.chosen) is not None:
+            self.acting.open_keep(chosen)
+        else:
             self.trying.open_setter(self.next_mode.keep)
 
     def on_keep_setter_moved(self, event: KeepSetter.Moved) -> None:
         self.trying.move(event.keep)
 
     def on_keep_setter_left(self, event: KeepSetter.Left) -> None:
-        if event.keep is not None:
+        if self.acting.keep_left(event):
+            pass
+        elif event.keep is not None:
             self.set_next(self.next_mode.at_keep(event.keep))
         elif event.automatic:
             self.set_next(self.next_mode.automatic())

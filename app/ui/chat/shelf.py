@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TypeVar
 
-from app.chat.conversation import Conversation, Question, Turn, TurnState
+from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
 from app.chat.kept import KeptConversation
 from app.chat.pairs import Models, models
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
@@ -134,13 +134,33 @@ class Shelf:
         """A conversation, or a new one, with its draft; `next_mode` is for one without."""
         return await self._on_disk(lambda: self._read(id, next_mode))
 
-    async def ask(self, chat: OpenChat, question: Question) -> AskedTurn:
-        return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.ask(question)))
-
-    async def ask_again(self, chat: OpenChat, mode: Mode, keep: float) -> AskedTurn:
+    async def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> AskedTurn:
         return await self._on_disk(
-            lambda: self._commit(chat, lambda: chat.chat.ask_again(mode, keep))
+            lambda: self._commit(chat, lambda: chat.chat.ask(question, edits))
         )
+
+    async def ask_again(
+        self,
+        chat: OpenChat,
+        mode: Mode,
+        keep: float,
+        turn: Turn | None = None,
+        pins: Pins | None = None,
+    ) -> AskedTurn:
+        return await self._on_disk(
+            lambda: self._commit(chat, lambda: chat.chat.ask_again(mode, keep, turn, pins))
+        )
+
+    async def rebranch(self, chat: OpenChat, change: Callable[[Chat], T]) -> T:
+        """Do what makes another branch the current one."""
+
+        def task() -> T:
+            result = change(chat.chat)
+            if isinstance(chat.chat, KeptConversation):
+                _retell(chat, chat.chat)
+            return result
+
+        return await self._on_disk(task)
 
     async def change(self, task: Callable[[Store], T]) -> T:
         """Do something with the store, which must be readable."""
@@ -193,10 +213,7 @@ class Shelf:
         chat = OpenChat(self._going_on(kept), Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
-        for turn in kept.conversation.turns:
-            if turn.state is TurnState.RUNNING:  # another specchat writes it, or ended just now
-                turn.state = TurnState.STOPPED
-            chat.progress[turn.number] = retold_progress(turn, kept.retold(turn))
+        _retell(chat, kept)
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # lost: the rest is worth something without it
@@ -231,6 +248,16 @@ class Shelf:
         store.keep_draft(packed(draft, id, tuple(attached.values())))
         self._attached = attached
         self._last_draft = id, draft
+
+
+def _retell(chat: OpenChat, kept: KeptConversation) -> None:
+    """How those turns were read of which that is not known yet."""
+    for turn in kept.conversation.turns:
+        if turn.number in chat.progress:
+            continue
+        if turn.state is TurnState.RUNNING:  # another specchat writes it, or ended just now
+            turn.state = TurnState.STOPPED
+        chat.progress[turn.number] = retold_progress(turn, kept.retold(turn))
 
 
 def retold_progress(turn: Turn, events: Iterable[Event]) -> ReadingProgress:

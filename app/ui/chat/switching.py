@@ -57,8 +57,9 @@ class Switching:
             self._upkeep = upkeep
             self._screen.engine.send(upkeep)
 
-    async def switch(self, id: int | None) -> None:
-        """Go to a conversation, or to a new one."""
+    async def switch(self, id: int | None, message: int | None = None) -> None:
+        """Go to a conversation, there perhaps to a message, or to a new conversation."""
+        self._screen.acting.give_up()
         chat = None if id is None else self._desk.find(id)
         if chat is None:
             try:
@@ -69,6 +70,8 @@ class Switching:
         self._desk.shown.draft = self._screen.entry.draft
         self._desk.leave(self._desk.shown)
         await self._show(chat)
+        if message is not None:
+            self._screen.acting.show_message(message)
 
     async def _show(self, chat: OpenChat) -> None:
         screen = self._screen
@@ -76,7 +79,7 @@ class Switching:
             screen.trying.end()
             self._desk.shown = chat
             screen.entry.show(chat.draft, screen.attaching.readings(chat))
-            screen.entry.box.remember_only(t.question.text for t in chat.conversation.turns)
+            screen.entry.box.remember_only(t.question.text for t in chat.conversation.branch)
             screen.set_next(chat.draft.next_mode)
             screen.notice.say("")
             await screen.transcript.show(chat)
@@ -108,7 +111,9 @@ class Switching:
     def _list_left(self, chosen: Chosen | None) -> None:
         self.forget_trashed()
         if chosen is not None and (chosen.id is None or chosen.id != self._desk.shown.id):
-            self._screen.run_worker(self.switch(chosen.id))
+            self._screen.run_worker(self.switch(chosen.id, chosen.message))
+        elif chosen is not None and chosen.message is not None:
+            self._screen.acting.show_message(chosen.message)
         self._screen.run_worker(self._read_titles())
 
     async def _read_titles(self) -> None:

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Resize
+from textual.message import Message
 from textual.widgets import Static
 
-from app.chat.conversation import Question, Turn, TurnState
+from app.chat.conversation import Part, Question, Turn
 from app.ui import figures
 from app.ui.chat.bars import Opening
+from app.ui.chat.held import Held
+from app.ui.chat.message import MessageView, Place
 from app.ui.chat.shelf import OpenChat
-from app.ui.chat.turn_view import QuestionView, TurnView
+from app.ui.chat.sleeper import DOZE, WAKE, Sleeper, sleepers
+from app.ui.chat.turn_view import TurnView, WaitingView
 from app.ui.clock import Clock
 from app.ui.prefill.progress import ReadingProgress
 
 AT_ONCE = 4
-"""Turns that are laid out together: of a long conversation first the last ones, and earlier ones
-when the user scrolls up to them. One takes 20 ms, or 200 where the answer is long."""
+"""Turns that are mounted together: of a long conversation first the last ones, and earlier ones
+when the user scrolls up to them."""
 
 
 class Transcript(VerticalScroll, can_focus=False):
     """Follows its end until the user scrolls up, and again once they are back at the end."""
 
-    def __init__(self, clock: Clock) -> None:
+    class News(Message):
+        """Something new came below what is seen, or that came into sight."""
+
+    def __init__(self, clock: Clock, chat: OpenChat) -> None:
         super().__init__(id="transcript")
         self.opening = Opening()
         self._clock = clock
-        self._progress: dict[int, ReadingProgress] = {}
+        self._chat = chat
+        self._turns: list[Turn] = []
         self._earlier: list[Turn] = []
         self._more = Static(markup=False, classes="more")
-        self._laying_out = False
+        self.news = False
+        self._width = 0
+        self._changing = asyncio.Lock()
+        self._laying_out = self._settling = False
         self._views: dict[int, TurnView] = {}
-        self._waiting: QuestionView | None = None
+        self._awake: set[Sleeper] = set()
+        self._waiting: WaitingView | None = None
 
     def compose(self) -> ComposeResult:
         yield self.opening
@@ -44,29 +58,78 @@ class Transcript(VerticalScroll, can_focus=False):
         self._more.display = False
         self.anchor()
 
+    # -------------------------------------------------------------------------- what is shown
+
+    @property
+    def progress(self) -> dict[int, ReadingProgress]:
+        return self._chat.progress
+
+    @property
+    def follows(self) -> bool:
+        """Whether what is new comes into sight by itself."""
+        return self.is_anchored and not self._anchor_released
+
+    @property
+    def chosen(self) -> MessageView | None:
+        """The message that has the focus."""
+        focused = self.screen.focused if self.is_attached else None
+        return focused if isinstance(focused, MessageView) and focused.is_attached else None
+
+    @property
+    def messages(self) -> list[MessageView]:
+        """Of those turns that are mounted, in order."""
+        return [message for view in self._views.values() for message in view.messages]
+
     async def show(self, chat: OpenChat) -> None:
         """A conversation instead of the one before, from its end."""
-        await self.remove_children(".turn")
-        self._views, self._progress = {}, chat.progress
-        turns = [turn for turn in chat.conversation.turns if turn.number in chat.progress]
-        self._earlier = turns[:-AT_ONCE]
-        await self._add(turns[-AT_ONCE:])
+        async with self._changing:
+            self._chat, self._turns, self._earlier = chat, [], []
+            self._views, self._awake = {}, set()
+            await self.remove_children(".turn")
+            await self._follow_branch(None)
         await self.show_waiting(chat.conversation.queued)
-        self._show_more()
-        self.anchor()
-        self.call_after_refresh(self._fill)
+        self.to_end()
 
-    async def add_turn(self, turn: Turn, progress: ReadingProgress) -> None:
+    async def add_turn(self, turn: Turn) -> None:
         """Show a new turn, and go to it even if the user had scrolled up: they just asked."""
-        self._progress[turn.number] = progress
-        await self._add([turn])
-        self.anchor()
+        await self.follow_branch(turn)
+        self.to_end()
+
+    async def follow_branch(self, to: Turn | None = None) -> None:
+        """Show the branch as it is now: what it shares with what is shown stays. With `to` up from
+        that turn at least."""
+        async with self._changing:
+            await self._follow_branch(to)
+
+    async def _follow_branch(self, to: Turn | None) -> None:
+        turns = [turn for turn in self._chat.conversation.branch if turn.number in self.progress]
+        pairs = zip(turns, self._turns, strict=False)
+        same = next((i for i, (new, old) in enumerate(pairs) if new is not old), None)
+        same = min(len(turns), len(self._turns)) if same is None else same
+        for turn in self._turns[same:]:
+            if (view := self._views.pop(turn.number, None)) is not None:
+                await view.remove()
+        self._turns = turns
+        first = self._first_mounted(turns, same, to)
+        self._earlier = turns[:first]
+        mounted = [turn for turn in turns[first:] if turn.number not in self._views]
+        before = [turn for turn in mounted if turn in turns[:same]]
+        await self._add(before, before=next(iter(self._views.values()), None))
+        await self._add([turn for turn in mounted if turn not in before])
+        self._show_places()
+        self._show_more()
+        self.settle_soon()
+
+    def _first_mounted(self, turns: Sequence[Turn], same: int, to: Turn | None) -> int:
+        mounted = [i for i, turn in enumerate(turns[:same]) if turn.number in self._views]
+        first = mounted[0] if mounted else max(0, len(turns) - AT_ONCE)
+        return min(first, turns.index(to)) if to in turns else first
 
     async def show_waiting(self, question: Question | None, committing: bool = False) -> None:
         """The question that is not asked yet, because others are, or because it is being kept."""
         before, self._waiting = self._waiting, None
         if question is not None:
-            self._waiting = QuestionView(question, waiting=not committing)
+            self._waiting = WaitingView(question, committing)
             await self.mount(self._waiting)
             self.anchor()
         if before is not None:
@@ -76,21 +139,109 @@ class Transcript(VerticalScroll, can_focus=False):
         """The view of a turn, if it is shown."""
         return self._views.get(number)
 
+    async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
+        views = {
+            turn.number: TurnView(turn, self.progress[turn.number], self._clock, self._place)
+            for turn in turns
+        }
+        self._views = {**views, **self._views} if before is not None else {**self._views, **views}
+        await self.mount_all(views.values(), before=before or self._waiting)
+        for view in [*views.values()][-AT_ONCE:]:
+            for message in view.messages:
+                await self._wake(message)
+
+    def _place(self, turn: Turn, part: Part) -> Place:
+        return self._chat.chat.place(turn, part)
+
+    def _show_places(self) -> None:
+        for message in self.messages:
+            message.show_place(self._place(message.turn, message.part))
+
+    def _show_more(self) -> None:
+        many = figures.plural(len(self._earlier), "earlier question")
+        self._more.update(Content.styled(f"↑ {many}: scroll up", "$ink-dim"))
+        self._more.display = bool(self._earlier)
+
+    # -------------------------------------------------------------------------- choosing
+
+    def choose(self, message: MessageView) -> None:
+        """Give it the focus, and bring it into sight."""
+        self.screen.set_focus(message, scroll_visible=False)
+        window, region = self.scrollable_content_region, message.region
+        if region.y >= window.y and region.bottom <= window.bottom:
+            return
+        if region.height > window.height and region.y < window.y and region.bottom > window.y + 2:
+            return  # it fills the screen
+        self.release_anchor()
+        self.scroll_to_widget(message, animate=False, top=region.height >= window.height)
+        self.call_after_refresh(self._check_anchor)
+
+    def beside(self, message: MessageView, step: int) -> MessageView | None:
+        messages = self.messages
+        place = messages.index(message) + step if message in messages else -1
+        if place < 0:
+            self._lay_out_earlier()
+            return None
+        return messages[place] if place < len(messages) else None
+
+    async def reveal(self, turn: Turn, part: Part) -> None:
+        """Choose a message wherever it is."""
+        await self.follow_branch(turn)
+        view = self.view(turn.number)
+        if view is not None:
+            message = view.message(part)
+            self.screen.set_focus(message, scroll_visible=False)
+            await self._wake(message)
+            self.release_anchor()
+            self.call_after_refresh(self._bring_to_top, message, 3)
+
+    def _bring_to_top(self, message: MessageView, times: int) -> None:
+        """More than once: what is laid out anew above it changes where it is."""
+        if message.is_attached and self.chosen is message:
+            self.scroll_to_widget(message, animate=False, top=True, immediate=True)
+            if times:
+                self.call_after_refresh(self._bring_to_top, message, times - 1)
+
+    # -------------------------------------------------------------------------- scrolling
+
     def scroll_pages(self, pages: int) -> None:
         if pages < 0 and self.scroll_y <= 0:
             self._lay_out_earlier()
+        if self.max_scroll_y == 0:
+            return
         scroll = self.scroll_page_down if pages > 0 else self.scroll_page_up
         scroll(animate=False)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        self.settle_soon()
+        if self.news and self.follows:
+            self._set_news(False)
         if new_value <= 0 < old_value:
             self._lay_out_earlier()
 
-    def _fill(self) -> None:
-        """What does not fill the screen cannot be scrolled."""
-        if self.max_scroll_y == 0:
-            self._lay_out_earlier()
+    def on_resize(self, event: Resize) -> None:
+        if event.size.width != self._width:
+            self._width = event.size.width
+            for sleeper in self.query(Sleeper):
+                sleeper.guess_height()
+        self.settle_soon()
+
+    def to_end(self) -> None:
+        """Follow the end again."""
+        self.anchor()
+        self._set_news(False)
+
+    def note_news(self, view: TurnView) -> None:
+        """What is shown there has grown."""
+        self._awake.update(each for each in view.query(Sleeper) if each.awake)
+        self.settle_soon()
+        if not self.news and not self.follows:
+            self._set_news(True)
+
+    def _set_news(self, news: bool) -> None:
+        self.news = news
+        self.post_message(self.News())
 
     def _lay_out_earlier(self) -> None:
         if self._earlier and not self._laying_out:
@@ -99,29 +250,42 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def _show_earlier(self) -> None:
         """What is in sight stays in sight: the new turns are above it."""
-        first, height = next(iter(self._views.values()), None), self.virtual_size.height
-        turns, self._earlier = self._earlier[-AT_ONCE:], self._earlier[:-AT_ONCE]
-        await self._add(turns, before=first)
-        self._show_more()
+        async with self._changing, Held(self):
+            turns, self._earlier = self._earlier[-AT_ONCE:], self._earlier[:-AT_ONCE]
+            await self._add(turns, before=next(iter(self._views.values()), None))
+            self._show_more()
+        self._laying_out = False
 
-        def stay() -> None:
-            self._laying_out = False
-            self._fill()
-            self.scroll_to(y=self.scroll_y + self.virtual_size.height - height, animate=False)
+    # -------------------------------------------------------------------------- what is near
 
-        self.call_after_refresh(stay)
+    def settle_soon(self) -> None:
+        """Wake what has come near, and let go what is far, once this is laid out."""
+        if not self._settling:
+            self._settling = True
+            self.call_after_refresh(self._settle)
 
-    async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
-        views = {
-            turn.number: TurnView(turn, self._progress[turn.number], self._clock) for turn in turns
-        }
-        self._views = {**views, **self._views} if before is not None else {**self._views, **views}
-        await self.mount_all(views.values(), before=before)
-        for view in views.values():
-            if view.turn.state is TurnState.RUNNING:
-                await view.update_turn()
+    async def _settle(self) -> None:
+        self._settling = False
+        near, kept = self._within(WAKE), self._within(DOZE)
+        waking = [sleeper for sleeper in near if sleeper.asleep]
+        far = [each for each in self._awake if each.awake and each.may_doze and each not in kept]
+        if waking or far:
+            async with self._changing, Held(self):
+                for sleeper in waking:
+                    await self._wake(sleeper)
+                for sleeper in far:
+                    await sleeper.doze()
+                self._awake = {each for each in self._awake if each.is_attached and each.awake}
+            self.settle_soon()
+        elif self.max_scroll_y == 0:
+            self._lay_out_earlier()  # what does not fill the screen cannot be scrolled
 
-    def _show_more(self) -> None:
-        many = figures.plural(len(self._earlier), "earlier question")
-        self._more.update(Content.styled(f"↑ {many}: scroll up", "$ink-dim"))
-        self._more.display = bool(self._earlier)
+    def _within(self, screens: float) -> list[Sleeper]:
+        """Those not farther than so many screens from what is seen."""
+        height = self.size.height
+        top, bottom = self.scroll_y - screens * height, self.scroll_y + (1 + screens) * height
+        return [*sleepers(self, self.scrollable_size, int(top), int(bottom))]
+
+    async def _wake(self, sleeper: Sleeper) -> None:
+        self._awake.add(sleeper)
+        await sleeper.wake()

@@ -30,9 +30,9 @@ class Trying:
         self._turn: Turn | None = None
         self._spans: SpansScreen | None = None
 
-    def open_setter(self, keep: float) -> None:
-        last = self._desk.shown.conversation.last
-        self._begin(last)
+    def open_setter(self, keep: float, turn: Turn | None = None) -> None:
+        """Of a turn, or the last one."""
+        self._begin(turn or self._desk.shown.conversation.last)
         self._setter.open(keep)
         self.move(keep)
 

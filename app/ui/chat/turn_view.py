@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
+from collections.abc import Callable, Sequence
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Markdown, Static
+from textual.widget import Widget
+from textual.widgets import Static
 
-from app.chat.conversation import Question, Turn, TurnState
+from app.chat.conversation import Part, Question, Turn, TurnState
 from app.engine.messages import Ended
 from app.ui.attach.attached import Attached, grouped
+from app.ui.chat.answer import Answer
+from app.ui.chat.message import MessageView, Place, Speaker
+from app.ui.chat.sleeper import rows
+from app.ui.chat.thinking import ThinkingView
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.sanitize import sanitize, sanitize_line
 from app.ui.words import ended, sentence
 
-
-def answer_parser() -> MarkdownIt:
-    """Markdown without HTML, which Textual would swallow. Sanitised again after parsing: an entity
-    such as `&#x202E;` becomes the character it names only there."""
-    parser = MarkdownIt("gfm-like", {"html": False})
-    parser.core.ruler.push("sanitize", _sanitize_tokens)
-    return parser
+YOU = Content.styled("❯ You", "bold $accent")
+ANSWER = Content.styled("◆ Answer", "bold")
 
 
-def _sanitize_tokens(state: StateCore) -> None:
-    for token in state.tokens:
-        for part in (token, *(token.children or ())):
-            part.content = sanitize(part.content)
+class WaitingView(Vertical):
+    """A question that is not asked yet."""
 
-
-class QuestionView(Vertical):
-    """What the user sent: its chips and its text."""
-
-    def __init__(self, question: Question, waiting: bool = False) -> None:
+    def __init__(self, question: Question, committing: bool) -> None:
         super().__init__(classes="question")
         self._question = question
-        self._waiting = waiting
+        self._note = "" if committing else "  waiting for its turn · Esc takes it back"
 
     def compose(self) -> ComposeResult:
-        waiting = ("  waiting for its turn · Esc takes it back", "not bold $ink-dim")
-        head = Content.assemble(("❯ You", "bold $accent"), waiting if self._waiting else "")
-        yield Static(head, classes="speaker")
-        for each in grouped(self._question.documents):
-            yield Static(_attached_line(each), classes="attached")
-        yield Static(sanitize(self._question.text), markup=False, classes="asked")
+        yield Speaker(YOU, None, self._note)
+        yield from _sent(self._question)
+
+
+class QuestionView(MessageView):
+    """What the user sent: its chips and its text."""
+
+    def __init__(self, turn: Turn, place: Place) -> None:
+        super().__init__(turn, Part.QUESTION, place, classes="question")
+
+    def content(self) -> Sequence[Widget]:
+        return [Speaker(YOU, self), *_sent(self.turn.question)]
+
+    def guess(self, width: int) -> int:
+        question = self.turn.question
+        return 1 + len(grouped(question.documents)) + rows(question.text, width)
+
+
+def _sent(question: Question) -> list[Widget]:
+    attached = [
+        Static(_attached_line(each), classes="attached") for each in grouped(question.documents)
+    ]
+    return [*attached, Static(sanitize(question.text), markup=False, classes="asked")]
 
 
 def _attached_line(each: Attached) -> Content:
@@ -55,58 +66,102 @@ def _attached_line(each: Attached) -> Content:
     return Content.assemble("▣ ", name, (f"  {each.facts}", "$ink-dim"))
 
 
-class TurnView(Vertical):
-    """A turn: the question, how it is read, the answer, and how it ended."""
+class AnswerView(MessageView):
+    """How a question is read, what is answered, and how that ended."""
 
-    def __init__(self, turn: Turn, progress: ReadingProgress, clock: Clock) -> None:
-        """Both change as events of the turn come; `update_turn` shows them."""
-        super().__init__(classes="turn")
-        self.turn = turn
-        self.panel = PrefillPanel(progress, clock)
-        self._complete = turn.state is not TurnState.RUNNING
-        self._answer = Markdown(
-            sanitize(turn.text) if self._complete else None,
-            parser_factory=answer_parser,
-            open_links=False,
-        )
-        self._note = Static("", markup=False, classes="note")
-        self._written = 0
+    def __init__(self, turn: Turn, place: Place, progress: ReadingProgress, clock: Clock) -> None:
+        super().__init__(turn, Part.ANSWER, place, classes="answered")
+        self._progress, self._clock = progress, clock
+        self._thinking: ThinkingView
+        self._panel: PrefillPanel
+        self._answer: Answer
+        self._note: Static
 
-    def compose(self) -> ComposeResult:
-        yield QuestionView(self.turn.question)
-        yield Static("◆ Answer", markup=False, classes="speaker")
-        yield self.panel
-        yield self._answer
-        yield self._note
+    @property
+    def may_doze(self) -> bool:
+        return self.turn.state is not TurnState.RUNNING
 
-    def on_mount(self) -> None:
-        self._answer.display = bool(self.turn.text)
+    def content(self) -> Sequence[Widget]:
+        self._thinking = ThinkingView(self.turn, self._progress, self._clock)
+        self._panel = PrefillPanel(self._progress, self._clock)
+        self._answer = Answer(self.turn.text)
+        self._note = Static(markup=False, classes="note")
         self._show_note()
+        return [Speaker(ANSWER, self), self._thinking, self._panel, self._answer, self._note]
+
+    def guess(self, width: int) -> int:
+        return 5 + rows(self.turn.text, width)
 
     def tick(self) -> None:
         """Time has passed."""
-        self.panel.update_progress()
+        if self.awake:
+            self._panel.update_progress()
+            self._thinking.show()
+
+    async def wake(self) -> None:
+        await super().wake()
+        await self.update_turn()
 
     async def update_turn(self) -> None:
         """Show what came since the last call. Text is appended while it streams and set as a whole
-        at the end, because a streamed document can be laid out otherwise than a whole one."""
-        self.panel.update_progress()
-        turn = self.turn
-        self._answer.display = bool(turn.text)
-        if turn.state is not TurnState.RUNNING:
-            if not self._complete:
-                self._complete = True
-                await self._answer.update(sanitize(turn.text))
-        elif len(turn.text) > self._written:
-            fresh, self._written = turn.text[self._written :], len(turn.text)
-            await self._answer.append(sanitize(fresh))
-        self._show_note()
+        at the end."""
+        async with self._turning:
+            if not self.awake:
+                return
+            self.tick()
+            await self._answer.show(self.turn.text)
+            if self.may_doze:
+                await self._answer.settle()
+            self._show_note()
+
+    def action_figures(self) -> None:
+        if self.awake:
+            self._panel.toggle()
+
+    def action_unfold(self) -> None:
+        if self.turn.thinking and self.awake:
+            self._thinking.toggle()
+        else:
+            self.action_figures()
 
     def _show_note(self) -> None:
-        note = _ending(self.turn)
-        self._note.display = note is not None
-        if note is not None:
-            self._note.update(note)
+        ending = _ending(self.turn)
+        self._note.update(ending or "")
+        self._note.display = ending is not None
+
+
+class TurnView(Vertical):
+    """A turn: the question, how it is read, the answer, and how it ended."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        progress: ReadingProgress,
+        clock: Clock,
+        place: Callable[[Turn, Part], Place],
+    ) -> None:
+        """Turn and progress change as events of the turn come; `update_turn` shows them."""
+        super().__init__(classes="turn")
+        self.turn = turn
+        self.question = QuestionView(turn, place(turn, Part.QUESTION))
+        self.answer = AnswerView(turn, place(turn, Part.ANSWER), progress, clock)
+
+    def compose(self) -> ComposeResult:
+        yield self.question
+        yield self.answer
+
+    @property
+    def messages(self) -> tuple[MessageView, MessageView]:
+        return self.question, self.answer
+
+    def message(self, part: Part) -> MessageView:
+        return self.question if part is Part.QUESTION else self.answer
+
+    def tick(self) -> None:
+        self.answer.tick()
+
+    async def update_turn(self) -> None:
+        await self.answer.update_turn()
 
 
 def _ending(turn: Turn) -> Content | None:

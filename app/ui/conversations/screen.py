@@ -36,9 +36,10 @@ SEARCH_AFTER_SECONDS = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The conversation to open; None for a new one."""
+    """The conversation to open; None for a new one. In it the message that was found, if any."""
 
     id: int | None
+    message: int | None = None
 
 
 class ConversationsScreen(Screen[Chosen | None]):
@@ -230,12 +231,16 @@ class ConversationsScreen(Screen[Chosen | None]):
     @on(Input.Submitted, "#list-filter")
     def action_open(self) -> None:
         if self._chosen is not None:
-            self.dismiss(Chosen(self._chosen.id))
+            self._open(self._chosen.id)
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
         if event.option_id is not None:
-            self.dismiss(Chosen(int(event.option_id)))
+            self._open(int(event.option_id))
+
+    def _open(self, id: int) -> None:
+        hits = (row.hit for row in self._rows if row.id == id and row.hit is not None)
+        self.dismiss(Chosen(id, next((hit.message for hit in hits), None)))
 
     def action_new(self) -> None:
         self.dismiss(Chosen(None))

@@ -17,6 +17,7 @@ KEY_WIDTH = 16
 NAMES = {
     "enter": "Enter",
     "escape": "Esc",
+    "tab": "Tab",
     "space": "Space",
     "backspace": "Backspace",
     "delete": "Delete",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
@@ -16,18 +13,8 @@ from app.ui.prefill.draw import Page, panel_lines
 from app.ui.prefill.progress import ReadingProgress
 
 
-class PrefillPanel(Widget, can_focus=True):
+class PrefillPanel(Widget):
     """Draws a `ReadingProgress`; `update_progress` after each change of it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "space,enter",
-            "fold",
-            "Open or fold",
-            id="panel.fold",
-            tooltip="Open or fold how an answer was read (Tab goes there, or click it)",
-        )
-    ]
 
     folded: reactive[bool] = reactive(False, layout=True)
 
@@ -59,7 +46,8 @@ class PrefillPanel(Widget, can_focus=True):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._lines(width))
 
-    def action_fold(self) -> None:
+    def toggle(self) -> None:
+        """Open it, or fold it."""
         if self._progress.over:
             self._folded_before_preview = None
             self.folded = not self.folded
@@ -67,7 +55,7 @@ class PrefillPanel(Widget, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         event.stop()
-        self.action_fold()
+        self.toggle()
 
     def _lines(self, width: int) -> list[Content]:
         return panel_lines(self._progress, Page(width, self._clock()), self.folded)

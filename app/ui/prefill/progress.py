@@ -61,6 +61,9 @@ class ReadingProgress:
     """Tokens of the answer so far."""
     worded: bool = False
     """Whether a first word of it has come."""
+    thinking_began: float | None = None
+    thinking_ended: float = 0.0
+    thinking_tokens: int = 0
     ended: Ended | None = None
     failed: bool = False
     retold: bool = False
@@ -82,6 +85,8 @@ class ReadingProgress:
             case Token():
                 self.written += len(event.ids)
                 self.worded = self.worded or bool(event.text)
+                if event.thinking:
+                    self._note_thinking(event, now)
             case FellBack():
                 self.fallback = event.reason
             case Finished():
@@ -95,6 +100,12 @@ class ReadingProgress:
                 self.stopped_at = now
             case _:
                 pass
+
+    def _note_thinking(self, event: Token, now: float) -> None:
+        if self.thinking_began is None:
+            self.thinking_began = now
+        self.thinking_ended = now
+        self.thinking_tokens += len(event.ids)
 
     @property
     def over(self) -> bool:

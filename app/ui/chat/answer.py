@@ -1,0 +1,110 @@
+"""The text of an answer: Markdown, of which only what is near is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import Markdown
+
+from app.ui.chat.sections import Sections
+from app.ui.chat.sleeper import Sleeper, rows
+from app.ui.sanitize import sanitize
+
+
+def answer_parser() -> MarkdownIt:
+    """Markdown without HTML, which Textual would swallow. Sanitised again after parsing: an entity
+    such as `&#x202E;` becomes the character it names only there."""
+    parser = MarkdownIt("gfm-like", {"html": False})
+    parser.core.ruler.push("sanitize", _sanitize_tokens)
+    return parser
+
+
+def _sanitize_tokens(state: StateCore) -> None:
+    for token in state.tokens:
+        for part in (token, *(token.children or ())):
+            part.content = sanitize(part.content)
+
+
+def code_blocks(text: str) -> list[tuple[str, str]]:
+    """Language and text of every block of code in a Markdown text."""
+    tokens = MarkdownIt("gfm-like", {"html": False}).parse(text)
+    kinds = ("fence", "code_block")
+    return [(t.info.strip(), t.content) for t in tokens if t.type in kinds]
+
+
+class Section(Sleeper):
+    """Some tens of lines."""
+
+    def __init__(self, text: str, before: str = "") -> None:
+        """`before` is the section above it."""
+        apart = before.endswith("\n\n")
+        super().__init__(classes="section apart" if apart else "section")
+        self._text = text
+        self._markdown: Markdown | None = None
+        self._streamed = False
+
+    def content(self) -> Sequence[Widget]:
+        self._streamed = False
+        self._markdown = Markdown(self._text, parser_factory=answer_parser, open_links=False)
+        return [self._markdown]
+
+    def guess(self, width: int) -> int:
+        return rows(self._text, width)
+
+    async def show(self, text: str) -> None:
+        """What stands here has grown."""
+        async with self._turning:
+            fresh, self._text = text[len(self._text) :], text
+            if fresh and self.awake and self._markdown is not None:
+                self._streamed = True
+                await self._markdown.append(fresh)
+
+    async def settle(self) -> None:
+        """A streamed document can be laid out otherwise than a whole one."""
+        async with self._turning:
+            if self._streamed and self.awake and self._markdown is not None:
+                self._streamed = False
+                await self._markdown.update(self._text)
+
+
+class Answer(Vertical):
+    """`show` whenever there is more of it; `settle` when it is whole."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(classes="answer")
+        self._parts = Sections()
+        self._length = len(text)
+        self._parts.feed(sanitize(text))
+        texts = self._parts.texts
+        self._sections = [
+            Section(text, before) for before, text in zip(["", *texts], texts, strict=False)
+        ]
+
+        self.display = bool(text)
+
+    def compose(self) -> ComposeResult:
+        yield from self._sections
+
+    async def show(self, text: str) -> None:
+        """`text` begins with what was shown before."""
+        fresh, self._length = text[self._length :], len(text)
+        if not fresh:
+            return
+        self.display = True
+        first = self._parts.feed(sanitize(fresh))
+        await self._sections[-1].show(self._parts.texts[first])
+        texts = self._parts.texts
+        for before, text in zip(texts[first:], texts[first + 1 :], strict=False):
+            section = Section(text, before)
+            self._sections.append(section)
+            await self.mount(section)
+        await self._sections[-1].wake()
+
+    async def settle(self) -> None:
+        for section in self._sections:
+            await section.settle()

@@ -1,0 +1,180 @@
+"""A question or an answer that can be chosen, and what can be done with it then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click, Key
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from app.chat.conversation import Part, Turn
+from app.ui.chat.sleeper import Sleeper
+from app.ui.keys import run_own_binding
+
+Place = tuple[int, int]
+"""The how-manieth version (from 1), of how many."""
+
+
+class MessageView(Sleeper, can_focus=True):
+    """It is chosen while it has the focus. Any key that types goes to the compose box."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "go(-1)", "Up", id="message.up", tooltip="The message before"),
+        Binding("down", "go(1)", "Down", id="message.down", tooltip="The message after"),
+        Binding(
+            "left", "version(-1)", "Version before", id="message.left",
+            tooltip="Where the conversation forks: the version before",
+        ),
+        Binding(
+            "right", "version(1)", "Version after", id="message.right",
+            tooltip="Where the conversation forks: the version after",
+        ),
+        Binding(
+            "space", "figures", "Figures", id="message.figures",
+            tooltip="Open or fold how the answer was read (or click it)",
+        ),
+        Binding(
+            "enter", "unfold", "Thinking", id="message.thinking",
+            tooltip="Open or fold what the model thought, or the figures",
+        ),
+        Binding("ctrl+y", "act('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
+        Binding(
+            "ctrl+k", "act('code')", "Copy code", id="message.code",
+            tooltip="Copy its code; again: its next block of code",
+        ),
+        Binding(
+            "ctrl+e", "act('edit')", "Edit", id="message.edit",
+            tooltip="Edit the question and ask it again on a branch of its own",
+        ),
+        Binding(
+            "ctrl+a", "act('again')", "Again", id="message.again",
+            tooltip="Answer again, read in the same way",
+        ),
+        Binding(
+            "ctrl+r", "act('full')", "In full", id="message.full",
+            tooltip="Answer again, reading everything (^G: at another keep)",
+        ),
+        Binding(
+            "ctrl+s", "act('spans')", "Spans", id="message.spans",
+            tooltip="What was read for this answer",
+        ),
+        Binding(
+            "ctrl+d", "act('delete')", "Delete", id="message.delete",
+            tooltip="Delete it with all that follows, into the trash",
+        ),
+        Binding(
+            "ctrl+z", "act('undo')", "Undo", id="message.undo",
+            tooltip="Bring back what was deleted last",
+        ),
+        Binding(
+            "pageup", "screen.scroll_transcript(-1)", "Page up", id="message.page_up",
+            tooltip="Scroll up",
+        ),
+        Binding(
+            "pagedown", "screen.scroll_transcript(1)", "Page down", id="message.page_down",
+            tooltip="Scroll down",
+        ),
+        Binding("escape", "leave", "Back", id="message.leave", tooltip="Back to the compose box"),
+    ]  # fmt: skip
+
+    @dataclass
+    class Go(Message):
+        """To the message before (-1) or after (1) this one."""
+
+        view: MessageView
+        step: int
+
+    @dataclass
+    class Version(Message):
+        """To the version of this message that is so many further on."""
+
+        view: MessageView
+        step: int
+
+    @dataclass
+    class Act(Message):
+        """Do this with it."""
+
+        view: MessageView
+        what: str
+
+    @dataclass
+    class Typed(Message):
+        """A key that is meant for the compose box; None: nothing but going there."""
+
+        key: Key | None
+
+    def __init__(self, turn: Turn, part: Part, place: Place, classes: str) -> None:
+        super().__init__(classes=classes)
+        self.turn, self.part, self.place = turn, part, place
+
+    def content(self) -> Sequence[Widget]:
+        raise NotImplementedError
+
+    def show_place(self, place: Place) -> None:
+        if place != self.place:
+            self.place = place
+            for speaker in self.query(Speaker):
+                speaker.show()
+
+    async def on_key(self, event: Key) -> None:
+        if await run_own_binding(self, event):
+            return
+        if event.is_printable or event.key == "backspace":
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Typed(event))
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+
+    def action_go(self, step: int) -> None:
+        self.post_message(self.Go(self, step))
+
+    def action_version(self, step: int) -> None:
+        self.post_message(self.Version(self, step))
+
+    def action_act(self, what: str) -> None:
+        self.post_message(self.Act(self, what))
+
+    def action_leave(self) -> None:
+        self.post_message(self.Typed(None))
+
+    def action_figures(self) -> None:
+        """A question has none."""
+
+    def action_unfold(self) -> None:
+        self.action_figures()
+
+
+class Speaker(Static):
+    """Whose message it is, and at a fork `‹ 2/3 ›`, whose arrows can be clicked."""
+
+    def __init__(self, who: Content, view: MessageView | None, note: str = "") -> None:
+        super().__init__(classes="speaker")
+        self._who, self._view, self._note = who, view, note
+
+    def on_mount(self) -> None:
+        self.show()
+
+    def show(self) -> None:
+        number, of = (1, 1) if self._view is None else self._view.place
+        mark = f"  ‹ {number}/{of} ›" if of > 1 else ""
+        notes = (self._note, "not bold $ink-dim")
+        self.update(Content.assemble(self._who, (mark, "not bold $accent"), notes))
+
+    def on_click(self, event: Click) -> None:
+        if self._view is None or self._view.place[1] < 2:
+            return
+        number, of = self._view.place
+        start = self._who.cell_length + 2
+        end = start + len(f"‹ {number}/{of} ›")
+        if start - 1 <= event.x <= end:
+            event.stop()
+            self._view.action_version(-1 if event.x < (start + end) / 2 else 1)

@@ -1,0 +1,146 @@
+"""Long conversations and long answers: what is mounted, and where the view stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.engine.messages import Token
+from app.sessions import records
+from app.sessions.store import Store
+from app.ui.app import SpecchatApp
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    screen_text,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+LONG = "".join(f"Line number {number} of it.\n\n" for number in range(5_000))
+"""10,000 lines."""
+
+
+def store_turns(folder: Path, turns: int, answer: str) -> None:
+    with Store(folder) as store:
+        id = store.create("Long").id
+        for number in range(turns):
+            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            reply = store.begin_reply(asked.id)
+            reply.append(answer)
+            reply.finish()
+        store.keep_draft(records.Draft(id))
+
+
+def drawn(app: SpecchatApp) -> int:
+    """Widgets that Markdown is made of."""
+    return len(app.screen.query("MarkdownBlock"))
+
+
+async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) -> None:
+    store_turns(tmp_path, 1, LONG)
+    async with kept_app(tmp_path, size=SMALL) as (pilot, app):
+        await until_shown(pilot, "Line number 4999 of it.")
+        transcript = app.chat.transcript
+        await until(pilot, lambda: 0 < drawn(app) < 200)
+        assert transcript.max_scroll_y > 9_000
+        for _ in range(5):
+            await pilot.press("pageup")
+        await until(pilot, lambda: "Line number 4999" not in screen_text(pilot))
+        transcript.scroll_to(y=transcript.max_scroll_y // 2, animate=False)
+        await until_shown(pilot, "Line number 24")
+        await until(pilot, lambda: drawn(app) < 200)
+        transcript.scroll_to(y=0, animate=False)
+        await until_shown(pilot, "Line number 0 of it.")
+        await until(pilot, lambda: drawn(app) < 200)
+        await pilot.press("ctrl+b")
+        await until_shown(pilot, "Line number 4999 of it.")
+
+
+async def test_of_two_hundred_messages_only_what_is_near_is_drawn(tmp_path: Path) -> None:
+    store_turns(tmp_path, 100, "One paragraph.\n\nAnd another.\n\n" * 5)
+    async with kept_app(tmp_path, size=SMALL) as (pilot, app):
+        await until_shown(pilot, "Question 99?")
+        transcript = app.chat.transcript
+        while "Question 0?" not in screen_text(pilot):
+            top = screen_text(pilot)
+            await pilot.press("pageup")
+            await until(pilot, lambda top=top: screen_text(pilot) != top, "scrolling")
+        await until(pilot, lambda: drawn(app) < 120)
+        assert len(app.screen.query("TurnView")) == 100
+        height = transcript.virtual_size.height
+        await pilot.press("ctrl+b")
+        await until_shown(pilot, "And another.")
+        await until(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)
+        await until(pilot, lambda: drawn(app) < 120)
+        assert transcript.virtual_size.height == height
+
+
+async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Path) -> None:
+    """Each page up shows the rows that come before those that were seen."""
+    answer = "".join(f"Row {number} {'and so on ' * (number % 17)}\n\n" for number in range(400))
+    store_turns(tmp_path, 1, answer)
+    async with kept_app(tmp_path, size=SMALL) as (pilot, app):
+        await until_shown(pilot, "Row 399")
+        transcript = app.chat.transcript
+        while transcript.scroll_y > 0:
+            first = next(x for x in screen_text(pilot).splitlines() if x.strip().startswith("Row "))
+            before = transcript.scroll_y
+            await pilot.press("pageup")
+            await until(pilot, lambda b=before: transcript.scroll_y != b, "scrolling")
+            if transcript.scroll_y > 0:
+                await until_shown(pilot, first.strip()[:20])
+
+
+async def test_an_answer_streams_in_sections_and_is_whole_at_the_end() -> None:
+    text = "".join(f"Line {number}.\n\n" for number in range(300))
+    app = app_with(engine := FakeEngine(Story(answer=text), stepping=True))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        for _ in range(400):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until(pilot, lambda: len(app.screen.query(".section")) > 3)
+        await until(pilot, lambda: drawn(app) < 200)
+        engine.finish()
+        await until_shown(pilot, "Line 299.")
+        sections = app.screen.query(".section").results()
+        assert "".join(section._text for section in sections) == text  # type: ignore[attr-defined]
+
+
+async def test_what_came_below_is_marked_until_it_is_seen() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="line\n\n" * 80), stepping=True))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        transcript = app.chat.transcript
+        for _ in range(50):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until(pilot, lambda: transcript.max_scroll_y > 10)
+        assert "new text below" not in screen_text(pilot)
+        await pilot.press("pageup")
+        await until(pilot, lambda: not transcript.follows)
+        assert "new text below" not in screen_text(pilot)
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, "↓ new text below")
+        await pilot.press("ctrl+b")
+        await until_gone(pilot, "new text below")
+        await until(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)
+        await pilot.press("pageup")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, "↓ new text below")
+        await pilot.click("#below")
+        await until_gone(pilot, "new text below")
+        await pilot.press("pageup")
+        engine.finish()
+        await until_shown(pilot, "↓ new text below")
+        while transcript.scroll_y < transcript.max_scroll_y:
+            await pilot.press("pagedown")
+        await until_gone(pilot, "new text below")

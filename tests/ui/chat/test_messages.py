@@ -1,0 +1,329 @@
+"""Choosing a message, and everything that can be done with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.chat.conversation import Part
+from app.engine.messages import Ended, Mode, Token
+from app.sessions import records
+from app.sessions.store import Store
+from app.ui.app import SpecchatApp
+from app.ui.chat.message import MessageView
+from app.ui.chat.turn_view import AnswerView, QuestionView
+from app.ui.spans.screen import SpansScreen
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+CODE = "Do:\n\n```python\nx = 1\n```\n\nor\n\n```sh\nls\npwd\n```\n"
+
+
+def chosen(app: SpecchatApp) -> tuple[str, str] | None:
+    """The chosen message: its part and the text of its question."""
+    view = app.chat.transcript.chosen
+    return None if view is None else (str(view.part), view.turn.question.text)
+
+
+async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> None:
+    await until_shown(pilot, "ready")
+    for question in questions:
+        await ask(pilot, engine, question)
+        await until(pilot, lambda: not pilot.app.chat.busy, "the answer")  # type: ignore[attr-defined]
+
+
+async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
+    await pilot.press("tab")
+    await until(pilot, lambda: chosen(app) is not None, "a chosen message")
+    while chosen(app) != (part, question):
+        before = chosen(app)
+        await pilot.press("up")
+        await until(pilot, lambda before=before: chosen(app) != before, "the one above")
+
+
+async def test_tab_chooses_the_last_and_arrows_go_through_all(tmp_path: Path) -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?", "Two?")
+        await pilot.press("tab")
+        await until(pilot, lambda: chosen(app) == ("answer", "Two?"))
+        await until_shown(pilot, "█◆ Answer", "^Y copy", "^A again")
+        assert "next:" not in screen_text(pilot)
+        for part, question in (("question", "Two?"), ("answer", "One?"), ("question", "One?")):
+            await pilot.press("up")
+            await until(pilot, lambda p=part, q=question: chosen(app) == (p, q))
+        await pilot.press("up", "down")
+        await until(pilot, lambda: chosen(app) == ("answer", "One?"))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.focused is app.chat.entry.box)
+        await until_shown(pilot, "next: AUTO")
+        assert "█" not in screen_text(pilot)
+
+
+async def test_typing_goes_back_to_the_box_and_is_written_there() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?")
+        await type_in(pilot, "so ")
+        await pilot.press("tab")
+        await until(pilot, lambda: chosen(app) is not None)
+        await pilot.press("w", "h", "y")
+        await until(pilot, lambda: app.chat.entry.box.text == "so why")
+
+
+async def test_a_click_chooses_a_message() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?")
+        await pilot.click(".asked")
+        await until(pilot, lambda: chosen(app) == ("question", "One?"))
+        await pilot.click(".answer")
+        await until(pilot, lambda: chosen(app) == ("answer", "One?"))
+
+
+async def test_a_message_is_copied_as_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_with(engine := FakeEngine(Story(answer=CODE)))
+    copied: list[str] = []
+    monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "How?\x1b")
+        await pilot.press("tab", "ctrl+y")
+        await until_shown(pilot, "Copied the answer")
+        await pilot.press("ctrl+k")
+        await until_shown(pilot, "Copied code 1 of 2 (python, 1 line). ^K again copies the next.")
+        await pilot.press("ctrl+k", "ctrl+k", "up")
+        await until(pilot, lambda: chosen(app) == ("question", "How?\x1b"))
+        await pilot.press("ctrl+k", "ctrl+y")
+        await until_shown(pilot, "Copied the question: 5 characters")
+        assert copied == [CODE, "x = 1\n", "ls\npwd\n", "x = 1\n", "How?\x1b"]
+
+
+async def test_an_edited_question_forks_and_both_branches_can_be_gone_to(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
+        await paste(pilot, DOCUMENT)
+        await answered(pilot, engine, "One?", "Two?")
+        await type_in(pilot, "written before")
+        await choose(pilot, app, "question", "One?")
+        await pilot.press("ctrl+e")
+        await until_shown(pilot, "❯ One?", "▣ Paste 1", "Editing an earlier question")
+        engine.story = Story(answer="No.")
+        await pilot.press("backspace", "!", "enter")
+        await until(pilot, lambda: len(engine.asks) == 3)
+        (asked,) = engine.asks[2].messages
+        assert (asked.text, asked.documents[0].text) == ("One!", DOCUMENT)
+        assert asked.documents == engine.asks[0].messages[0].documents
+        await until_shown(pilot, "No.", "‹ 2/2 ›", "❯ written before")
+        await until_gone(pilot, "Two?")
+        await choose(pilot, app, "question", "One!")
+        await pilot.press("left")
+        await until(pilot, lambda: chosen(app) == ("question", "One?"))
+        await until_shown(pilot, "Two?", "‹ 1/2 ›", "←→ 1/2")
+        await pilot.press("escape")
+        await ask(pilot, engine, "")
+        said = [message.text for message in engine.asks[3].messages]
+        assert said == ["One?", "Yes.", "Two?", "Yes.", "written before"]
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "Two?", "written before")
+
+
+async def test_esc_gives_an_edit_up_and_what_was_written_comes_back() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?")
+        await type_in(pilot, "before")
+        await choose(pilot, app, "question", "One?")
+        await pilot.press("ctrl+e")
+        await until_shown(pilot, "❯ One?")
+        await pilot.press("escape")
+        await until_shown(pilot, "❯ before")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert len(engine.asks[1].messages) == 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "mode", "keep"),
+    [
+        (["ctrl+a"], Mode.AUTO, 0.2),
+        (["ctrl+r"], Mode.FULL, 0.2),
+        (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
+    ],
+)
+async def test_an_answer_in_the_middle_is_given_again(
+    keys: list[str], mode: Mode, keep: float
+) -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?", "Two?")
+        await choose(pilot, app, "answer", "One?")
+        engine.story = Story(answer="Better.")
+        await pilot.press(*keys)
+        await until(pilot, lambda: len(engine.asks) == 3)
+        assert (engine.asks[2].mode, engine.asks[2].keep) == (mode, keep)
+        assert [message.text for message in engine.asks[2].messages] == ["One?"]
+        await until_shown(pilot, "Better.", "‹ 2/2 ›", "next: AUTO")
+        await until_gone(pilot, "Two?")
+        await pilot.press("tab", "left")
+        await until_shown(pilot, "Two?", "Yes.", "‹ 1/2 ›")
+        assert "Better." not in screen_text(pilot)
+
+
+async def test_a_click_on_the_versions_goes_to_another(tmp_path: Path) -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Good.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?")
+        engine.story = Story(answer="Better.")
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "Better.", "‹ 2/2 ›")
+        await pilot.click("AnswerView Speaker", offset=(10, 0))
+        await until_shown(pilot, "Good.", "‹ 1/2 ›")
+
+
+async def test_stopped_again_the_old_answers_are_back() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?", "Two?")
+        await choose(pilot, app, "answer", "One?")
+        engine.stepping = True
+        await pilot.press("ctrl+a")
+        await until_gone(pilot, "Two?")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("escape")
+        await until_shown(pilot, "Stopping.")
+        engine.finish()
+        await until_shown(pilot, "Two?")
+
+
+async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
+        await paste(pilot, DOCUMENT)
+        await answered(pilot, engine, "One?", "Two?")
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await choose(pilot, app, "answer", "One?")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt")
+        assert isinstance(app.screen, SpansScreen)
+
+
+async def test_what_is_deleted_comes_back(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
+        await answered(pilot, engine, "One?", "Two?", "Three?")
+        await choose(pilot, app, "question", "Two?")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "Question and answer are deleted, with 1 question after it. ^Z")
+        await until_gone(pilot, "Two?")
+        with Store(tmp_path) as beside:
+            assert len(beside.branch(1)) == 2
+        await pilot.press("ctrl+z")
+        await until_shown(pilot, "Two?", "Three?", "It is back.")
+        await choose(pilot, app, "question", "One?")
+        await pilot.press("ctrl+d")
+        await until_gone(pilot, "One?")
+        await pilot.press("ctrl+z")
+        await until_shown(pilot, "One?", "Two?", "Three?")
+        with Store(tmp_path) as beside:
+            assert len(beside.branch(1)) == 6
+
+
+async def test_nothing_is_changed_while_an_answer_is_written() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes."), stepping=True))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine, "One?")
+        for key in ("ctrl+d", "ctrl+a", "ctrl+r"):
+            await pilot.press("tab")
+            await until(pilot, lambda: chosen(app) is not None)
+            await pilot.press(key)
+            await until_shown(pilot, "An answer is under way. Esc stops it.")
+            await pilot.press("escape")
+            app.chat.notice.say("")
+            await until_gone(pilot, "under way")
+        assert len(engine.commands) == 2
+
+
+async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> None:
+    story = Story(answer="Yes.", thinking="First\x1b this,\nthen [b]that[/b].")
+    async with kept_app(tmp_path, engine := FakeEngine(story, stepping=True)) as (pilot, _):
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine, "One?")
+        for _ in range(3):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, "▸ thinking… 0.", "3 tokens")
+        engine.finish()
+        await until_shown(pilot, "▸ thought for 0.", "6 tokens")
+        assert "First" not in screen_text(pilot)
+        await pilot.press("tab", "enter")
+        await until_shown(pilot, "▾ thought for", "│ First␛ this,", "│ then [b]that[/b].")
+        await pilot.click(".thinking")
+        await until_gone(pilot, "First")
+    async with kept_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, "▸ thought · 4 words")
+        await pilot.press("tab", "enter")
+        await until_shown(pilot, "│ First␛ this,")
+
+
+async def test_a_cut_answer_says_so_after_a_restart(tmp_path: Path) -> None:
+    story = Story(answer="Half an", ended=Ended.LENGTH)
+    async with kept_app(tmp_path, engine := FakeEngine(story)) as (pilot, _):
+        await answered(pilot, engine, "One?")
+        await until_shown(pilot, "reached its longest length")
+    async with kept_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, "Half an", "reached its longest length")
+
+
+async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        id = store.create("Long").id
+        for number in range(30):
+            words = "the needle" if number == 7 else "hay"
+            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            reply = store.begin_reply(asked.id)
+            reply.append(f"Answer {number} is {words}.\n\n" + "More of it.\n\n" * 10)
+            reply.finish()
+        store.keep_draft(records.Draft(None))
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Conversations")
+        await pilot.press(*"needle")
+        await until_shown(pilot, "the needle")
+        await pilot.press("enter")
+        await until_shown(pilot, "Answer 7 is the needle.", "█◆ Answer")
+        assert chosen(app) == ("answer", "Question 7?")
+        await pilot.press("up")
+        await until_shown(pilot, "Question 7?", "Answer 7 is the needle.")
+
+
+async def test_the_keys_of_a_message_are_in_the_help() -> None:
+    async with app_with(FakeEngine()).run_test(size=(100, 70)) as pilot:
+        await pilot.press("f1")
+        await until_shown(pilot, "A chosen message", "Copy it as Markdown", "^K")
+    keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
+    assert len(keys) == len(set(keys))
+
+
+async def test_views_say_which_part_they_are() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await answered(pilot, engine, "One?")
+        question, answer = app.chat.transcript.messages
+        assert isinstance(question, QuestionView)
+        assert isinstance(answer, AnswerView)
+        assert (question.part, answer.part) == (Part.QUESTION, Part.ANSWER)
