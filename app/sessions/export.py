@@ -75,6 +75,8 @@ def remarks(message: Message) -> str:
         parts += [run.fallback] if run.fallback else []
     if message.state in (State.STOPPED, State.PARTIAL):
         parts.append("stopped")
+    if message.cut:
+        parts.append("cut at its longest length")
     return " · ".join([*parts, *([message.failure] if message.failure else [])])
 
 
