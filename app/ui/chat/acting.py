@@ -118,7 +118,7 @@ class Acting:
         written = before or screen.entry.draft
         question = view.turn.question
         self._edited = view.turn, written
-        screen.entry.show(Draft(written.next_mode).behind(question))
+        screen.entry.show(Draft(written.next_mode).behind(question, ()))
         screen.set_next(screen.next_mode)
         screen.entry.box.focus()
         screen.notice.say(EDITING)

@@ -21,7 +21,6 @@ NAMES = {
     "space": "Space",
     "backspace": "Backspace",
     "delete": "Delete",
-    "tab": "Tab",
     "left": "←",
     "right": "→",
     "up": "↑",
