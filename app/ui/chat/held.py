@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
+
+from textual.widget import Widget
 
 from app.ui.chat.sleeper import Sleeper, sleepers
 
@@ -45,4 +48,10 @@ class Held:
             transcript.scroll_to(y=y, animate=False, immediate=True)
 
     def _place(self, widget: Sleeper) -> int:
-        return int(widget.region.y + self._transcript.scroll_y)
+        """The row in all that can be scrolled. Not from where it is on the screen: that is as of
+        the last drawing, and the user may have scrolled since."""
+        place = widget.virtual_region.y
+        for parent in takewhile(lambda each: each is not self._transcript, widget.ancestors):
+            assert isinstance(parent, Widget)
+            place += parent.virtual_region.y + parent.gutter.top
+        return place

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from app.engine.messages import Token
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
+from app.ui.chat.transcript import Transcript
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     SMALL,
@@ -44,6 +47,15 @@ def drawn(app: SpecchatApp) -> int:
     return len(app.screen.query("MarkdownBlock"))
 
 
+def rows_shown(pilot: Pilot[None]) -> list[str]:
+    return re.findall(r"Row (\d+)", screen_text(pilot))
+
+
+def settled(transcript: Transcript) -> bool:
+    """Whether all that is near has its widgets and is drawn."""
+    return not transcript._settling and not transcript._changing.locked()
+
+
 async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) -> None:
     store_turns(tmp_path, 1, LONG)
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
@@ -67,7 +79,7 @@ async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) 
 async def test_of_two_hundred_messages_only_what_is_near_is_drawn(tmp_path: Path) -> None:
     store_turns(tmp_path, 100, "One paragraph.\n\nAnd another.\n\n" * 5)
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
-        await until_shown(pilot, "Question 99?")
+        await until_shown(pilot, "And another.")
         transcript = app.chat.transcript
         while "Question 0?" not in screen_text(pilot):
             top = screen_text(pilot)
@@ -91,12 +103,11 @@ async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Pat
         await until_shown(pilot, "Row 399")
         transcript = app.chat.transcript
         while transcript.scroll_y > 0:
-            first = next(x for x in screen_text(pilot).splitlines() if x.strip().startswith("Row "))
-            before = transcript.scroll_y
+            first, before = rows_shown(pilot)[0], transcript.scroll_y
             transcript.scroll_relative(y=-10, animate=False)
             await until(pilot, lambda b=before: transcript.scroll_y != b, "scrolling")
-            await until(pilot, lambda: not transcript._settling, "what is near")
-            assert first.strip()[:20] in screen_text(pilot)
+            await until(pilot, lambda: settled(transcript), "what is near")
+            assert first in rows_shown(pilot)
 
 
 async def test_an_answer_streams_in_sections_and_is_whole_at_the_end() -> None:

@@ -49,7 +49,8 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
-    await pilot.press("tab")
+    if chosen(app) is None:
+        await pilot.press("tab")
     await until(pilot, lambda: chosen(app) is not None, "a chosen message")
     while chosen(app) != (part, question):
         before = chosen(app)
@@ -205,9 +206,7 @@ async def test_stopped_again_the_old_answers_are_back() -> None:
         await until_gone(pilot, "Two?")
         engine.advance_to(lambda event: isinstance(event, Token))
         await pilot.press("escape")
-        await until_shown(pilot, "Stopping.")
-        engine.finish()
-        await until_shown(pilot, "Two?")
+        await until_shown(pilot, "■ stopped", "Two?")
 
 
 async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> Non
         await paste(pilot, DOCUMENT)
         await answered(pilot, engine, "One?", "Two?")
     async with kept_app(tmp_path) as (pilot, app):
-        await until_shown(pilot, "ready")
+        await until_shown(pilot, "Two?")
         await choose(pilot, app, "answer", "One?")
         await pilot.press("ctrl+s")
         await until_shown(pilot, "Spans  paste-1.txt")
@@ -235,9 +234,9 @@ async def test_what_is_deleted_comes_back(tmp_path: Path) -> None:
         await until_shown(pilot, "Two?", "Three?", "It is back.")
         await choose(pilot, app, "question", "One?")
         await pilot.press("ctrl+d")
-        await until_gone(pilot, "One?")
+        await until_gone(pilot, "❯ You")
         await pilot.press("ctrl+z")
-        await until_shown(pilot, "One?", "Two?", "Three?")
+        await until_shown(pilot, "❯ You", "Two?", "Three?")
         with Store(tmp_path) as beside:
             assert len(beside.branch(1)) == 6
 
