@@ -13,7 +13,7 @@ import app.ui.app as ui
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
 from app.ui.spans.screen import AskAgain, SpansScreen
-from app.ui.theme import THEME_NAME, specchat_theme
+from app.ui.theme import our_themes
 from tests.ui.helpers import screen_text, until, until_shown
 
 LINES = [f"Line {i} of the contract." for i in range(1, 201)]
@@ -42,8 +42,9 @@ class SpansApp(App[None]):
 
     def __init__(self, screen: SpansScreen) -> None:
         super().__init__()
-        self.register_theme(specchat_theme())
-        self.theme = THEME_NAME
+        dark, _ = our_themes()
+        self.register_theme(dark)
+        self.theme = dark.name
         self.spans = screen
         self.results: list[AskAgain | None] = []
 
