@@ -16,20 +16,7 @@ from textual.events import Paste
 from textual.message import Message
 
 from app.chat.conversation import Pins, Turn
-from app.engine.messages import (
-    Closed,
-    Engine,
-    Event,
-    Failed,
-    Healed,
-    Load,
-    Loaded,
-    MemoryReport,
-    Mode,
-    NotSaved,
-    Saved,
-    Selected,
-)
+from app.engine.messages import Engine, Load, Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Settings
 from app.ui.attach.attaching import Attaching
@@ -42,6 +29,7 @@ from app.ui.chat.choosing import Choosing
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.desk import Desk
 from app.ui.chat.entry import Entry
+from app.ui.chat.hearing import Hearing
 from app.ui.chat.shelf import Shelf
 from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
@@ -51,7 +39,6 @@ from app.ui.conversations.side import Side
 from app.ui.keep.next_mode import NextMode, default_next
 from app.ui.keep.setter import KeepSetter
 from app.ui.spans.screen import AskAgain
-from app.ui.words import ended, sentence
 
 TICK_SECONDS = 0.25
 
@@ -126,8 +113,6 @@ class ChatScreen(Choosing):
         self._clock = clock
         self._snapshots = snapshots
         self._bridge = Bridge(self)
-        self._ready = False
-        self.broken = False
         self._load_started = clock()
         self._kept = kept
         shelf = Shelf(folder, load, kept.settings)
@@ -141,6 +126,7 @@ class ChatScreen(Choosing):
         self.below = Below()
         self.acting = Acting(self)
         self._asking = Asking(self)
+        self._hearing = Hearing(self, self._asking)
         self.attaching = Attaching(self, self._asking.sent, load.target)
         self.entry.attaching = self.attaching
         self._switching = Switching(self, None if snapshots is None else str(snapshots), news)
@@ -181,16 +167,20 @@ class ChatScreen(Choosing):
         return self.entry.notice
 
     @property
+    def broken(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._hearing.broken
+
+    @property
     def busy(self) -> bool:
-        loading = not self._ready and not self.broken
-        return loading or self.desk.shelf.opening or self.desk.busy
+        return self._hearing.loading or self.desk.shelf.opening or self.desk.busy
 
     def _tick(self) -> None:
         if self.desk.running is not None:
             view = self.transcript.view(self.desk.running.number)
             if view is not None:
                 view.tick()
-        elif not self._ready and not self.broken:
+        elif self._hearing.loading:
             self.transcript.opening.show_loading(self._clock() - self._load_started)
         self.entry.chips.tick()
         if not self.desk.shelf.opening:
@@ -224,7 +214,7 @@ class ChatScreen(Choosing):
             await self._take_events()
 
     async def _take_events(self) -> None:
-        touched = {self._apply(event) for event in self._bridge.take()}
+        touched = {self._hearing.apply(event) for event in self._bridge.take()}
         for number in touched - {None}:
             if number is not None and (view := self.transcript.view(number)) is not None:
                 await view.update_turn()
@@ -233,34 +223,6 @@ class ChatScreen(Choosing):
         if over is not None:
             await self._asking.turn_over(over)
 
-    def _apply(self, event: Event) -> int | None:
-        """Take in one event; returns the turn to be drawn anew."""
-        match event:
-            case Loaded():
-                self._loaded(event)
-            case Failed(turn=None):
-                self._failed_outside(event)
-            case MemoryReport():
-                self.header.show_memory(event.figures)
-            case Closed():
-                self.broken = True
-            case NotSaved() | Saved():
-                self.desk.note(event)
-            case Healed():
-                pass
-            case _:
-                return self._apply_to_turn(event, event.turn)
-        return None
-
-    def _apply_to_turn(self, event: Event, number: int | None) -> int | None:
-        if number is None or self.desk.apply(event, number):
-            return number
-        if isinstance(event, Selected):
-            self.trying.answered(event)
-        elif isinstance(event, Failed):
-            self.notice.say(_in_words(event))
-        return None
-
     def put_away(self) -> bool:
         """When the screen is gone: keep what was written and said since. False while the engine
         has something to save that a later start would have to read again."""
@@ -268,30 +230,8 @@ class ChatScreen(Choosing):
         if not self.desk.shelf.opening:
             self.desk.shown.draft = self.entry.draft
             self.attaching.put_away()
-        for event in self._bridge.take():
-            turn = getattr(event, "turn", None)
-            if isinstance(event, Closed):
-                self.broken = True
-            elif turn is not None:
-                self.desk.apply(event, turn)
+        self._hearing.apply_unseen(self._bridge.take())
         return self.broken or self._snapshots is None or self.desk.asked is None
-
-    def _loaded(self, loaded: Loaded) -> None:
-        self._ready = True
-        self.header.show_pair(loaded)
-        self.transcript.opening.show_loaded(loaded)
-        self.show_hints()
-        self.call_later(self._asking.ask_waiting)
-
-    def _failed_outside(self, failed: Failed) -> None:
-        """Something that belongs to no turn: loading, before the pair was ready."""
-        if self._ready:
-            self.notice.say(_in_words(failed))
-            return
-        self.broken = True
-        self.transcript.opening.show_failed(failed)
-        self.show_hints()
-        self.call_later(self._asking.take_back, self.desk.shown)
 
     # -------------------------------------------------------------------------- conversations
 
@@ -421,7 +361,3 @@ class ChatScreen(Choosing):
 
     def action_scroll_transcript(self, pages: int) -> None:
         self.transcript.scroll_pages(pages)
-
-
-def _in_words(failed: Failed) -> str:
-    return f"{ended(failed.problem)} {sentence(failed.advice)}"
