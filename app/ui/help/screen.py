@@ -13,7 +13,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-KEY_WIDTH = 16
+KEY_WIDTH = 18
 NAMES = {
     "enter": "Enter",
     "escape": "Esc",
