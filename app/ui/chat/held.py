@@ -33,6 +33,7 @@ class Held:
         self._widget = next((each for each in leaves if each.awake), next(iter(leaves), None))
         if self._widget is not None:
             self._at = self._place(self._widget)
+            transcript.holds += 1
 
     async def __aexit__(self, *_: object) -> None:
         if self._widget is not None:
@@ -40,12 +41,13 @@ class Held:
 
     def _put_back(self) -> None:
         transcript, widget = self._transcript, self._widget
-        if widget is None or not widget.region or transcript.follows:
+        transcript.holds -= 1
+        if widget is None or transcript.follows:
             return
-        moved = self._place(widget) - self._at
-        if moved:
-            y = transcript.scroll_y + moved
-            transcript.scroll_to(y=y, animate=False, immediate=True)
+        moved = self._place(widget) - self._at if widget.region else 0
+        y = transcript.scroll_y + moved
+        transcript.scroll_to(y=y, animate=False, immediate=True)
+        transcript._check_anchor()
 
     def _place(self, widget: Sleeper) -> int:
         """The row in all that can be scrolled. Not from where it is on the screen: that is as of

@@ -44,6 +44,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._more = Static(markup=False, classes="more")
         self.news = False
         self._width = 0
+        self.holds = 0
+        """How many changes are under way that what is seen must not be moved by."""
         self._changing = asyncio.Lock()
         self._laying_out = self._settling = False
         self._views: dict[int, TurnView] = {}
@@ -219,6 +221,14 @@ class Transcript(VerticalScroll, can_focus=False):
             self._set_news(False)
         if new_value <= 0 < old_value:
             self._lay_out_earlier()
+
+    def validate_scroll_y(self, value: float) -> float:
+        """What is held may lie behind the end for one drawing, until it is put back."""
+        return max(0.0, value) if self.holds else super().validate_scroll_y(value)
+
+    def _check_anchor(self) -> None:
+        if not self.holds:
+            super()._check_anchor()
 
     def on_resize(self, event: Resize) -> None:
         if event.size.width != self._width:
