@@ -11,6 +11,7 @@ from textual.screen import Screen
 
 from app.ui.chat.acting import Acting
 from app.ui.chat.below import Below
+from app.ui.chat.chips import Chip
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.entry import Entry
 from app.ui.chat.message import MessageView
@@ -21,11 +22,18 @@ from app.ui.keys import pass_on
 class Choosing(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "tab,shift+tab",
+            "tab",
             "messages",
             "Messages",
             id="chat.messages",
             tooltip="Choose a message, the last one first, and back",
+        ),
+        Binding(
+            "shift+tab",
+            "above",
+            "Attached",
+            id="chat.above",
+            tooltip="To what is attached, if anything is; else as Tab",
         ),
         Binding(
             "ctrl+b", "to_end", "Bottom", id="chat.bottom", tooltip="To the end of the conversation"
@@ -48,6 +56,14 @@ class Choosing(Screen[None]):
             self.transcript.choose(messages[-1])
         else:
             self.entry.box.focus()
+
+    def action_above(self) -> None:
+        """To what is next above the box."""
+        chips = self.entry.chips.query(Chip)
+        if self.focused is self.entry.box and chips:
+            chips.last().focus()
+        else:
+            self.action_messages()
 
     @on(DescendantFocus)
     @on(DescendantBlur)

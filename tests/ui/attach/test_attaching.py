@@ -133,7 +133,7 @@ async def test_the_same_text_is_attached_once(tmp_path: Path) -> None:
         await until_shown(pilot, "What 'Paste 2' holds is attached already, with 'Paste 1'.")
         attach(pilot, written(tmp_path / "fox.txt", DOCUMENT))
         await until_shown(pilot, "What 'fox.txt' holds is attached already, with 'Paste 1'.")
-        assert len(pilot.app.screen.query(Chip)) == 1
+        await until(pilot, lambda: len(pilot.app.screen.query(Chip)) == 1)
 
 
 # ------------------------------------------------------------------------------ asking meanwhile
