@@ -156,7 +156,8 @@ class ChatScreen(Choosing):
             self.run_worker(self._open_store())
         else:
             self._switching.look_after()
-            self.notice.say(self._kept.problem)
+            if self._kept.problem:  # else what a first key was answered with stays
+                self.notice.say(self._kept.problem)
 
     @property
     def settings(self) -> Settings:
