@@ -72,7 +72,7 @@ class ChatScreen(Choosing):
             "set_keep",
             "Keep",
             id="chat.keep",
-            tooltip="Set how much is read; of a chosen answer: answer again at that keep",
+            tooltip="Set how much is read; of a chosen answer: answer again so",
             priority=True,
         ),
         Binding(
