@@ -311,7 +311,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
 
 
 async def test_the_keys_of_a_message_are_in_the_help() -> None:
-    async with app_with(FakeEngine()).run_test(size=(100, 70)) as pilot:
+    async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
         await pilot.press("f1")
         await until_shown(pilot, "A chosen message", "Copy it as Markdown", "^K")
     keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
