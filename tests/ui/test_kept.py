@@ -70,7 +70,7 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(), size=(100, 40)) as (pilot, app):
         await until_shown(pilot, "▸ read 2", "31 tok/s")
         await until_shown(pilot, "What jumps?", "paste-1.txt  102 KB", "next: FULL", "Paste 1")
-        assert app.screen.query_one(Markdown).source == ANSWER
+        await until(pilot, lambda: [m.source for m in app.screen.query(Markdown)] == [ANSWER])
         assert box(pilot).text == "And who\nsleeps?"
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: SPARSE 35%")

@@ -174,9 +174,9 @@ class Transcript(VerticalScroll, can_focus=False):
             return
         if region.height > window.height and region.y < window.y and region.bottom > window.y + 2:
             return  # it fills the screen
-        self.release_anchor()
-        self.scroll_to_widget(message, animate=False, top=region.height >= window.height)
-        self.call_after_refresh(self._check_anchor)
+        if self._may_scroll():
+            self.scroll_to_widget(message, animate=False, top=region.height >= window.height)
+            self.call_after_refresh(self._check_anchor)
 
     def beside(self, message: MessageView, step: int) -> MessageView | None:
         messages = self.messages
@@ -194,17 +194,26 @@ class Transcript(VerticalScroll, can_focus=False):
             message = view.message(part)
             self.screen.set_focus(message, scroll_visible=False)
             await self._wake(message)
-            self.release_anchor()
             self.call_after_refresh(self._bring_to_top, message, 3)
 
     def _bring_to_top(self, message: MessageView, times: int) -> None:
         """More than once: what is laid out anew above it changes where it is."""
         if message.is_attached and self.chosen is message:
-            self.scroll_to_widget(message, animate=False, top=True, immediate=True)
+            if self._may_scroll():
+                self.scroll_to_widget(message, animate=False, top=True, immediate=True)
             if times:
                 self.call_after_refresh(self._bring_to_top, message, times - 1)
 
     # -------------------------------------------------------------------------- scrolling
+
+    def _may_scroll(self) -> bool:
+        """From now on the end is not followed, unless all of it can be seen: Textual keeps little
+        at the bottom by scrolling up beyond the beginning, where nothing but following ends."""
+        if self.max_scroll_y == 0:
+            self.anchor()
+            return False
+        self.release_anchor()
+        return True
 
     def scroll_pages(self, pages: int) -> None:
         if pages < 0 and self.scroll_y <= 0:

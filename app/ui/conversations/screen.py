@@ -204,6 +204,7 @@ class ConversationsScreen(Screen[Chosen | None]):
         self._say("")
         self._hits = ()
         self._draw()
+        self.list.highlighted = 0 if self._rows else None  # the best, not the one before
         self.run_worker(self._search(self.filter.value), exclusive=True, group="search")
 
     async def _search(self, words: str) -> None:

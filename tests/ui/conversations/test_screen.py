@@ -306,3 +306,17 @@ async def test_help_lists_its_keys(tmp_path: Path) -> None:
         await until_shown(pilot, "^Y", "The same once more", "^D", "Move to the trash", "^Z")
         await pilot.press("escape")
         await until_shown(pilot, "Repo tour")
+
+
+async def test_what_is_typed_chooses_the_best_one(tmp_path: Path) -> None:
+    """Not the one that was chosen before, though it is found too."""
+    with Store(tmp_path) as store:
+        answered(store, "case31x", "One.")
+        answered(store, "case30x alert(1) x", "Another.")
+    async with kept_app(tmp_path) as (pilot, app):
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Conversations  2 conversations")
+        await pilot.press(*"case31x")
+        await until_shown(pilot, "2 of 2", "You: case31x")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.chat.desk.shown.title == "case31x")
