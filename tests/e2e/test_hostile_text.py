@@ -18,7 +18,8 @@ from app.ui.sanitize import BIDI_NAMES
 from tests.e2e.hostile import TEXTS
 
 ROOT = Path(__file__).parents[2]
-SURFACES = ("stored", "pasted", "streamed", "failed", "fell back", "spans", "files", "models")
+QUICK = ("streamed", "files")
+SURFACES = (*QUICK, "stored", "pasted", "failed", "fell back", "spans", "models")
 MODES = "7|25|1000|1003|1004|1006|1015|1016|1049|2004|2026|2048"
 ALLOWED = re.compile(
     rf"""
@@ -72,7 +73,10 @@ def test_there_are_enough_cases() -> None:
     assert len(TEXTS) * len(SURFACES) >= 200
 
 
-@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize(
+    "surface",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SURFACES],
+)
 def test_only_what_is_meant_reaches_the_terminal(surface: str, tmp_path: Path) -> None:
     written = written_by(surface, tmp_path)
     assert not any(colours in written for colours in HOSTILE_COLOURS)
