@@ -257,12 +257,14 @@ def test_a_flipped_bit_anywhere_is_survived(
         folder = tmp_path / str(number)
         shutil.copytree(images["ended" if number % 2 else "crashed"], folder)
         data = bytearray((folder / DATABASE).read_bytes())
-        data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
+        at = random_.randrange(len(data))
+        data[at] ^= 1 << random_.randrange(8)
         (folder / DATABASE).write_bytes(data)
         with Store(folder) as store:
             assert all(SENTENCE.fullmatch(notice) for notice in store.notices)
-            if store.notices:
-                assert (folder / "broken" / f"1-{DATABASE}").read_bytes() == data
+            if store.notices:  # other pages may hold what was written before it was noticed
+                aside = (folder / "broken" / f"1-{DATABASE}").read_bytes()
+                assert (len(aside), aside[at]) == (len(data), data[at])
             for attempt in (
                 lambda: [store.tree(conversation.id) for conversation in store.conversations()],
                 lambda: store.search("tenant"),
