@@ -12,12 +12,19 @@ import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 ENTER, ESCAPE, BACKSPACE = b"\r", b"\x1b", b"\x7f"
 PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
 READ_BYTES = 1 << 16
 END_SECONDS = 10.0
+
+
+def own_folders(folder: Path) -> dict[str, str]:
+    """Variables with which a program neither sees nor changes what the user has."""
+    names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+    return {name: str(folder / name) for name in names}
 
 
 class Terminal:

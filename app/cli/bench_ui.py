@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TextIO
 
-from app.bench.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal
+from app.bench.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
 from app.paths import assets_path
 
 KEYS = [chr(code) for code in range(0x0410, 0x0450)] * 4
@@ -65,7 +65,7 @@ def bench_ui(runs: int, as_json: bool, out: TextIO) -> int:
     from app.bench.machine import machine
 
     with tempfile.TemporaryDirectory() as folder:
-        environment = _isolated(Path(folder))
+        environment = {**os.environ, "TERM": "xterm-256color", **own_folders(Path(folder))}
         paints = [_first_paint(environment) for _ in range(runs + 1)][1:]  # the first one warms up
         stalls = Path(folder) / "stalls.json"
         with Terminal(_program("bench", "ui", "--probed", str(stalls)), environment) as terminal:
@@ -104,12 +104,6 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 def _program(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "app", *words]
-
-
-def _isolated(folder: Path) -> dict[str, str]:
-    """What the user has, the measurement neither sees nor changes."""
-    names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-    return {**os.environ, "TERM": "xterm-256color", **{n: str(folder / n) for n in names}}
 
 
 def _first_paint(environment: dict[str, str]) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.bench.terminal import own_folders
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +29,7 @@ pytestmark = [
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-    return {name: str(tmp_path / name.lower()) for name in names}
+    return own_folders(tmp_path)
 
 
 @pytest.fixture

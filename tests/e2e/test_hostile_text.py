@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app.bench.terminal import own_folders
 from app.ui.sanitize import BIDI_NAMES
 from tests.e2e.hostile import TEXTS
 
@@ -42,11 +43,12 @@ def written_by(surface: str, folder: Path) -> str:
     """All that the app writes to its terminal while it shows every text on that surface."""
     pid, terminal = pty.fork()
     if pid == 0:
+        environment = {"TERM": "xterm-256color", **own_folders(folder / ".home")}
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
         os.chdir(folder if surface == "files" else ROOT)
         script = str(ROOT / "tests/e2e/hostile_screen.py")
         os.execve(
-            sys.executable, [sys.executable, script, surface, str(folder)], environment(folder)
+            sys.executable, [sys.executable, script, surface, str(folder)], os.environ | environment
         )
     written = bytearray()
     while True:
@@ -62,11 +64,6 @@ def written_by(surface: str, folder: Path) -> str:
     failed = folder / "failed"
     assert status == 0, failed.read_text() if failed.exists() else written[-2000:]
     return written.decode(errors="strict")
-
-
-def environment(folder: Path) -> dict[str, str]:
-    names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-    return {**os.environ, "TERM": "xterm-256color", **{n: str(folder / ".home") for n in names}}
 
 
 def test_there_are_enough_cases() -> None:
