@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from app.chat.conversation import (
     Conversation,
@@ -24,8 +25,10 @@ from app.chat.pairs import Models
 from app.chat.retold import NEVER_ANSWERED, retold
 from app.engine.messages import Document, Ended, Event, Failed, Mode, Sampling
 from app.sessions import records
-from app.sessions.database import StoreError
-from app.sessions.store import Store
+from app.sessions.errors import StoreError
+
+if TYPE_CHECKING:
+    from app.sessions.store import Store
 
 _STATES = {
     records.State.DONE: TurnState.DONE,

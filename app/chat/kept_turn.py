@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
+from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn, TurnState
 from app.chat.pairs import Models
@@ -23,8 +24,10 @@ from app.engine.messages import (
     Token,
 )
 from app.sessions import records
-from app.sessions.database import StoreError
-from app.sessions.replies import Reply
+from app.sessions.errors import StoreError
+
+if TYPE_CHECKING:
+    from app.sessions.replies import Reply
 
 
 class KeptTurn:

@@ -11,7 +11,7 @@ from app.chat.conversation import Conversation, Part, Pins, Question, QuestionEr
 from app.chat.kept import KeptConversation
 from app.chat.kept_turn import KeptTurn
 from app.engine.messages import Ask, Event, Mode
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Removed
 
 

@@ -23,7 +23,7 @@ from app.models.fit import fit as reckon
 from app.models.pairing import Candidate
 from app.models.remote import Remote
 from app.paths import config_path, data_path
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.opening import Places
 from app.sessions.records import Run
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from app.engine.messages import DEFAULT_KEEP
-from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
-from app.ui.sanitize import sanitize
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry a command line out; returns the exit status, 2 for bad input."""
-    options = parser().parse_args(arguments)
     try:
-        return _dispatch(options)
+        return _dispatch(arguments)
     except UserError as error:
+        from app.ui.sanitize import sanitize
+
         # It may quote names that came from elsewhere.
         sys.stderr.write(f"specchat: {sanitize(str(error))}\n")
         return BAD_INPUT
@@ -32,214 +27,14 @@ def run(arguments: Sequence[str]) -> int:
         return 1
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="specchat",
-        description="Chat with local models about long documents."
-        " Without a command, the app opens.",
-    )
-    top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-    _models(top)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
-    _add_conversations(commands.add_parser("conversations", help="look after what was kept"))
-    _add_models(commands.add_parser("models", help="download models and look after them"))
-    demo = commands.add_parser(
-        "demo", help="ask the embedded pair about a real long file, both ways"
-    )
-    demo.add_argument("--picture", metavar="SVG", help="draw the map of the sparse answer")
-    settings = commands.add_parser("settings", help="print the settings and where they are kept")
-    settings.add_argument("--json", action="store_true", help="print them as JSON")
-    commands.add_parser("doctor", help="say what is here and what is wrong")
-    bench = commands.add_parser("bench", help="measure on this machine")
-    measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
-    overhead = measures.add_parser(
-        "overhead", help="what sparse reading costs beyond its two reads"
-    )
-    store = measures.add_parser("store", help="how long kept conversations keep one waiting")
-    turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
-    feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
-    feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
-    for measure in (overhead, store, turns, feel):
-        measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
-        measure.add_argument("--json", action="store_true", help="print the figures as JSON")
-    _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
-    return top
+def _dispatch(arguments: Sequence[str]) -> int:
+    if not arguments:  # the app, as it is mostly started: not even the parser is waited for
+        from app.cli.screen import screen
 
+        return screen()
+    from app.cli.arguments import parser
 
-class _Version(argparse.Action):
-    """Looks it up only now: that takes longer than the rest of this module."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
-
-        parser.exit(message=f"specchat {version('specchat')}\n")
-
-
-def _models(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--target",
-        metavar="T",
-        default="embedded",
-        help="the model that answers: a folder or a repository in the local cache",
-    )
-    command.add_argument(
-        "--draft", metavar="D", help="the small model that skims, of the target's family"
-    )
-
-
-def _add_ask(ask: argparse.ArgumentParser) -> None:
-    ask.epilog = "What no option says, the settings do: `specchat settings` prints them."
-    ask.add_argument("question", metavar="QUESTION")
-    ask.add_argument(
-        "-f",
-        "--file",
-        dest="files",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="a file or folder to ask about, or - for standard input; may be given again",
-    )
-    ask.add_argument(
-        "--private", action="store_true", help="read files in folders that may hold secrets too"
-    )
-    ask.add_argument("--ignored", action="store_true", help="read what git ignores too")
-    how = ask.add_mutually_exclusive_group()
-    how.add_argument("--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP}")
-    how.add_argument("--full", action="store_true", help="read everything")
-    how.add_argument("--auto", action="store_true", help="let the planner choose")
-    ask.add_argument(
-        "--conversation",
-        metavar="ID",
-        help="keep question and answer: in the conversation of this number, the `last` one used,"
-        " or a `new` one",
-    )
-    _models(ask)
-    ask.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer")
-    ask.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
-    ask.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest only")
-    ask.add_argument("--seed", type=int, metavar="S")
-    ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
-    ask.add_argument("--map", action="store_true", help="print what was read, as text")
-
-
-def _add_conversations(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Looks after what `specchat ask --conversation` has kept. ID is a number from the list, or"
-        " `last`. Without an action the conversations are listed."
-    )
-    command.set_defaults(action="list", trash=False, json=False)
-    actions = command.add_subparsers(metavar="ACTION", title="actions")
-
-    def action(name: str, help: str, *, id: bool = True) -> argparse.ArgumentParser:
-        parser = actions.add_parser(name, help=help)
-        parser.set_defaults(action=name)
-        if id:
-            parser.add_argument("id", metavar="ID")
-        return parser
-
-    listing = action("list", "pinned ones first, then the last used ones", id=False)
-    listing.add_argument("--trash", action="store_true", help="those in the trash")
-    show = action("show", "print the questions and answers")
-    for parser in (listing, show):
-        parser.add_argument("--json", action="store_true", help="print it as JSON")
-    search = action("search", "find messages that hold all these words", id=False)
-    search.add_argument("words", nargs="+", metavar="WORD")
-    export = action("export", "write one to a file, or to standard output")
-    export.add_argument("-o", "--output", metavar="FILE")
-    export.add_argument(
-        "--format",
-        choices=("md", "json", "html"),
-        help="md and html to read, json to import; by FILE's ending, or md",
-    )
-    action("import", "read one that was exported as JSON", id=False).add_argument(
-        "file", metavar="FILE"
-    )
-    action("delete", "move one to the trash")
-    action("restore", "take one out of the trash")
-    action("rename", "give one another title").add_argument("title", metavar="TITLE")
-    pin = action("pin", "keep one at the top of the list")
-    pin.add_argument("--unpin", action="store_true", help="let it sink again")
-
-
-def _add_models(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Downloads models into the cache that huggingface_hub and mlx-lm use, and looks after them."
-        " NAME is organisation/name. Without an action the models are listed."
-    )
-    command.set_defaults(action="list", trash=False, json=False, memory=None)
-    actions = command.add_subparsers(metavar="ACTION", title="actions")
-
-    def action(name: str, help: str, *, name_too: bool = True) -> argparse.ArgumentParser:
-        parser = actions.add_parser(name, help=help)
-        parser.set_defaults(action=name)
-        if name_too:
-            parser.add_argument("name", metavar="NAME")
-        return parser
-
-    listing = action("list", "those that are here, and unfinished downloads", name_too=False)
-    listing.add_argument("--trash", action="store_true", help="those in the trash")
-    listing.add_argument("--json", action="store_true", help="print it as JSON")
-    action("show", "one of them, with its files")
-    finding = action("search", "find models that specchat knows by name", name_too=False)
-    finding.add_argument("words", nargs="*", metavar="WORD", help="all of them; none lists all")
-    pairing = action("pair", "the drafts for a target, with what each is worth")
-    pairing.add_argument("--keep", type=float, default=0.2, help="0 to 1 (default %(default)s)")
-    fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
-    fitting.add_argument("--draft", metavar="D", help="with this draft instead of the best one")
-    fitting.add_argument("--length", metavar="N", help="at so many tokens, say 64k")
-    for parser in (listing, finding, pairing, fitting):
-        parser.add_argument(
-            "--memory",
-            metavar="SIZE",
-            help="of a Mac, say 32GB, instead of this machine's"
-            + ("; also those to download" if parser is listing else ""),
-        )
-    action("pull", "download one, or what has changed of it")
-    action("pause", "stop a download that runs elsewhere; what it fetched is kept")
-    action("resume", "go on with a download")
-    remove = action("rm", "move one to the trash")
-    remove.add_argument("--older", action="store_true", help="only what newer commits replaced")
-    action("restore", "take one out of the trash")
-    action("empty", "delete what is in the trash", name_too=False)
-    action("verify", "read all files of one and compare their digests")
-
-
-def _add_eval(command: argparse.ArgumentParser) -> None:
-    """Figures come as text, so that `evaluate` can say in a sentence what is wrong with them."""
-    say = command.add_argument
-    command.description = (
-        "Asks generated questions about generated documents, in full and sparsely, and compares."
-        " What was measured is kept: the same command goes on where it was stopped."
-    )
-    again = "; may be given again"
-    say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
-    _models(command)
-    say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
-    say("--length", default="4k", help="tokens of a prompt, say 1k,4k,32k (default %(default)s)")
-    say("--keep", default="0.05,0.1,0.2,0.3,0.5,1.0", help="fractions (default %(default)s)")
-    known, default = ",".join(Scoring), str(Tuning().scoring)
-    say("--scoring", default=default, help=f"of {known} (default %(default)s)")
-    say("--n", default="50", help="items a suite and length (default %(default)s)")
-    say("--seed", default="0", help="another seed makes other items (default %(default)s)")
-    say("--held-out", action="store_true", help="ask in wordings that were never trained on")
-    say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
-    say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16,32{again}")
-    say(
-        "--ablate",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="as --tune, but each value alone beside what --tune says",
-    )
-    files = f"a text for the perplexity suite{again}"
-    say("--file", dest="files", action="append", default=[], metavar="F", help=files)
-    say("--json", metavar="OUT", help="write settings, figures and every run as JSON")
-    say("--report", metavar="OUT.md", help="write Markdown, and a figure beside it")
-    say("--fresh", action="store_true", help="forget what was measured before")
-
-
-def _dispatch(options: argparse.Namespace) -> int:
+    options = parser().parse_args(arguments)
     match options.command:
         case "ask":
             from app.cli.ask import ask

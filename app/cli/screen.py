@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from app import crash
@@ -10,7 +11,7 @@ from app.errors import UserError
 from app.paths import data_path, logs_path, settings_path, snapshots_path
 
 
-def screen(target: str, draft: str | None) -> int:
+def screen(target: str = "embedded", draft: str | None = None) -> int:
     """Open the app on a pair, in a process of its own; returns the exit status."""
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
@@ -20,6 +21,7 @@ def screen(target: str, draft: str | None) -> int:
 
 
 def _open(target: str, draft: str | None, watched_by: Parent) -> int:
+    gc.disable()  # nothing of what is imported is garbage
     from app.chat.pairs import pair
 
     models = pair(target, draft)
@@ -29,6 +31,8 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
     from app.ui.terminal.clipboard import system_clipboard
     from app.ui.terminal.last_words import last_words
 
+    gc.freeze()
+    gc.enable()
     last_time = crash.take(logs_path())
     with last_words(watched_by.log):
         app = SpecchatApp(

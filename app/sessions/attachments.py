@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from uuid import uuid4
 
-from app.sessions.database import StoreError, unusable
+from app.sessions.database import unusable
+from app.sessions.errors import StoreError
 from app.sessions.files import make_folder, put, written_aside
 from app.sessions.records import Attachment
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from app.sessions import messages
-from app.sessions.database import DamagedError, StoreError
+from app.sessions.errors import DamagedError, StoreError
 from app.sessions.packing import pack_time, unpack_time
 from app.sessions.records import Conversation, ReadMap, Removed, Size, State, Tree
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.errors import UserError
+from app.sessions.errors import DamagedError, StoreError
 
 BUSY_SECONDS = 5.0
 
@@ -23,20 +23,6 @@ _FOR_WRITING = (
 
 ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What sqlite3 raises: its message may quote something damaged, which is no UTF-8 then."""
-
-
-class StoreError(UserError):
-    """Conversations cannot be kept or read."""
-
-
-class DamagedError(StoreError):
-    """SQLite has found the file damaged."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The file of conversations is damaged",
-            "start specchat again, and it mends the file or uses the newest good backup",
-        )
 
 
 def for_writing(path: Path) -> sqlite3.Connection:

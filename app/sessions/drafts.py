@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from app.sessions.database import DamagedError
+from app.sessions.errors import DamagedError
 from app.sessions.messages import check_text
 from app.sessions.records import Attachment, Draft
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from uuid import uuid4
 
 from app.sessions import html
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Attachment, Message, ReadMap, Role, State, Tree
 from app.sessions.store import Store
 

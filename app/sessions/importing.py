@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any, TextIO, TypeVar
 
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.export import FORMAT, VERSION
 from app.sessions.records import (
     Attachment,

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from app.sessions.database import DamagedError, StoreError
+from app.sessions.errors import DamagedError, StoreError
 from app.sessions.packing import (
     RUN_FIELDS,
     pack_ids,

@@ -12,16 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from app.sessions import aside, backup, health, journal, schema
-from app.sessions.database import (
-    ERRORS,
-    DamagedError,
-    StoreError,
-    explained,
-    for_reading,
-    for_writing,
-    transaction,
-    unusable,
-)
+from app.sessions.database import ERRORS, explained, for_reading, for_writing, transaction, unusable
+from app.sessions.errors import DamagedError, StoreError
 from app.sessions.files import Lock, make_folder
 from app.sessions.health import Condition
 from app.sessions.journal import Journal

@@ -9,7 +9,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import ReadMap, Run, Span, SpanText
 
 RUN_FIELDS = tuple(field.name for field in fields(Run))

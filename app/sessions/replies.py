@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from app.sessions import conversations, messages
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import ReadMap, Run, State
 from app.sessions.writer import Writer
 

@@ -18,7 +18,9 @@ from typing import TypeVar
 
 from app.sessions import aside, backup, conversations, drafts, messages
 from app.sessions.attachments import Attachments, Source
-from app.sessions.database import DamagedError, Readers, StoreError, transaction
+from app.sessions.database import Readers, transaction
+from app.sessions.errors import DamagedError, StoreError
+from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 from app.sessions.opening import Places, open_database
 from app.sessions.records import (
     Attachment,
@@ -38,8 +40,6 @@ from app.sessions.replies import Reply
 from app.sessions.search import search
 from app.sessions.writer import Task, Writer
 
-ATTACHMENT_LIMIT = 256 * 2**20
-TRASH_DAYS = 30.0
 _BACKUP_SECONDS = 3600.0
 """How often a running program looks whether the day's backup is due."""
 

@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.sessions.database import DamagedError, StoreError, transaction
+from app.sessions.database import transaction
+from app.sessions.errors import DamagedError, StoreError
 
 T = TypeVar("T")
 Task = Callable[[sqlite3.Connection], T]

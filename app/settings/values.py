@@ -12,7 +12,7 @@ from typing import Annotated
 
 from app.engine.messages import DEFAULT_KEEP, Heal, Mode, Sampling, Upkeep
 from app.ingest.limits import MIB, Limits
-from app.sessions.store import ATTACHMENT_LIMIT, TRASH_DAYS
+from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
 _SAMPLING, _LIMITS, _UPKEEP = Sampling(), Limits(), Upkeep()

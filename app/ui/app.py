@@ -22,39 +22,15 @@ from textual.widgets import TextArea
 from app.engine.messages import Close, Engine, Load
 from app.settings.described import Setting
 from app.settings.file import SettingsFile
-from app.ui.chat.chips import Chip
-from app.ui.chat.choosing import Choosing
-from app.ui.chat.compose import ComposeBox
-from app.ui.chat.message import MessageView
 from app.ui.chat.screen import ChatScreen
-from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
-from app.ui.conversations.screen import ConversationsScreen
-from app.ui.help.screen import HelpScreen, Section
-from app.ui.keep.setter import KeepSetter
-from app.ui.palette.screen import PaletteScreen
+from app.ui.help import Helped
 from app.ui.sanitize import sanitize_line
-from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.live import LiveSettings
-from app.ui.settings.row import SettingRow
-from app.ui.settings.screen import SettingsScreen
-from app.ui.spans.screen import SpansScreen
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import inks, our_themes
 
-CHAT_HELP: tuple[Section, ...] = (
-    ("Writing", ComposeBox),
-    ("Files and commands", ChoiceList),
-    ("What is attached", Chip),
-    ("Reading", ChatScreen),
-    ("Keep", KeepSetter),
-    ("Messages", Choosing),
-    ("A chosen message", MessageView),
-)
-SPANS_HELP: tuple[Section, ...] = (("What was read", SpansScreen),)
-LIST_HELP: tuple[Section, ...] = (("Conversations", ConversationsScreen),)
-SETTINGS_HELP: tuple[Section, ...] = (("Settings", SettingsScreen), ("One of them", SettingRow))
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
 WATCHED_SECONDS = 1.0
@@ -211,24 +187,20 @@ class SpecchatApp(App[None]):
         if self._system_clipboard is not None:
             self._system_clipboard.write(text)
 
+    # Each screen is imported when it is opened: the first drawing waits for none of them.
+
     def action_help(self) -> None:
+        from app.ui.help.screen import HelpScreen
+
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
             return
-        match self.screen:
-            case SpansScreen():
-                of_the_screen = SPANS_HELP
-            case ConversationsScreen():
-                of_the_screen = LIST_HELP
-            case SettingsScreen() | ChoiceScreen():
-                of_the_screen = SETTINGS_HELP
-            case PaletteScreen():
-                of_the_screen = ()
-            case _:
-                of_the_screen = CHAT_HELP
-        self.push_screen(HelpScreen((*of_the_screen, ("Everywhere", SpecchatApp))))
+        here = self.screen.help_sections() if isinstance(self.screen, Helped) else ()
+        self.push_screen(HelpScreen((*here, ("Everywhere", SpecchatApp))))
 
     def action_settings(self) -> None:
+        from app.ui.settings.screen import SettingsScreen
+
         if isinstance(self.screen, SettingsScreen):
             self.screen.dismiss()
         elif not self.screen.is_modal:
@@ -236,12 +208,16 @@ class SpecchatApp(App[None]):
 
     def show_setting(self, setting: Setting | None) -> None:
         """All settings, and of them this one at once."""
+        from app.ui.settings.screen import SettingsScreen
+
         if isinstance(self.screen, SettingsScreen):
             self.screen.go_to(setting)
         else:
             self.push_screen(SettingsScreen(self.settings, setting))
 
     def action_command_palette(self) -> None:
+        from app.ui.palette.screen import PaletteScreen
+
         if not self.screen.is_modal:
             self.push_screen(PaletteScreen())
 

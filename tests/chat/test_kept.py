@@ -36,7 +36,7 @@ from app.engine.messages import (
     Token,
 )
 from app.sessions import records
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import State
 from app.sessions.store import Store
 from tests.fakes import ANSWER, FakeEngine, Story

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import given
+from app.cli.arguments import parser
 from app.cli.given import read_given
-from app.cli.main import parser
 from app.ingest.limits import Limits
 from app.ingest.records import Progress
 

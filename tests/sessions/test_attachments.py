@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.sessions import attachments
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
 from tests.sessions.samples import attach

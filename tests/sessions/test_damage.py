@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.sessions import aside
-from app.sessions.database import DamagedError, StoreError
+from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
 from tests.sessions.faults import (

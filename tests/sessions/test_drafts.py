@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Attachment, Draft, Role, Size
 from app.sessions.store import Store
 from tests.sessions.samples import DOCUMENT, answered, attach

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.sessions import importing
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.html import document
 from app.sessions.importing import from_json

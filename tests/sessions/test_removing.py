@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Role, State
 from app.sessions.store import Store
 from tests.sessions.samples import answered, attach

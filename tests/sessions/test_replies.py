@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.sessions import replies
-from app.sessions.database import DamagedError, StoreError
+from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import Role, State
 from app.sessions.replies import Reply
 from app.sessions.store import Store

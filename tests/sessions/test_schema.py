@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.sessions import schema
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import State
 from app.sessions.store import Store
 from tests.sessions.samples import run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import ReadMap, Role, State, quantise
 from app.sessions.store import Store
 from tests.sessions.samples import all_texts, answered, attach, run

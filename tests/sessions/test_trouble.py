@@ -23,7 +23,7 @@ import pytest
 
 from app.errors import UserError
 from app.sessions import files, schema
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
 from tests.limits import files_end_early

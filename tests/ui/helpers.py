@@ -12,7 +12,7 @@ from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.engine.messages import Load
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.store import Store
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp

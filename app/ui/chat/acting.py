@@ -12,7 +12,6 @@ from app.engine.messages import Mode
 from app.errors import UserError
 from app.sessions.records import Removed
 from app.ui import figures
-from app.ui.chat.answer import code_blocks
 from app.ui.chat.draft import Draft
 from app.ui.chat.message import MessageView
 from app.ui.chat.shelf import OpenChat
@@ -69,6 +68,8 @@ class Acting:
         self._screen.notice.say(f"Copied the {view.part}: {characters} of Markdown.")
 
     def _copy_code(self, view: MessageView) -> None:
+        from app.ui.chat.markdown import code_blocks
+
         text = view.turn.question.text if view.part is Part.QUESTION else view.turn.text
         blocks, place = code_blocks(text), 0
         if not blocks:

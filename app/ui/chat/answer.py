@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
-from textual.widgets import Markdown
 
 from app.ui.chat.sections import Sections
 from app.ui.chat.sleeper import Sleeper, rows
 from app.ui.sanitize import sanitize
 
-
-def answer_parser() -> MarkdownIt:
-    """Markdown without HTML, which Textual would swallow. Sanitised again after parsing: an entity
-    such as `&#x202E;` becomes the character it names only there."""
-    parser = MarkdownIt("gfm-like", {"html": False})
-    parser.core.ruler.push("sanitize", _sanitize_tokens)
-    return parser
-
-
-def _sanitize_tokens(state: StateCore) -> None:
-    for token in state.tokens:
-        for part in (token, *(token.children or ())):
-            part.content = sanitize(part.content)
-
-
-def code_blocks(text: str) -> list[tuple[str, str]]:
-    """Language and text of every block of code in a Markdown text."""
-    tokens = MarkdownIt("gfm-like", {"html": False}).parse(text)
-    kinds = ("fence", "code_block")
-    return [(t.info.strip(), t.content) for t in tokens if t.type in kinds]
+if TYPE_CHECKING:
+    from textual.widgets import Markdown
 
 
 class Section(Sleeper):
@@ -49,8 +29,10 @@ class Section(Sleeper):
         self._streamed = False
 
     def content(self) -> Sequence[Widget]:
+        from app.ui.chat.markdown import answer_markdown  # not before there is an answer
+
         self._streamed = False
-        self._markdown = Markdown(self._text, parser_factory=answer_parser, open_links=False)
+        self._markdown = answer_markdown(self._text)
         return [self._markdown]
 
     def guess(self, width: int) -> int:

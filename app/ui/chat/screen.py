@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -25,20 +25,26 @@ from app.ui.chat.acting import Acting
 from app.ui.chat.asking import Asking
 from app.ui.chat.bars import Footer, Header, Notice
 from app.ui.chat.below import Below
+from app.ui.chat.chips import Chip
 from app.ui.chat.choosing import Choosing
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.desk import Desk
 from app.ui.chat.entry import Entry
 from app.ui.chat.hearing import Hearing
+from app.ui.chat.message import MessageView
 from app.ui.chat.shelf import Shelf
 from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
 from app.ui.chat.trying import Trying
+from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
 from app.ui.conversations.side import Side
+from app.ui.help import Section
 from app.ui.keep.next_mode import NextMode, default_next
 from app.ui.keep.setter import KeepSetter
-from app.ui.spans.screen import AskAgain
+
+if TYPE_CHECKING:
+    from app.ui.spans.screen import AskAgain
 
 TICK_SECONDS = 0.25
 
@@ -141,6 +147,17 @@ class ChatScreen(Choosing):
         yield self.below
         yield self.entry
         yield self.footer
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (
+            ("Writing", ComposeBox),
+            ("Files and commands", ChoiceList),
+            ("What is attached", Chip),
+            ("Reading", ChatScreen),
+            ("Keep", KeepSetter),
+            ("Messages", Choosing),
+            ("A chosen message", MessageView),
+        )
 
     def on_mount(self) -> None:
         self.entry.box.focus()

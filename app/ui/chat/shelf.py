@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
 from app.chat.kept import KeptConversation
@@ -23,14 +23,16 @@ from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
 from app.engine.messages import Document, Event, Finished, Load, Mode, Sampling
 from app.errors import UserError
 from app.sessions import records
-from app.sessions.database import StoreError
+from app.sessions.errors import StoreError
 from app.sessions.records import Attachment
-from app.sessions.store import Store
 from app.settings.values import Settings
 from app.ui.attach.attached import Attached, documents_of
 from app.ui.chat.draft import Draft, packed, unpacked
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.progress import ReadingProgress
+
+if TYPE_CHECKING:
+    from app.sessions.store import Store
 
 T = TypeVar("T")
 
@@ -198,6 +200,8 @@ class Shelf:
         return self._store
 
     def _open(self, next_mode: NextMode) -> OpenChat:
+        from app.sessions.store import Store  # on this thread, after the first drawing
+
         assert self._folder is not None
         with suppress(UserError):  # the engine will say what is wrong with them
             self._models = models(self._load)

@@ -8,10 +8,10 @@ from app.chat.conversation import TurnState
 from app.engine.messages import Cancel, Forget, Upkeep
 from app.errors import UserError
 from app.ui.chat.shelf import OpenChat
-from app.ui.conversations.screen import Chosen, ConversationsScreen
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
+    from app.ui.conversations.screen import Chosen
 
 
 class Switching:
@@ -104,6 +104,8 @@ class Switching:
             words = "The conversations are being opened." if opening else "Nothing is kept here."
             self._screen.notice.say(words)
             return
+        from app.ui.conversations.screen import ConversationsScreen
+
         shown, statuses = self._desk.shown.id, self._desk.statuses
         screen = ConversationsScreen(self._shelf, shown, statuses, self._in_trash)
         self._screen.app.push_screen(screen, self._list_left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.engine.messages import Command, Selected
@@ -11,8 +12,10 @@ from app.ui.chat.transcript import Transcript
 from app.ui.keep.setter import KeepSetter
 from app.ui.keep.trial import KeepTrial
 from app.ui.prefill.draw import would_read
-from app.ui.spans.passages import ReadDocument, read_documents
-from app.ui.spans.screen import SpansScreen
+
+if TYPE_CHECKING:
+    from app.ui.spans.passages import ReadDocument
+    from app.ui.spans.screen import SpansScreen
 
 
 class Trying:
@@ -38,6 +41,8 @@ class Trying:
 
     def spans(self, turn: Turn) -> SpansScreen | None:
         """What was read of a turn's documents; None when there are none."""
+        from app.ui.spans.screen import SpansScreen
+
         documents = self._documents(turn)
         if not documents:
             return None
@@ -81,6 +86,8 @@ class Trying:
             view.tick()
 
     def _documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
+        from app.ui.spans.passages import read_documents
+
         chat = self._desk.shown
         messages = chat.conversation.documents(turn)
         return read_documents(messages, chat.progress[turn.number], selected)

@@ -25,6 +25,7 @@ from app.ui import figures
 from app.ui.chat.shelf import Shelf
 from app.ui.conversations.line import Line
 from app.ui.conversations.rows import Row, drawn, rows
+from app.ui.help import Section
 from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
 
@@ -111,6 +112,9 @@ class ConversationsScreen(Screen[Chosen | None]):
         self._head = Static(id="list-head", markup=False)
         self._said = Static(id="list-said", markup=False)
         self._foot = Static(id="list-foot", markup=False)
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Conversations", ConversationsScreen),)
 
     def compose(self) -> ComposeResult:
         yield self._head

@@ -13,6 +13,8 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from app.ui.help import Section
+
 KEY_WIDTH = 18
 NAMES = {
     "enter": "Enter",
@@ -28,8 +30,6 @@ NAMES = {
     "pageup": "PgUp",
     "pagedown": "PgDn",
 }
-
-Section = tuple[str, type[DOMNode]]
 
 
 def key_name(keys: str) -> str:

@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.settings.described import Setting, Value, groups, matching
+from app.ui.help import Section
 from app.ui.keys import pass_on
 from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
@@ -51,6 +52,9 @@ class SettingsScreen(Screen[None]):
             for group in groups()
             for setting in group.settings
         }
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Settings", SettingsScreen), ("One of them", SettingRow))
 
     def compose(self) -> ComposeResult:
         yield self._head

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.ui import figures
+from app.ui.help import Section
 from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
 from app.ui.spans.minimap import Minimap
@@ -79,6 +80,9 @@ class SpansScreen(Screen[AskAgain | None]):
         self.view = DocumentView(self._documents[0])
         self.minimap = Minimap(self._documents[0])
         self.search = SafeInput(placeholder="Find", id="spans-search", compact=True)
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("What was read", SpansScreen),)
 
     def compose(self) -> ComposeResult:
         yield Static(id="spans-head", markup=False)
