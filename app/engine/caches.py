@@ -217,6 +217,16 @@ class PositionedCache:
         self._placed = self._seek = None
         return trimmed
 
+    def forget(self, positions: Positions) -> None:
+        """Take back the entries at these positions. What stays may have seen them."""
+        stored = self.positions.array()
+        stays = np.isin(stored, positions, invert=True)
+        self._take(np.flatnonzero(stays))
+        self.positions = PositionRuns()
+        for run in np.split(stored[stays], np.flatnonzero(np.diff(stored[stays]) != 1) + 1):
+            if len(run):
+                self.positions.append(run)
+
     def rewind(self, position: int) -> int:
         """Take back every entry at or after `position`; returns how many. What stays never saw
         them: nothing sees what comes after it."""

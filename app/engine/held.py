@@ -91,6 +91,14 @@ class Held:
         unread[:known] = ~self.read[positions[:known]]
         return positions[unread]
 
+    def after(self, positions: Positions, length: int) -> Positions:
+        """What was read and follows one of `positions`, ascending, without a gap: of each run
+        behind it the first `length` tokens."""
+        ends = positions[np.append(np.diff(positions) != 1, True)] + 1
+        followers = [np.arange(end, min(end + length, len(self)), dtype=np.int32) for end in ends]
+        unbroken = [run[: int(np.argmin(np.append(self.read[run], False)))] for run in followers]
+        return np.unique(np.concatenate(unbroken))
+
     def note(self, ids: NDArray[np.int32], positions: Positions) -> None:
         """The tokens of `ids`, a whole prompt, at these ascending `positions` are now read."""
         if len(positions) == 0:
@@ -130,6 +138,13 @@ class Held:
 
         placed = positions if layers(self.cache) else None
         prefill(model, self.cache, ids[positions], placed, step, read)
+
+    def forget(self, positions: Positions) -> None:
+        """Take these tokens, ascending, out of caches that take in what was left out."""
+        for layer in layers(self.cache):
+            layer.forget(positions)
+        self.read[positions] = False
+        self.exact = min(self.exact, int(positions[0]))
 
     def mark_border(self) -> None:
         """Make it possible to come back to where the cache is now."""

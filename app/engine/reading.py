@@ -125,6 +125,9 @@ class Reader:
         if len(missing) and missing[0] < start:
             if target.inserts(int(missing[0])):
                 start = target.rewind(prompt.question_start)  # it must see what is recalled for it
+                # What goes on where a recalled chunk ends was read as if nothing stood before it.
+                if len(cut := target.after(missing, tuning.chunk)):
+                    target.forget(cut)
             else:  # recurrent layers cannot take in what stands before what they have seen
                 target.rewind(int(missing[0]))
             missing = target.missing(wanted)

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine import prefill, seams
+from app.engine.held import Held
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import CacheSize
 from app.engine.messages import Ask, Message, Mode, ModelInfo, Role, Segment, SegmentKind
@@ -29,8 +30,9 @@ from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
 CHUNK = 8
-FIRST, LATER = (3, 4, 11), (1, 4, 9, 15)
-"""Chunks of the document that the first and the second question need."""
+FIRST, LATER, FOLLOWING = (3, 4, 11), (1, 4, 10, 15), (11,)
+"""Chunks of the document that the first and the second question need, and those of the first that
+follow a recalled one."""
 seams.install()
 
 
@@ -114,19 +116,31 @@ def chunk_positions(chunk: int) -> NDArray[np.int32]:
     return np.arange(chunk * CHUNK, (chunk + 1) * CHUNK, dtype=np.int32) + DOCUMENT[0]
 
 
+KeysAndValues = list[tuple[mx.array, mx.array]]
+"""Of each layer, in order."""
+
+
 @contextmanager
-def keys_seen(seen: NDArray[np.bool_]) -> Iterator[None]:
-    """Inside, query i sees key j only where `seen[i, j]`."""
+def keys_seen(
+    seen: NDArray[np.bool_], stay: NDArray[np.bool_] | None = None, of: KeysAndValues | None = None
+) -> Iterator[KeysAndValues]:
+    """Inside, query i sees key j only where `seen[i, j]`. Where `stay`, keys and values are those
+    `of` another pass. Gives its own."""
+    own: KeysAndValues = []
     attention = mx.fast.scaled_dot_product_attention
 
     def masked(q: mx.array, k: mx.array, v: mx.array, *, mask: Any = None, **kw: Any) -> mx.array:
         if mask is None or isinstance(mask, str):
             mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
+        if stay is not None and of is not None:
+            kept = mx.array(stay)[:, None]
+            k, v = (mx.where(kept, *both) for both in zip(of[len(own)], (k, v), strict=True))
+        own.append((k, v))
         return attention(q, k, v, mask=mask & mx.array(seen), **kw)
 
     mx.fast.scaled_dot_product_attention = masked
     try:
-        yield
+        yield own
     finally:
         mx.fast.scaled_dot_product_attention = attention
 
@@ -137,8 +151,15 @@ def dense_logits(model: Any, ids: NDArray[np.int32]) -> mx.array:
     return logits
 
 
+def not_later(turn: NDArray[np.int_]) -> NDArray[np.bool_]:
+    """Which tokens each one sees, from the turns in which they are read."""
+    seen: NDArray[np.bool_] = (turn[None] <= turn[:, None]) | np.eye(len(turn), dtype=bool)
+    return seen
+
+
 def expected_after_recall(name: str, model: Any) -> mx.array:
-    """The second question's logits when only FIRST and then LATER chunks are read."""
+    """The second question's logits when only FIRST and then LATER chunks are read, and those
+    FOLLOWING again."""
     first, _, second = conversation()
     total, end = len(second.ids), len(first.ids)
     turn = np.full(total, 9)  # when each token is read; 9 is never
@@ -148,8 +169,11 @@ def expected_after_recall(name: str, model: Any) -> mx.array:
         for chunk in chunks:
             turn[chunk_positions(chunk)] = number
     if name not in HYBRID:
-        seen = (turn[None] <= turn[:, None]) | np.eye(total, dtype=bool)
-        with keys_seen(seen):
+        with keys_seen(not_later(turn)) as before:
+            dense_logits(model, second.ids)
+        for chunk in FOLLOWING:
+            turn[chunk_positions(chunk)] = 2
+        with keys_seen(not_later(turn), stay=turn == 1, of=before):
             return dense_logits(model, second.ids)
     cache = sparse_cache(model)
     for position in np.flatnonzero(turn < 9):
@@ -184,7 +208,8 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
     chat.write(first, answer)
     logits = chat.read(second, LATER)
     assert chat.reader is not None
-    assert chat.reader.recalled == len(set(LATER) - set(FIRST)) * CHUNK or name in HYBRID
+    again = len({*LATER, *FOLLOWING} - set(FIRST)) + len(FOLLOWING)
+    assert chat.reader.recalled == again * CHUNK or name in HYBRID
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
 
 
@@ -302,3 +327,21 @@ def test_a_snapshot_goes_on_as_memory_would(
     assert again.reader is not None
     assert chat.reader is not None
     assert again.reader.reused == chat.reader.reused > 0
+
+
+@pytest.mark.parametrize(
+    ("recalled", "read", "length", "after"),
+    [
+        ([2, 3], [4, 5, 6, 7], 3, [4, 5, 6]),
+        ([2, 3], [5, 6], 3, []),
+        ([2, 6], [3, 7, 8], 9, [3, 7, 8]),
+        ([2, 5], [3, 4, 6], 2, [3, 4, 6]),
+        ([9], [2], 3, []),
+    ],
+)
+def test_what_follows_a_recalled_token_without_a_gap(
+    recalled: list[int], read: list[int], length: int, after: list[int]
+) -> None:
+    held = Held(list)
+    held.ids, held.read = np.zeros(10, np.int32), np.isin(np.arange(10), read)
+    assert held.after(np.array(recalled, np.int32), length).tolist() == after
