@@ -40,7 +40,8 @@ _BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.convers
 def search(
     connection: sqlite3.Connection, words: str, limit: int, best_only: bool = False
 ) -> tuple[Hit, ...]:
-    """Messages with all these words, the last of which may be unfinished; the best first, or only
+    """Messages with all these words, the last of which may be unfinished (from its second letter
+    on: a tenth of all words begins with the same one, and none is meant); the best first, or only
     the best one of each conversation. What is in the trash is not found."""
     query = _query(words)
     if not query:
@@ -59,7 +60,10 @@ def _query(words: str) -> str:
         for word in words.replace("\0", " ").split()
         if any(character.isalnum() for character in word)
     ]
-    return " ".join(quoted) + "*" if quoted else ""
+    if not quoted:
+        return ""
+    last = quoted[-1][1:-1]
+    return " ".join(quoted) + ("*" if len(last) > 1 or not last.isascii() else "")
 
 
 def _snippet(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
