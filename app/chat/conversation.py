@@ -221,6 +221,8 @@ class Conversation:
         one's question, and is there instead of them from now on. Turns are counted from 1 unless
         a `number` is given."""
         replaces, edits = _first_try(replaces), _first_try(edits)
+        if replaces is not None and replaces is self.last and not replaces.text:
+            replaces, edits = None, replaces  # there is no answer to come back to
         turn = Turn(number or len(self.turns) + 1, question, replaces=replaces)
         left = replaces or edits
         if left is not None:

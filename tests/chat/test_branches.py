@@ -121,6 +121,15 @@ def test_in_vain_the_old_branch_stays_and_goes_on(chat: Chat, fails: bool) -> No
     assert shown(chat) == [*ALL, "Four? d"]
 
 
+def test_where_nothing_was_answered_there_is_nothing_to_come_back_to(chat: Chat) -> None:
+    play(chat.ask(Question("One?", (DOCUMENT,))), "", Ended.CANCELLED)
+    again = play(chat.ask_again(Mode.FULL, 0.5), "half", Ended.CANCELLED)
+    assert chat.conversation.branch == [again]
+    assert shown(chat) == ["One? half"]
+    assert chat.place(again, Part.ANSWER) == (2, 2)
+    assert seen(chat.ask(Question("Two?"))) == ["One?", "half", "Two?"]
+
+
 def test_editing_what_was_asked_again_in_vain_forks_at_the_same_place(chat: Chat) -> None:
     _, second, _ = three(chat)
     stopped = play(chat.ask_again(Mode.FULL, 0.5, second), "half", Ended.CANCELLED)
