@@ -1,0 +1,120 @@
+"""What a new user does on the first day, from the first screen to the second start: the real
+program on the embedded pair, in a real terminal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "app"]
+LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
+ANSWER = "for a work in object code form means all"
+PATIENCE = 300.0
+"""Seconds for a reading on a machine that does other things too."""
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+]
+
+
+def folders(root: Path) -> dict[str, str]:
+    """Nothing of the machine's user is seen or touched."""
+    names = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+    return {name: str(root / name) for name in names}
+
+
+@pytest.mark.parametrize(
+    "size", [60_000, pytest.param(300_000, marks=pytest.mark.slow)], ids=["60 KB", "300 KB"]
+)
+def test_the_first_day(tmp_path: Path, size: int) -> None:
+    with _started(tmp_path) as terminal:
+        _reads_stops_and_reads_again(terminal, size)
+        _pins_what_was_not_read(terminal)
+        _looks_after_conversations(terminal)
+        theme = _changes_the_theme(terminal)
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0", seconds=PATIENCE)
+    with _started(tmp_path) as terminal:
+        terminal.wait_for("specchat  The licence", ANSWER, "❯ and then?")
+        terminal.press("F2")
+        terminal.type("theme")
+        terminal.wait_for(f"‹ {theme} ›")
+
+
+def _started(root: Path) -> Terminal:
+    return Terminal(PROGRAM, size=(100, 32), folder=ROOT, environment=folders(root))
+
+
+def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
+    terminal.wait_for("ready in", "next: AUTO", seconds=PATIENCE)
+    licence = LICENCE.read_text(encoding="utf-8")
+    terminal.paste((licence * (size // len(licence) + 1))[:size])
+    terminal.wait_for("Paste 1 · ", " tok · ")
+    terminal.type('What does it say of "Corresponding Source"?')
+    terminal.press("Enter")
+    terminal.wait_for("reading sparsely", "skimmed", f"{size // 1000} KB")
+    terminal.press("Escape")
+    terminal.wait_for("■ stopped before the first word", seconds=PATIENCE)
+    terminal.press("C-r")
+    terminal.wait_for("reading in full", "prefill", seconds=PATIENCE)
+    terminal.press("Escape")
+    terminal.wait_for("■ stopped", "‹ 2/2 ›", seconds=PATIENCE)
+    terminal.press("Tab")
+    terminal.wait_for("^G at keep")
+    terminal.press("C-g")
+    terminal.wait_for("0-9 type")
+    terminal.press("2", "0", "Enter")
+    terminal.wait_for("▸ read 2", "· sparse", ANSWER, "‹ 3/3 ›", seconds=PATIENCE)
+
+
+def _pins_what_was_not_read(terminal: Terminal) -> None:
+    terminal.press("C-g", "3", "5")
+    terminal.wait_for("would read ")
+    terminal.press("Escape", "C-s")
+    terminal.wait_for("Spans", "read 2", "importance")
+    terminal.type("/")
+    terminal.type("terminal interaction")
+    terminal.wait_for("hit", "NOT READ")
+    terminal.press("Escape", "Space")
+    terminal.wait_for("Pinned: it is read whenever the document is.")
+    terminal.press("Enter")
+    terminal.wait_for("· sparse", ANSWER, "‹ 4/4 ›", seconds=PATIENCE)
+
+
+def _looks_after_conversations(terminal: Terminal) -> None:
+    terminal.press("C-n")
+    terminal.wait_until(lambda screen: ANSWER not in screen)
+    terminal.press("C-o")
+    terminal.wait_for("1 conversation", "Type to find")
+    terminal.type("object code")
+    terminal.wait_for("1 of 1 conversation", "object code")
+    terminal.press("Down", "C-r", "C-u")
+    terminal.type("The licence")
+    terminal.press("Enter", "C-d")
+    terminal.wait_for("is in the trash")
+    terminal.press("C-z")
+    terminal.wait_for("is back.", "The licence")
+    terminal.press("Enter")
+    terminal.wait_for("specchat  The licence", ANSWER)
+    terminal.type("and then?")
+
+
+def _changes_the_theme(terminal: Terminal) -> str:
+    terminal.press("F2")
+    terminal.wait_for("How questions are read")
+    terminal.type("theme")
+    terminal.wait_for("‹ specchat ›")
+    terminal.press("Enter", "Right")
+    screen = terminal.wait_until(lambda screen: "‹ specchat ›" not in screen)
+    (theme,) = re.findall(r"theme +‹ (.*) ›", screen)
+    terminal.press("Escape", "Escape")
+    terminal.wait_for("next: ")
+    return str(theme)
