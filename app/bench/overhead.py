@@ -10,32 +10,17 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.bench.given_ids import plain, sparse_turn
+from app.bench.shapes import SMALL, random_pair, shapes
 from app.engine import blas
-from app.engine.messages import (
-    Ask,
-    Event,
-    Finished,
-    Message,
-    Mode,
-    ModelInfo,
-    Role,
-    Sampling,
-    Segment,
-    SegmentKind,
-    Statistics,
-)
 
-PROMPT, STEP, KEEP, VOCABULARY = 4096, 512, 0.2, 4096
-TAIL = 32
-"""Tokens of question and generation prompt at the end."""
+PROMPT, STEP, KEEP = 4096, 512, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,111 +58,23 @@ def overhead(runs: int, as_json: bool, out: TextIO) -> int:
 
 
 def _measure(runs: int) -> list[Run]:
-    target, draft = _llama(512, 10, heads=8, kv_heads=4), _llama(192, 2, heads=3, kv_heads=1)
-    ids = np.random.default_rng(0).integers(3, VOCABULARY, PROMPT).astype(np.int32)
+    target, draft = random_pair(SMALL)
+    vocabulary = shapes()[SMALL]["target"]["vocab_size"]
+    ids = np.random.default_rng(0).integers(3, vocabulary, PROMPT).astype(np.int32)
     results = []
     for index in range(runs + 1):  # the first one warms up and is not counted
-        begun = _turn(target, draft, ids)
+        begun = sparse_turn(target, draft, ids, KEEP, STEP)
         kept = begun.kept_tokens
         run = Run(
-            plain_draft=_plain(draft, ids),
-            plain_target=_plain(target, ids[:kept]),
-            plain_dense=_plain(target, ids),
+            plain_draft=plain(draft, ids, STEP),
+            plain_target=plain(target, ids[:kept], STEP),
+            plain_dense=plain(target, ids, STEP),
             ours=begun.ttft,
             phases={str(part.phase): part.seconds for part in begun.phases},
             kept=kept,
         )
         results += [run] if index else []
     return results
-
-
-def _llama(width: int, depth: int, heads: int, kv_heads: int) -> Any:
-    import mlx.core as mx
-    from mlx_lm.models import llama
-
-    arguments = llama.ModelArgs(
-        model_type="llama",
-        hidden_size=width,
-        num_hidden_layers=depth,
-        intermediate_size=3 * width,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=64,
-        rms_norm_eps=1e-5,
-        vocab_size=VOCABULARY,
-        tie_word_embeddings=True,
-    )
-    model = llama.Model(arguments)
-    mx.eval(model.state)
-    return model
-
-
-def _plain(model: Any, ids: NDArray[np.int32]) -> float:
-    """Seconds until plain mlx-lm has the first token after `ids`."""
-    import mlx.core as mx
-    from mlx_lm.generate import generate_step
-
-    begun = time.perf_counter()
-    tokens = generate_step(mx.array(ids), model, max_tokens=1, prefill_step_size=STEP)
-    next(tokens)
-    seconds = time.perf_counter() - begun
-    tokens.close()
-    return seconds
-
-
-def _turn(target: Any, draft: Any, ids: NDArray[np.int32]) -> Statistics:
-    """The figures of one sparse turn of ours on given ids."""
-    from app.engine.loader import LoadedModel, Pair
-    from app.engine.memory import CacheSize
-    from app.engine.prefill import StepSize
-    from app.engine.progress import Progress
-    from app.engine.reading import Remembered
-    from app.engine.turn import Turn
-    from app.models.embedded import target_path
-
-    tokenizer = _tokenizer(str(target_path()))
-    info = ModelInfo("random", "llama", 0, 0, 0)
-    loaded = [
-        LoadedModel(model, tokenizer, info, CacheSize(0, 0), StepSize(STEP))
-        for model in (target, draft)
-    ]
-    events: list[Event] = []
-    models = Pair(loaded[0], loaded[1], None, _Ids(ids))  # type: ignore[arg-type]
-    ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, KEEP, Sampling(max_tokens=1))
-    progress = Progress(ask.turn, events.append, lambda: False)
-    Turn(models, ask, Remembered(models), progress).run()
-    finished = events[-1]
-    if not isinstance(finished, Finished) or finished.statistics is None:
-        raise RuntimeError("the turn did not finish")
-    if finished.statistics.fallback:
-        raise RuntimeError(finished.statistics.fallback)
-    return finished.statistics
-
-
-def _tokenizer(folder: str) -> Any:
-    from pathlib import Path
-
-    from mlx_lm.utils import load_tokenizer
-
-    return load_tokenizer(Path(folder))
-
-
-class _Ids:
-    """Stands in for a prompt builder: the ids are given."""
-
-    def __init__(self, ids: NDArray[np.int32]) -> None:
-        self._ids = ids
-
-    def build(self, messages: tuple[Message, ...]) -> Any:
-        from app.engine.prompt import Prompt
-
-        border = len(self._ids) - TAIL
-        segments = (
-            Segment(SegmentKind.DOCUMENT, 0, border, 0, 0),
-            Segment(SegmentKind.QUESTION, border, len(self._ids), 0),
-        )
-        offsets = np.arange(border + 1, dtype=np.int64)
-        return Prompt(self._ids, segments, {(0, 0): offsets})
 
 
 def _median(runs: list[Run], figure: Callable[[Run], float]) -> float:

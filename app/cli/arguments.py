@@ -36,13 +36,25 @@ def parser() -> argparse.ArgumentParser:
     )
     store = measures.add_parser("store", help="how long kept conversations keep one waiting")
     turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
+    first = measures.add_parser("ttft", help="how soon the first word comes, beside plain mlx-lm")
+    _add_ttft(first)
     feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
     feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
-    for measure in (overhead, store, turns, feel):
+    for measure in (overhead, store, turns, first, feel):
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
     return top
+
+
+def _add_ttft(ttft: argparse.ArgumentParser) -> None:
+    """Figures come as text, so that `fitting` can say in a sentence what is wrong with them."""
+    say = ttft.add_argument
+    say("--shape", default="small", help="of models without weights (default %(default)s)")
+    say("--scale", type=float, default=1.0, help="so many of the layers, 0 to 1, to make it fit")
+    say("--bits", type=int, choices=(4, 8), help="quantise the weights")
+    say("--length", default="1k,4k,16k", help="tokens of a prompt (default %(default)s)")
+    say("--keep", default="0.05,0.1,0.2,0.5,1.0", help="fractions (default %(default)s)")
 
 
 class _Version(argparse.Action):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import shlex
@@ -25,8 +24,8 @@ from app.chat.pairs import pair
 from app.chat.session import Session
 from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
-from app.cli.lengths import tokens_of
 from app.cli.main import INTERRUPTED
+from app.cli.typed import fraction, listed, prompt_length
 from app.engine.messages import Heal, Load, Upkeep
 from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
@@ -144,9 +143,9 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"The {PERPLEXITY} suite and --file go together",
             f"give --suite {PERPLEXITY} and the files to measure it on with --file",
         )
-    lengths = _listed(options.length, _length)
-    keeps = _listed(options.keep, _keep)
-    scorings = _listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
+    lengths = listed(options.length, _length)
+    keeps = listed(options.keep, _keep)
+    scorings = listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
     tunings = _tunings(options.tune, options.ablate)
@@ -187,31 +186,12 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 
-def _listed(text: str, one: Callable[[str], T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
-
-
 def _length(text: str) -> int:
-    length = tokens_of(text)
-    if length is None or length < LEAST_LENGTH:
-        raise UserError(
-            f"{text!r} is no length", f"give tokens, like 4096 or 4k, from {LEAST_LENGTH} on"
-        )
-    return length
+    return prompt_length(text, LEAST_LENGTH)
 
 
 def _keep(text: str) -> float:
-    return _fraction(text, "keep")
-
-
-def _fraction(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value <= 1.0:
-        raise UserError(f"{text!r} is no {what}", "give a fraction from 0 to 1")
-    return value
+    return fraction(text, "keep")
 
 
 def _whole(text: str, what: str, least: int) -> int:
@@ -249,7 +229,7 @@ def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
         if name not in known or not separator:
             names = ", ".join(known)
             raise UserError(f"There is no tuning {text!r}", f"give NAME=VALUE, NAME from {names}")
-        values[name] = _listed(value, partial(_tuned, name, default=known[name]))
+        values[name] = listed(value, partial(_tuned, name, default=known[name]))
     return values
 
 
@@ -258,7 +238,7 @@ def _tuned(name: str, text: str, default: object) -> object:
     if isinstance(default, bool):
         return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
-        return _fraction(text, name)
+        return fraction(text, name)
     value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)
     if name == "pool" and value % 2 == 0:
         raise UserError(f"{text!r} is no {name}", "give an odd number")

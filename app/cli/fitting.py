@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from app.cli.lengths import tokens_of
 from app.cli.stored import opened_store
+from app.cli.typed import tokens_of
 from app.errors import UserError
 from app.models import catalogue, pairing, speed
 from app.models.cache import Cache

@@ -70,6 +70,10 @@ def _dispatch(arguments: Sequence[str]) -> int:
             if options.probed:
                 return bench_ui.probed(options.probed)
             return bench_ui.bench_ui(options.runs, options.json, sys.stdout)
+        case "bench" if options.measure == "ttft":
+            from app.cli.bench_ttft import bench_ttft
+
+            return bench_ttft(options)
         case "bench" if options.measure == "turns":
             from app.bench.turns import turns
 

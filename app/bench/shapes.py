@@ -1,0 +1,45 @@
+"""Pairs of models without weights: the shapes of real ones, with as many layers as fit."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+
+SMALL = "small"
+
+
+@cache
+def shapes() -> dict[str, dict[str, dict[str, Any]]]:
+    """By name, the configs of a target and its draft."""
+    text = (Path(__file__).parent / "shapes.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tuple[Any, Any]:
+    """Target and draft with random weights, in bfloat16 where there is a GPU, quantised to `bits`
+    if asked for. `scale` of the layers of both are built. Raises UserError for an unknown shape."""
+    if shape not in shapes():
+        known = ", ".join(shapes())
+        raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
+    found = shapes()[shape]
+    return _built(found["target"], scale, bits), _built(found["draft"], scale, bits)
+
+
+def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
+    import mlx.core as mx
+    from mlx.nn.layers.quantized import quantize
+    from mlx_lm.utils import _get_classes
+
+    layers = max(round(config["num_hidden_layers"] * scale), 1)
+    model_class, arguments = _get_classes(config)
+    model = model_class(arguments.from_dict({**config, "num_hidden_layers": layers}))
+    if mx.default_device().type != mx.DeviceType.cpu:
+        model.set_dtype(mx.bfloat16)
+    if bits is not None:
+        quantize(model, bits=bits)
+    mx.eval(model.state)
+    return model

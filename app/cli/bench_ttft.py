@@ -1,0 +1,27 @@
+"""`specchat bench ttft`: what is asked for, checked before anything is built."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from app.bench.ttft import Asked, ttft
+from app.cli.typed import fraction, listed, prompt_length
+from app.errors import UserError
+
+LEAST_LENGTH = 256
+
+
+def bench_ttft(options: argparse.Namespace) -> int:
+    """Returns the exit status. Raises UserError."""
+    if not 0.0 < options.scale <= 1.0:
+        raise UserError(f"{options.scale:g} is no scale", "give a fraction of the layers, up to 1")
+    asked = Asked(
+        options.shape,
+        options.scale,
+        options.bits,
+        listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH)),
+        listed(options.keep, lambda text: fraction(text, "keep")),
+        max(options.runs, 1),
+    )
+    return ttft(asked, options.json, sys.stdout)

@@ -1,0 +1,42 @@
+"""Figures as they are typed. All but `tokens_of` raise UserError, one sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from app.errors import UserError
+
+T = TypeVar("T")
+
+
+def tokens_of(text: str) -> int | None:
+    """Tokens, such as 4096 or 4k; None for anything else."""
+    match = re.fullmatch(r"([0-9]{1,9})(k?)", text, re.IGNORECASE)
+    return int(match[1]) * (1024 if match[2] else 1) if match else None
+
+
+def prompt_length(text: str, least: int) -> int:
+    """Tokens of a prompt."""
+    found = tokens_of(text)
+    if found is None or found < least:
+        raise UserError(f"{text!r} is no length", f"give tokens, like 4096 or 4k, from {least} on")
+    return found
+
+
+def fraction(text: str, what: str) -> float:
+    """From 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= 1.0:
+        raise UserError(f"{text!r} is no {what}", "give a fraction from 0 to 1")
+    return value
+
+
+def listed(text: str, one: Callable[[str], T]) -> tuple[T, ...]:
+    """What stands between commas, each once."""
+    return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
