@@ -45,7 +45,7 @@ def retold(
         events.append(Token(turn.number, ids, turn.text))
     stopped = turn.state is TurnState.STOPPED
     ended = Ended.CANCELLED if stopped else turn.ended or Ended.STOP
-    statistics = None if run is None else _statistics(run)
+    statistics = None if run is None else statistics_of(run)
     return (*events, Finished(turn.number, ended, turn.text, ids, statistics))
 
 
@@ -77,7 +77,8 @@ def _reading(
     return events
 
 
-def _statistics(run: records.Run) -> Statistics | None:
+def statistics_of(run: records.Run) -> Statistics | None:
+    """The figures of a stored answer; None where they make no sense here."""
     try:
         return Statistics(
             reading=Reading(run.reading),

@@ -18,7 +18,8 @@ from app.engine.spans import SegmentKind as SegmentKind
 from app.engine.spans import Span as Span
 from app.engine.spans import SpanReason as SpanReason
 from app.engine.spans import SpanText as SpanText
-from app.engine.tuning import DEFAULT_SAMPLING, DEFAULT_TUNING, Tuning
+from app.engine.tuning import DEFAULT_SAMPLING, Tuning
+from app.engine.tuning import DEFAULT_TUNING as DEFAULT_TUNING
 from app.engine.tuning import Sampling as Sampling
 from app.engine.upkeep import Forget as Forget
 from app.engine.upkeep import Heal as Heal

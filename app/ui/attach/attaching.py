@@ -156,6 +156,11 @@ class Attaching:
 
     # -------------------------------------------------------------------------- counting
 
+    @property
+    def uncountable(self) -> bool:
+        """Whether the model's tokenizer cannot be used here."""
+        return self._uncountable
+
     def count(self) -> None:
         """Count the tokens of what is attached, where they are not known."""
         for each in self._screen.entry.chips.attached:

@@ -103,6 +103,11 @@ class Acting:
         keep = self._desk.shown.progress[view.turn.number].keep
         self._screen.trying.open_setter(keep, view.turn)
 
+    @property
+    def sets_keep(self) -> bool:
+        """Whether the setter is open for an answer that was chosen."""
+        return self._keep_for is not None
+
     def keep_left(self, event: KeepSetter.Left) -> bool:
         """Whether it was for an answer that the setter was open."""
         turn, self._keep_for = self._keep_for, None
@@ -127,6 +132,10 @@ class Acting:
     @property
     def editing(self) -> bool:
         return self._edited is not None
+
+    @property
+    def edited_turn(self) -> Turn | None:
+        return None if self._edited is None else self._edited[0]
 
     def give_up(self) -> Draft | None:
         """Put back what was written before a question was edited; returns that, if it was."""

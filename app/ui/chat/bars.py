@@ -9,6 +9,7 @@ from textual.widget import Widget
 
 from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo
 from app.ui import figures
+from app.ui.chat.meter import Meter
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.draw import ACCENT, BAD, DIM
 from app.ui.sanitize import sanitize_line
@@ -184,13 +185,14 @@ class Notice(Widget):
 
 
 class Footer(Widget):
-    """The keys that work now, and how the next message will be read."""
+    """Two lines: the context and how the next message will be read, and the keys that work now."""
 
     def __init__(self, next_mode: NextMode) -> None:
         super().__init__()
         self._next = next_mode
         self._hints: tuple[str, ...] = ()
         self._alone = False
+        self._meter = Meter()
 
     def show_next(self, next_mode: NextMode) -> None:
         self._next = next_mode
@@ -202,20 +204,34 @@ class Footer(Widget):
         self._hints, self._alone = tuple(hints), alone
         self.refresh()
 
+    def show_meter(self, meter: Meter) -> None:
+        if meter != self._meter:
+            self._meter = meter
+            self.refresh()
+
     def render(self) -> Content:
-        width = self.content_size.width
-        right = Content.assemble(
-            ("next: ", DIM),
-            (self._next.words, f"bold {ACCENT}"),
-            (f"  (^T {self._next.other_words})", DIM),
-        )
-        if self._alone:
-            right = Content("")
+        return Content("\n").join((self._figures(), self._keys()))
+
+    def _mode(self, key: bool = True) -> Content:
+        mode = Content.assemble(("next: ", DIM), (self._next.words, f"bold {ACCENT}"))
+        return Content.assemble(mode, (f"  (^T {self._next.other_words})", DIM)) if key else mode
+
+    def _figures(self) -> Content:
+        """What is least needed goes first when it is narrow."""
+        width, drawn = self.content_size.width, [*self._meter.drawn()]
+        rights = [Content("")] if self._alone else [self._mode(), self._mode(key=False)]
+        tries = [(left, right) for right in rights for left in drawn[:2]]
+        for left, right in (*tries, (drawn[-1], rights[-1])):
+            gap = width - left.cell_length - right.cell_length
+            if gap >= 2:
+                break
+        return Content.assemble(left, " " * max(1, gap), right)
+
+    def _keys(self) -> Content:
         left = ""
         for hint in self._hints:
             longer = f"{left}   {hint}" if left else hint
-            if len(longer) + right.cell_length + 2 > width:
+            if len(longer) > self.content_size.width:
                 break
             left = longer
-        gap = max(1, width - len(left) - right.cell_length)
-        return Content.assemble((left, DIM), " " * gap, right)
+        return Content.styled(left, DIM)

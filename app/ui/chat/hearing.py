@@ -75,6 +75,7 @@ class Hearing:
         self._ready = True
         screen = self._screen
         screen.header.show_pair(loaded)
+        screen.forecast.loaded(loaded)
         screen.transcript.opening.show_loaded(loaded)
         screen.show_hints()
         screen.call_later(self._asking.ask_waiting)

@@ -30,6 +30,7 @@ from app.ui.chat.choosing import Choosing
 from app.ui.chat.compose import ComposeBox
 from app.ui.chat.desk import Desk
 from app.ui.chat.entry import Entry
+from app.ui.chat.forecast import Forecast
 from app.ui.chat.hearing import Hearing
 from app.ui.chat.message import MessageView
 from app.ui.chat.shelf import Shelf
@@ -131,6 +132,7 @@ class ChatScreen(Choosing):
         self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
         self.below = Below()
         self.acting = Acting(self)
+        self.forecast = Forecast(self)
         self._asking = Asking(self)
         self._hearing = Hearing(self, self._asking)
         self.attaching = Attaching(self, self._asking.sent, load.target)
@@ -203,6 +205,7 @@ class ChatScreen(Choosing):
         self.entry.chips.tick()
         if not self.desk.shelf.opening:
             self._keep()
+        self.footer.show_meter(self.forecast.meter())
 
     def show_hints(self) -> None:
         chat, chosen = self.desk.shown, self.transcript.chosen
@@ -217,6 +220,7 @@ class ChatScreen(Choosing):
             hints = self.acting.hints(chosen)
         self.footer.show_hints(hints, alone=chosen is not None)
         self.footer.show_next(self.next_mode)
+        self.footer.show_meter(self.forecast.meter())
         self.sub_title = chat.title
         self.side.follow(chat.id)
         self.header.show_title(chat.title, self.desk.shelf.standing)
@@ -256,6 +260,7 @@ class ChatScreen(Choosing):
     async def _open_store(self) -> None:
         await self._switching.open_store(self._kept.problem)
         self._asking.ask_waiting()
+        await self.forecast.learn()
 
     @on(Side.Opened)
     def _open_clicked(self, event: Side.Opened) -> None:
@@ -275,7 +280,7 @@ class ChatScreen(Choosing):
     def _keep(self) -> None:
         self.desk.shown.draft = self.entry.draft
         self.desk.keep()
-        self.notice.stand(self.desk.problem)
+        self.notice.stand(self.desk.problem or self.forecast.warning)
         if news := self.desk.shelf.news():
             self.notice.say(" ".join(news))
 
@@ -348,6 +353,7 @@ class ChatScreen(Choosing):
         self.entry.show_next(next_mode)
         self.desk.shown.draft = self.entry.draft
         self.footer.show_next(next_mode)
+        self.footer.show_meter(self.forecast.meter())
 
     def action_toggle_full(self) -> None:
         self.set_next(self.next_mode.toggled())
@@ -359,9 +365,17 @@ class ChatScreen(Choosing):
             self.acting.open_keep(chosen)
         else:
             self.trying.open_setter(self.next_mode.keep)
+            self._foretell(self.next_mode.keep)
 
     def on_keep_setter_moved(self, event: KeepSetter.Moved) -> None:
         self.trying.move(event.keep)
+        if not self.acting.sets_keep:
+            self._foretell(event.keep)
+
+    def _foretell(self, keep: float) -> None:
+        """Where nothing was scored that a keep could be tried on."""
+        if not self.trying.under_way:
+            self.entry.setter.meaning = self.forecast.at(keep)
 
     def on_keep_setter_left(self, event: KeepSetter.Left) -> None:
         if self.acting.keep_left(event):

@@ -33,6 +33,11 @@ class Trying:
         self._turn: Turn | None = None
         self._spans: SpansScreen | None = None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a turn that a keep is tried on."""
+        return self._turn is not None
+
     def open_setter(self, keep: float, turn: Turn | None = None) -> None:
         """Of a turn, or the last one."""
         self._begin(turn or self._desk.shown.conversation.last)
