@@ -6,21 +6,18 @@ import sys
 
 from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
+from app.chat.sample import FILE, QUESTION, sample
 from app.chat.session import Session
 from app.cli.report import Report
 from app.engine.messages import Ask, Document, Finished, Mode, Statistics
-from app.paths import assets_path
 
-QUESTION = 'What does it say of "Corresponding Source"?'
-FILE = "gpl-3.0.txt"
 KEEP = 0.2
 
 
 def demo(picture: str | None = None) -> int:
     """Ask both ways and print the answers, the map, and the figures side by side."""
-    text = (assets_path() / "demo" / FILE).read_text(encoding="utf-8")
-    document = Document(FILE, text)
-    sys.stdout.write(f"{FILE}, {len(text):,} characters. {QUESTION}\n")
+    document = sample()
+    sys.stdout.write(f"{FILE}, {len(document.text):,} characters. {QUESTION}\n")
     with Session() as session:
         session.load(pair())
         report, sparse = _answer(session, _ask(document, Mode.SPARSE), "Reading a fifth of it")

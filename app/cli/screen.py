@@ -26,6 +26,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
 
     models = pair(target, draft)
     from app.engine.engine import MlxEngine
+    from app.models.embedded import EMBEDDED
     from app.settings.file import SettingsFile
     from app.ui.app import SpecchatApp
     from app.ui.terminal.clipboard import system_clipboard
@@ -44,6 +45,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
             news="" if last_time is None else last_time.sentence,
             watched=lambda: watched_by.alive,
             clipboard=system_clipboard(),
+            welcomes=target == EMBEDDED and draft is None,
         )
         app.run()
     return app.return_code or 0

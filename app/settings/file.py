@@ -37,6 +37,8 @@ class SettingsFile:
         self.path = path
         self.settings = settings or Settings()
         self.problems: tuple[str, ...] = ()
+        self.is_new = path is not None and not path.exists()
+        """Whether nothing was ever kept there when this was opened."""
         self._unsaved: dict[str, Setting] = {}
         self._lock = threading.Lock()
         if path is not None:

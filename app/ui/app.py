@@ -90,9 +90,11 @@ class SpecchatApp(App[None]):
         news: str = "",
         watched: Callable[[], bool] = lambda: True,
         clipboard: Clipboard | None = None,
+        welcomes: bool = False,
     ) -> None:
         """Conversations are kept in `folder`, and what was read of them in `snapshots`. `news` is
-        said first. Once `watched` says no, nobody would clean up behind the app, so it ends."""
+        said first. Once `watched` says no, nobody would clean up behind the app, so it ends. With
+        `welcomes` a first start explains itself, and has a sample to ask about."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
@@ -104,6 +106,7 @@ class SpecchatApp(App[None]):
         self._watched = watched
         self.window = Window(self._write)
         self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, news)
+        self.chat.welcome.wanted = welcomes and kept.is_new
         self._system_clipboard = self.chat.entry.box.clipboard = clipboard
         self.settings = LiveSettings(self, kept, self.chat)
 

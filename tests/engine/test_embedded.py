@@ -12,8 +12,9 @@ import pytest
 
 from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
+from app.chat.sample import FILE, QUESTION
 from app.chat.session import Session
-from app.cli.demo import FILE, KEEP, QUESTION
+from app.cli.demo import KEEP
 from app.engine import reading
 from app.engine.messages import (
     Document,

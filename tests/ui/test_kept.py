@@ -94,14 +94,14 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
 
 
 async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+    async with kept_app(tmp_path, engine := FakeEngine(), (80, 30)) as (pilot, _):
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "▸ read 2")
         await pilot.press("shift+tab", "space")
         await until_shown(pilot, "▾ read", "kept · 6 spans")
         before = [line.strip() for line in screen_text(pilot).splitlines()]
-    async with kept_app(tmp_path) as (pilot, app):
+    async with kept_app(tmp_path, size=(80, 30)) as (pilot, app):
         await until_shown(pilot, "▸ read 2")
         await until(pilot, lambda: app.screen.query_one(PrefillPanel).folded)
         await pilot.press("shift+tab", "space")

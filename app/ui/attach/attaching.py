@@ -35,11 +35,14 @@ class Attaching:
         self._counting: list[tuple[Document, ...]] = []
         self._uncountable = False
         self._held: tuple[OpenChat, str] | None = None
+        self.own_begun: Callable[[], None] = lambda: None
+        """Called before something of the user's own is attached."""
 
     # -------------------------------------------------------------------------- reading
 
     def attach(self, path: str, typed: str) -> None:
         """Begin to read a file or a folder for the conversation on the screen."""
+        self.own_begun()
         reading = Reading(path, typed, self._screen.settings.limits())
         self._readings[reading] = self._desk.shown
         self._screen.entry.chips.add(reading)
@@ -47,6 +50,7 @@ class Attaching:
 
     def paste(self, text: str) -> None:
         chips = self._screen.entry.chips
+        self.own_begun()
         new = chips.paste(text)
         if not self._is_twice(new, chips.attached):
             chips.add(new)

@@ -20,6 +20,12 @@ LEAST_TITLE = 10
 """Cells; of a shorter piece nobody would know which conversation it is."""
 
 
+GUIDE = (
+    Content("  Paste a long document, or type @ for a file. Then ask."),
+    Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
+)
+
+
 class Header(Widget):
     """`specchat`, the pair, and the machine's memory once the engine reported it."""
 
@@ -87,10 +93,17 @@ class Opening(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines = self._loading(0.0)
+        self._status = self._loading(0.0)
+        self._guide: tuple[Content, ...] = GUIDE
+        self._failed = False
+
+    def show_guide(self, guide: Sequence[Content] = ()) -> None:
+        """What one can do, or what is always said."""
+        self._guide = tuple(guide) or GUIDE
+        self.refresh(layout=True)
 
     def show_loading(self, elapsed: float) -> None:
-        self._lines = self._loading(elapsed)
+        self._status = self._loading(elapsed)
         self.refresh()
 
     def show_loaded(self, loaded: Loaded) -> None:
@@ -105,11 +118,12 @@ class Opening(Widget):
         if loaded.dense_only is not None:
             reason = sanitize_line(ended(loaded.dense_only))
             lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
-        self._set(lines + _hints())
+        self._set(lines)
 
     def show_failed(self, failed: Failed) -> None:
         problem = sanitize_line(ended(failed.problem))
         advice = sanitize_line(sentence(failed.advice))
+        self._failed = True
         self._set(
             [
                 Content.assemble(("✗ ", BAD), (problem, "bold")),
@@ -118,16 +132,16 @@ class Opening(Widget):
         )
 
     def render(self) -> Content:
-        return Content("\n").join(self._lines)
+        guide = [] if self._failed else [Content(""), *self._guide]
+        return Content("\n").join([*self._status, *guide])
 
     @staticmethod
     def _loading(elapsed: float) -> list[Content]:
         waited = f" · {figures.seconds(elapsed)}" if elapsed >= 1 else ""
-        first = Content.assemble(("▶ ", ACCENT), ("loading the models", "bold"), (waited, DIM))
-        return [first, *_hints()]
+        return [Content.assemble(("▶ ", ACCENT), ("loading the models", "bold"), (waited, DIM))]
 
-    def _set(self, lines: list[Content]) -> None:
-        self._lines = lines
+    def _set(self, status: list[Content]) -> None:
+        self._status = status
         self.refresh(layout=True)
 
 
@@ -136,14 +150,6 @@ def _model_line(part: str, model: ModelInfo) -> str:
     if model.context:
         facts.append(f"context {figures.count(model.context)}")
     return f"{part:<6} {' · '.join(facts)}"
-
-
-def _hints() -> list[Content]:
-    return [
-        Content(""),
-        Content("  Paste a long document, or type @ for a file. Then ask."),
-        Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
-    ]
 
 
 class Notice(Widget):

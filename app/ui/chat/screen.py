@@ -37,6 +37,7 @@ from app.ui.chat.shelf import Shelf
 from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
 from app.ui.chat.trying import Trying
+from app.ui.chat.welcome import Welcome
 from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
 from app.ui.conversations.side import Side
@@ -137,6 +138,7 @@ class ChatScreen(Choosing):
         self._hearing = Hearing(self, self._asking)
         self.attaching = Attaching(self, self._asking.sent, load.target)
         self.entry.attaching = self.attaching
+        self.welcome = Welcome(self)
         self._switching = Switching(self, None if snapshots is None else str(snapshots), news)
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
@@ -260,6 +262,7 @@ class ChatScreen(Choosing):
     async def _open_store(self) -> None:
         await self._switching.open_store(self._kept.problem)
         self._asking.ask_waiting()
+        await self.welcome.begin()
         await self.forecast.learn()
 
     @on(Side.Opened)

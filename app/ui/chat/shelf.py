@@ -82,6 +82,8 @@ class Shelf:
         self.opening = folder is not None
         self.refusal: UserError | None = None
         """Why there is no store this time, or None."""
+        self.untouched = False
+        """Whether nobody has ever written anything here."""
 
     @property
     def readable(self) -> bool:
@@ -224,6 +226,8 @@ class Shelf:
         limit, days = self._settings.attachment_bytes, self.trash_days
         self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
         last = self._store.last_draft()
+        kept = last or self._store.conversations() or self._store.conversations(trashed=True)
+        self.untouched = self.keeps and not kept
         return self._read(None if last is None else last.conversation, next_mode)
 
     def _read(self, id: int | None, next_mode: NextMode) -> OpenChat:

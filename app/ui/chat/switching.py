@@ -82,6 +82,7 @@ class Switching:
             screen.entry.box.remember_only(t.question.text for t in chat.conversation.branch)
             screen.set_next(chat.draft.next_mode)
             screen.notice.say("")
+            screen.transcript.opening.show_guide()
             await screen.transcript.show(chat)
         screen.show_hints()
 

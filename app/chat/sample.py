@@ -1,0 +1,14 @@
+"""The text that ships with the program, and a question that shows what it can do with it."""
+
+from __future__ import annotations
+
+from app.engine.messages import Document
+from app.paths import assets_path
+
+FILE = "gpl-3.0.txt"
+QUESTION = 'What does it say of "Corresponding Source"?'
+
+
+def sample() -> Document:
+    """Waits for the disk. Raises OSError."""
+    return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))

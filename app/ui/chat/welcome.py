@@ -1,0 +1,104 @@
+"""The very first start: what specchat does, something to try it on, and a pair for this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets.text_area import Selection
+
+from app.ui import figures
+from app.ui.attach.attached import attached
+from app.ui.background import in_background
+from app.ui.prefill.draw import DIM
+
+if TYPE_CHECKING:
+    from app.engine.messages import Document
+    from app.models.offer import Offer
+    from app.ui.chat.screen import ChatScreen
+
+WHAT_IT_IS = (
+    "  specchat answers questions about long documents, on this machine alone.",
+    "  A small draft model skims all of it; the big target reads what matters.",
+    "  Every answer says how much was read. ^S shows what, ^R reads everything.",
+)
+TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a file."
+
+
+class Welcome:
+    """Shown once, and never in the way: what is typed takes the place of the question that is
+    ready, and what is attached that of the sample."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self.wanted = False
+        """Whether the user has set nothing as yet."""
+        self._sample: Document | None = None
+        self._question = ""
+
+    async def begin(self) -> None:
+        """Once it is known that nobody has ever written anything here."""
+        if not self.wanted or not self._screen.desk.shelf.untouched:
+            return
+        chat = self._screen.desk.shown
+        lines = [Content(line) for line in WHAT_IT_IS]
+        self._show(lines)
+        if await self._lay_out():
+            lines += [Content(""), Content(TRY_IT)]
+            self._show(lines)
+        pair = await in_background(_offer)
+        if pair is not None and self._screen.desk.shown is chat:
+            self._show([*lines, *_offered(pair)])
+
+    def _show(self, lines: list[Content]) -> None:
+        self._screen.transcript.opening.show_guide(lines)
+
+    async def _lay_out(self) -> bool:
+        """The sample and its question, unless something is written already."""
+        from app.chat.sample import QUESTION, sample
+
+        try:
+            document = await in_background(sample)
+        except OSError:
+            return False
+        entry = self._screen.entry
+        if entry.box.text or entry.chips.items or self._screen.desk.shown.conversation.turns:
+            return False
+        thing = attached([document])
+        self._sample, self._question = document, QUESTION
+        self._screen.attaching.own_begun = self._make_room
+        entry.chips.add(thing)
+        entry.box.replace_all(QUESTION)
+        entry.box.selection = Selection((0, 0), entry.box.document.end)
+        return True
+
+    def _make_room(self) -> None:
+        """For what the user attaches."""
+        self._screen.attaching.own_begun = lambda: None
+        entry = self._screen.entry
+        for each in entry.chips.attached:
+            if each.documents == (self._sample,):
+                entry.chips.take_away(each)
+                if entry.box.text == self._question:
+                    entry.box.replace_all("")
+
+
+def _offer() -> Offer | None:
+    from app.models.offer import offer_here  # here: the screen is drawn before it is needed
+
+    return offer_here()
+
+
+def _offered(pair: Offer) -> list[Content]:
+    from app.models.fit import tokens_text
+
+    target, draft = (each.name.rpartition("/")[2] for each in (pair.target, pair.draft))
+    memory, download = pair.fit.machine.total / figures.GIB, pair.download / 1e9
+    return [
+        Content.styled(f"  This pair is tiny. {memory:.0f} GB of memory hold {target}", DIM),
+        Content.styled(
+            f"  with {draft}, up to {tokens_text(pair.fit.longest)} tokens"
+            f" ({download:.1f} GB to download): ^L.",
+            DIM,
+        ),
+    ]

@@ -1,0 +1,143 @@
+"""The very first start explains itself, has something to try, and is never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.chat.sample import QUESTION, sample
+from app.engine.messages import Load
+from app.models.catalogue import catalogue
+from app.models.fit import machine_of
+from app.models.offer import Offer, offer
+from app.sessions.store import Store
+from app.settings.file import SettingsFile
+from app.ui.app import SpecchatApp
+from app.ui.chat import welcome
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import DOCUMENT, SMALL, paste, screen_text, until, until_gone, until_shown
+
+pytestmark = pytest.mark.asyncio
+
+FIRST = "specchat answers questions about long documents"
+READY = f"❯ {QUESTION}"
+
+
+def offered() -> Offer | None:
+    return offer(catalogue(), machine_of(32 << 30))
+
+
+@asynccontextmanager
+async def first_app(
+    folder: Path, engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
+) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
+    app = SpecchatApp(
+        engine or FakeEngine(Story(answer="Yes.")),
+        Load("models/target", "models/draft"),
+        settings=SettingsFile(folder / "settings.toml"),
+        folder=folder / "store",
+        welcomes=True,
+    )
+    try:
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: not app.chat.desk.shelf.opening, "the store")
+            yield pilot, app
+    finally:
+        app.put_away()
+
+
+@pytest.fixture(autouse=True)
+def _thirty_two_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(welcome, "_offer", offered)
+
+
+@pytest.mark.parametrize("size", [(60, 24), SMALL, (120, 36)])
+async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    async with first_app(tmp_path, engine, size) as (pilot, app):
+        await until_shown(pilot, "ready", FIRST, "▣ gpl-3.0.txt", READY, "⏎ asks a question")
+        await until_shown(pilot, "32 GB", "gemma-3-12b-it-qat-4bit", "^L")
+        assert app.focused is app.chat.entry.box
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        (message,) = engine.asks[0].messages
+        assert (message.text, message.documents) == (QUESTION, (sample(),))
+        await until_shown(pilot, "Yes.")
+        await pilot.press("ctrl+n")
+        await until_shown(pilot, "ready", "Paste a long document")
+        assert FIRST not in screen_text(pilot)
+    async with first_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, "ready")
+        assert FIRST not in screen_text(pilot)
+
+
+async def test_what_is_typed_takes_the_place_of_the_question(tmp_path: Path) -> None:
+    async with first_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, READY)
+        await pilot.press("W", "h", "y")
+        await until(pilot, lambda: app.chat.entry.box.text == "Why")
+        await until_shown(pilot, "▣ gpl-3.0.txt")
+
+
+@pytest.mark.parametrize(("key", "shown"), [("/", "/attach"), ("@", "app/")])
+async def test_commands_and_files_work_at_once(tmp_path: Path, key: str, shown: str) -> None:
+    async with first_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, READY)
+        await pilot.press(key)
+        await until(pilot, lambda: app.chat.entry.box.text == key)
+        await until_shown(pilot, shown)
+
+
+async def test_a_document_of_ones_own_takes_the_place_of_the_sample(tmp_path: Path) -> None:
+    async with first_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, READY)
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, "▣ Paste 1")
+        await until_gone(pilot, "▣ gpl-3.0.txt")
+        assert app.chat.entry.box.text == ""
+        await paste(pilot, DOCUMENT + "more")
+        await until_shown(pilot, "▣ Paste 1", "▣ Paste 2")
+
+
+async def test_the_explanation_is_there_once(tmp_path: Path) -> None:
+    async with first_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, READY)
+        with Store(tmp_path / "store") as beside:
+            await until(pilot, lambda: (d := beside.last_draft()) and d.text == QUESTION)
+    async with first_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, READY, "Paste a long document")
+        assert FIRST not in screen_text(pilot)
+
+
+async def test_who_has_settings_or_conversations_knows_it(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text("")
+    async with first_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready", "Paste a long document")
+        await until(pilot, lambda: not app.workers, "the end of the start")
+        assert app.chat.entry.box.text == ""
+    (tmp_path / "settings.toml").unlink()
+    with Store(tmp_path / "store") as store:
+        store.trash(store.create("Old").id)
+    async with first_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready", "Paste a long document")
+        await until(pilot, lambda: not app.workers, "the end of the start")
+        assert app.chat.entry.box.text == ""
+
+
+async def test_what_was_typed_while_it_started_stays_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def typed(app: SpecchatApp) -> None:
+        app.chat.entry.box.insert("Hi")
+
+    monkeypatch.setattr(SpecchatApp, "on_ready", typed, raising=False)
+    async with first_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, FIRST, "32 GB")
+        assert (app.chat.entry.box.text, app.chat.entry.chips.items) == ("Hi", ())
+        assert "⏎ asks a question" not in screen_text(pilot)
