@@ -25,6 +25,7 @@ from app.engine.messages import (
     Token,
 )
 from app.errors import UserError
+from app.sessions.records import Choices
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 """Characters `(start, end)` by message and document."""
@@ -85,6 +86,28 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError(f"{sampling.seed} is no seed", "give a number from 0 to 2^64 - 1")
 
 
+def chosen_sampling(choices: Choices, otherwise: Sampling) -> Sampling:
+    """`otherwise` but for what was chosen. What no answer can be sampled with was not chosen here:
+    it came with an imported conversation, and is left out."""
+    names = ("max_tokens", "temperature", "top_p", "seed")
+    chosen = {name: value for name in names if (value := getattr(choices, name)) is not None}
+    sampling = replace(otherwise, **chosen)
+    try:
+        check_sampling(sampling)
+    except QuestionError:
+        return otherwise
+    return sampling
+
+
+def chosen_reading(choices: Choices, mode: Mode, keep: float) -> tuple[Mode, float]:
+    """The same of how questions are read."""
+    if choices.mode in tuple(Mode):
+        mode = Mode(choices.mode)
+    if choices.keep is not None and 0 < choices.keep <= 1:
+        keep = choices.keep
+    return mode, keep
+
+
 @dataclass(eq=False)
 class Turn:
     """One question and what became of it."""
@@ -105,6 +128,8 @@ class Turn:
     """The rest of the branch that it leaves: the turn that is edited or answered again, and all
     that follow on it."""
     replaced: bool = False
+    system: str = ""
+    """The system prompt that it was asked with here."""
 
     @property
     def counts(self) -> bool:
@@ -149,10 +174,18 @@ class Conversation:
     """All turns so far, and at most one question that waits for its turn."""
 
     sampling: Sampling = field(default_factory=Sampling)
+    """Where nothing else was chosen."""
     turns: list[Turn] = field(default_factory=list)
     queued: Question | None = None
     system: str = ""
-    """What the model is told before everything else; imported conversations may have it."""
+    """What its system messages say; imported conversations may have them."""
+    choices: Choices = field(default_factory=Choices)
+    """What was chosen for this conversation alone."""
+
+    @property
+    def system_prompt(self) -> str:
+        """What the model is told before everything else."""
+        return self.system if self.choices.system is None else self.choices.system
 
     @property
     def last(self) -> Turn | None:
@@ -189,7 +222,7 @@ class Conversation:
 
     def asked(self, turn: Turn) -> list[Turn | None]:
         """Of each message that the engine sees when it is asked `turn`: whose question it is."""
-        system = [None] if self.system else []
+        system = [None] if turn.system else []
         earlier = [part for before in self.before(turn) for part in (before, None)]
         return [*system, *earlier, turn]
 
@@ -232,9 +265,11 @@ class Conversation:
                     each.replaced = True
         earlier = [message for before in self.before(turn) for message in before.messages]
         self.turns.append(turn)
-        system = [Message(Role.SYSTEM, self.system)] if self.system else []
+        turn.system = self.system_prompt
+        system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         messages = (*system, *earlier, question.message)
-        return turn, Ask(turn.number, messages, question.mode, question.keep, self.sampling)
+        sampling = chosen_sampling(self.choices, self.sampling)
+        return turn, Ask(turn.number, messages, question.mode, question.keep, sampling)
 
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)

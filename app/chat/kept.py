@@ -55,9 +55,9 @@ class KeptConversation:
         self._forks: dict[int, tuple[int, ...]] = {}
         self._known: dict[int, Turn] = {}
         self._runs: dict[int, records.Run | None] = {}
-        self._system: int | None = None
         self._lost: StoreError | None = None
         if id is not None:
+            self.conversation.choices = store.conversation(id).choices
             self._reread()
 
     def question(self, turn: Turn) -> int:
@@ -83,7 +83,7 @@ class KeptConversation:
         attachments = [_attach(self._store, document) for document in question.documents]
         self.check_documents()
         if self.id is None:
-            self.id = self._store.create().id
+            self.id = self._store.create(choices=self.conversation.choices).id
         if edits is None:
             role = records.Role.USER
             asked = self._store.add_message(self.id, role, question.text, attachments)
@@ -116,6 +116,12 @@ class KeptConversation:
         for question, pinned in by_question.items():
             self._store.pin_passages(question, pinned)
         self.conversation.pin(turn, pins)
+
+    def choose(self, choices: records.Choices) -> None:
+        """What holds for this conversation alone, from the next question on. Raises StoreError."""
+        if self.id is not None:
+            self._store.choose(self.id, choices)
+        self.conversation.choices = choices
 
     def place(self, turn: Turn, part: Part) -> tuple[int, int]:
         """The how-manieth version it is (from 1), of how many."""
@@ -182,7 +188,8 @@ class KeptConversation:
         self._questions[turn.number] = asked
         self._known[turn.number] = turn
         self._forks = self._store.forks(self.id)
-        ids = [] if self._system is None else [self._system]
+        # A system prompt may be no message, and has no documents that its id would be asked for.
+        ids = [0] if self.conversation.system_prompt else []
         for before in self.conversation.before(turn):
             ids += [self._questions[before.number], before.number]
         return KeptTurn(
@@ -207,7 +214,6 @@ class KeptConversation:
         ended there) is a failed turn."""
         system = [m for m in messages if m.role is records.Role.SYSTEM]
         self.conversation.system = "\n\n".join(message.text for message in system)
-        self._system = system[0].id if self.conversation.system else None
         for message, after in zip(messages, [*messages[1:], None], strict=False):
             if message.role is not records.Role.USER:
                 continue
@@ -250,17 +256,6 @@ class KeptConversation:
         self._known = again._known
         if self._lost is not None:
             raise self._lost
-
-
-def ask(
-    store: Store,
-    conversation: int | None,
-    question: Question,
-    models: Models,
-    sampling: Sampling,
-) -> KeptTurn:
-    """Ask one question, of a new conversation without an id, as `KeptConversation.ask` does."""
-    return KeptConversation(store, conversation, models, sampling).ask(question)
 
 
 def _attach(store: Store, document: Document) -> records.Attachment:

@@ -12,7 +12,7 @@ from app.chat.kept import KeptConversation
 from app.chat.kept_turn import KeptTurn
 from app.engine.messages import Ask, Event, Mode
 from app.sessions.errors import StoreError
-from app.sessions.records import Removed
+from app.sessions.records import Choices, Removed
 
 
 class UnkeptTurn:
@@ -68,6 +68,10 @@ class UnkeptConversation:
         if pins:
             self.conversation.pin(again, pins)
         return self._begin(replace(again.question, mode=mode, keep=keep), replaces=again)
+
+    def choose(self, choices: Choices) -> None:
+        """What holds for this conversation alone, from the next question on."""
+        self.conversation.choices = choices
 
     def place(self, turn: Turn, part: Part) -> tuple[int, int]:
         """The how-manieth version it is (from 1), of how many."""

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from app.chat.conversation import Conversation, Question, check_sampling
-from app.chat.kept import ask as kept_ask
+from app.chat.conversation import Conversation, Question, check_sampling, chosen_reading
+from app.chat.kept import KeptConversation
 from app.chat.pairs import models, pair
 from app.chat.session import EngineError, Session
 from app.cli.given import read_given
@@ -52,7 +52,8 @@ def ask(options: argparse.Namespace) -> int:
             return _answer(session, load, command, options, lambda event: None)
     with opened_store(PATIENCE, settings) as store:
         conversation = _conversation(store, options.conversation)
-        kept = kept_ask(store, conversation, question, models(load), sampling)
+        asked = KeptConversation(store, conversation, models(load), sampling)
+        kept = asked.ask(_as_chosen(question, asked.conversation, options))
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
         upkeep = dataclasses.replace(settings.upkeep(str(snapshots_path())), heal=Heal.NEVER)
@@ -103,16 +104,32 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
         mode = Mode.AUTO
     elif options.keep is not None:
         mode, keep = Mode.SPARSE, options.keep
-    given = {"max_tokens": options.max_tokens, "temperature": options.temp}
-    given |= {"top_p": options.top_p, "seed": options.seed}
-    said = {name: value for name, value in given.items() if value is not None}
-    sampling = dataclasses.replace(settings.sampling(), **said)
+    sampling = dataclasses.replace(settings.sampling(), **_said(options))
     check_sampling(sampling)
     question = Question(options.question, (), mode, keep)
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_given(options.files, limits)
     return dataclasses.replace(question, documents=gathered.documents), sampling
+
+
+def _said(options: argparse.Namespace) -> dict[str, Any]:
+    """Of how the answer is sampled, what the options say."""
+    given = {"max_tokens": options.max_tokens, "temperature": options.temp}
+    given |= {"top_p": options.top_p, "seed": options.seed}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _as_chosen(
+    question: Question, conversation: Conversation, options: argparse.Namespace
+) -> Question:
+    """What was chosen for the conversation comes before the settings, and options before both."""
+    said = dict.fromkeys(_said(options))
+    conversation.choices = dataclasses.replace(conversation.choices, **said)
+    if options.full or options.auto or options.keep is not None:
+        return question
+    mode, keep = chosen_reading(conversation.choices, question.mode, question.keep)
+    return dataclasses.replace(question, mode=mode, keep=keep)
 
 
 def _conversation(store: Store, name: str) -> int | None:

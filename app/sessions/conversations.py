@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from dataclasses import replace
 from datetime import datetime
 
 from app.sessions import messages
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.packing import pack_time, unpack_time
-from app.sessions.records import Conversation, ReadMap, Removed, Size, State, Tree
+from app.sessions.packing import pack_time, plain_choices, unpack_choices, unpack_time
+from app.sessions.records import Choices, Conversation, ReadMap, Removed, Size, State, Tree
 
 TITLE_LENGTH = 60
 """Characters of an automatic title."""
 
-_COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current"
+NO_CHOICES = Choices()
+_COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current, choices"
 _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
 """What was used last comes first in the list, whatever the clock says."""
 
@@ -60,14 +62,23 @@ def sizes(connection: sqlite3.Connection) -> dict[int, Size]:
     return {id: Size(count, documents.get(id, 0)) for id, count in questions}
 
 
-def create(connection: sqlite3.Connection, title: str, now: datetime) -> int:
+def create(
+    connection: sqlite3.Connection, title: str, now: datetime, choices: Choices = NO_CHOICES
+) -> int:
     id = connection.execute(
         "INSERT INTO conversations (title, created_at, updated_at, sequence)"
         f" VALUES (?, ?, ?, {_NEXT})",
         (title, pack_time(now), pack_time(now)),
     ).lastrowid
     assert id is not None
+    choose(connection, id, choices)
     return id
+
+
+def choose(connection: sqlite3.Connection, id: int, choices: Choices) -> None:
+    """Instead of all that was chosen for this conversation before."""
+    messages.check_text(choices.system or "")
+    _update(connection, id, "choices = ?", json.dumps(plain_choices(choices)))
 
 
 def rename(connection: sqlite3.Connection, id: int, title: str) -> None:
@@ -144,7 +155,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
     written is a stopped one here. Returns its id."""
     old = tree.conversation
     messages.check_text(old.title)
-    new = create(connection, old.title, old.created_at)
+    new = create(connection, old.title, old.created_at, old.choices)
     ids: dict[int, int] = {}
     for message in tree.messages:
         state = State.STOPPED if message.state is State.PARTIAL else message.state
@@ -187,7 +198,7 @@ def _update(connection: sqlite3.Connection, id: int, setting: str, *values: obje
 
 
 def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
-    id, title, pinned, created_at, updated_at, trashed_at, current = row
+    id, title, pinned, created_at, updated_at, trashed_at, current, choices = row
     try:
         return Conversation(
             id=id,
@@ -197,6 +208,7 @@ def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
             updated_at=unpack_time(updated_at),
             trashed_at=None if trashed_at is None else unpack_time(trashed_at),
             current=current,
+            choices=unpack_choices(choices),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise DamagedError from error

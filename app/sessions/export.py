@@ -10,14 +10,15 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
 from app.sessions import html
 from app.sessions.errors import StoreError
-from app.sessions.records import Attachment, Message, ReadMap, Role, State, Tree
+from app.sessions.packing import plain_choices
+from app.sessions.records import Attachment, Choices, Message, ReadMap, Role, State, Tree
 from app.sessions.store import Store
 
 FORMAT, VERSION = "specchat conversation", 1
@@ -26,7 +27,10 @@ NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
 
 def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
     """The current branch; documents by name and size."""
-    out.write(f"# {store.conversation(conversation).title}\n")
+    found = store.conversation(conversation)
+    out.write(f"# {found.title}\n")
+    out.write(f"\n*{told}*\n" if (told := told_choices(found.choices)) else "")
+    out.write(f"\n## System\n\n{found.choices.system}\n" if found.choices.system else "")
     for message in store.branch(conversation):
         out.write(f"\n## {NAMES[message.role]} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
         for attachment in message.attachments:
@@ -41,7 +45,8 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
     """The current branch as one page without scripts, and below each answer its documents: what was
     read of them is bright, the rest dim."""
     branch = store.branch(conversation)
-    out.write(html.head(store.conversation(conversation).title))
+    found = store.conversation(conversation)
+    out.write(html.head(found.title, told_choices(found.choices), found.choices.system or ""))
     for number, message in enumerate(branch):
         out.write(html.message(NAMES[message.role], message, remarks(message)))
         for attachment, read in _documents_read(store, message, branch[:number]):
@@ -78,6 +83,14 @@ def remarks(message: Message) -> str:
     if message.cut:
         parts.append("cut at its longest length")
     return " · ".join([*parts, *([message.failure] if message.failure else [])])
+
+
+def told_choices(choices: Choices) -> str:
+    """What was chosen for a conversation alone, but for its system prompt, in one line."""
+    parts = plain_choices(replace(choices, system=None))
+    if choices.keep is not None:
+        parts["keep"] = f"{choices.keep:.0%}"
+    return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts.items())
 
 
 def to_json(store: Store, conversation: int, out: TextIO) -> None:
@@ -147,6 +160,7 @@ def _plain(tree: Tree) -> dict[str, Any]:
         "created_at": conversation.created_at.isoformat(),
         "updated_at": conversation.updated_at.isoformat(),
         "current": None if conversation.current is None else numbers[conversation.current],
+        "choices": plain_choices(conversation.choices),
         "messages": [_plain_message(m, tree.maps.get(m.id), numbers) for m in tree.messages],
     }
 

@@ -24,13 +24,17 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"
 _VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def head(title: str) -> str:
+def head(title: str, told: str = "", system: str = "") -> str:
+    """`told`: what was chosen for it, and `system` its system prompt, if it has one."""
+    chosen = f"<p><small>{_safe(told)}</small></p>\n" if told else ""
+    if system:
+        chosen += f"<h2>System</h2>\n<pre>{_safe(system)}</pre>\n"
     return (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy"'
         " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{_safe(title)}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{_safe(title)}</h1>\n"
+        f"<h1>{_safe(title)}</h1>\n{chosen}"
     )
 
 

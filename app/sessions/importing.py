@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeVar
 
 from app.sessions.errors import StoreError
 from app.sessions.export import FORMAT, VERSION
+from app.sessions.packing import choices_of
 from app.sessions.records import (
     Attachment,
     Conversation,
@@ -140,6 +141,7 @@ def _tree(plain: dict[str, Any]) -> Tree:
         updated_at=_time(plain["updated_at"]),
         trashed_at=None,
         current=current,
+        choices=choices_of(_of(dict, plain.get("choices", {}))),  # older exports have none
     )
     maps = {
         number: _map(each["read_map"], len(messages))

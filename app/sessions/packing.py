@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from app.sessions.errors import StoreError
-from app.sessions.records import ReadMap, Run, Span, SpanText
+from app.sessions.records import Choices, ReadMap, Run, Span, SpanText
 
 RUN_FIELDS = tuple(field.name for field in fields(Run))
+_CHOICES: dict[str, type[str | int | float]] = {
+    "system": str,
+    "mode": str,
+    "keep": float,
+    "max_tokens": int,
+    "temperature": float,
+    "top_p": float,
+    "seed": int,
+}
 
 
 def pack_time(time: datetime) -> int:
@@ -40,6 +50,31 @@ def pack_pins(pinned: tuple[tuple[int, int], ...]) -> str:
 def unpack_pins(packed: str) -> tuple[tuple[int, int], ...]:
     """Raises ValueError or TypeError when they are damaged."""
     return tuple((int(start), int(end)) for start, end in json.loads(packed))
+
+
+def plain_choices(choices: Choices) -> dict[str, Any]:
+    """Those that were made, by name."""
+    return {name: value for name, value in asdict(choices).items() if value is not None}
+
+
+def choices_of(plain: Any) -> Choices:
+    """What is made of other names, by a later version say, is left out. Raises ValueError or
+    TypeError."""
+    made: dict[str, Any] = {}
+    for name, kind in _CHOICES.items():
+        if (value := plain.get(name)) is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, kind) if kind is float else kind):
+            raise TypeError(f"{name} is no {kind.__name__}")
+        made[name] = kind(value)
+    return Choices(**made)
+
+
+def unpack_choices(packed: str) -> Choices:
+    """A conversation is worth more than what was chosen for it: what is damaged is none."""
+    with suppress(ValueError, TypeError, AttributeError):
+        return choices_of(json.loads(packed))
+    return Choices()
 
 
 def pack_run(run: Run) -> dict[str, Any]:

@@ -147,6 +147,20 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Choices:
+    """What was chosen for one conversation alone. None: as for every other one, and of `system`:
+    what its system messages say, if it was imported with any."""
+
+    system: str | None = None
+    mode: str | None = None
+    keep: float | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """`current` is the last message of the current branch, None while there is none."""
 
@@ -157,6 +171,7 @@ class Conversation:
     updated_at: datetime
     trashed_at: datetime | None
     current: int | None
+    choices: Choices = Choices()
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ CREATE INDEX messages_trashed ON messages(trashed_at) WHERE trashed_at IS NOT NU
 ALTER TABLE messages ADD COLUMN cut INTEGER NOT NULL DEFAULT 0 CHECK (cut IN (0, 1));
 ALTER TABLE attachments ADD COLUMN pinned TEXT NOT NULL DEFAULT '[]';
 """,
+    # As JSON, so that what else can be chosen for one conversation needs no other step.
+    "5 choices": "ALTER TABLE conversations ADD COLUMN choices TEXT NOT NULL DEFAULT '{}';",
 }
 
 

@@ -24,6 +24,7 @@ from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 from app.sessions.opening import Places, open_database
 from app.sessions.records import (
     Attachment,
+    Choices,
     Conversation,
     Draft,
     Hit,
@@ -114,10 +115,10 @@ class Store:
 
     # -- conversations
 
-    def create(self, title: str = "") -> Conversation:
+    def create(self, title: str = "", choices: Choices = conversations.NO_CHOICES) -> Conversation:
         """A new, empty conversation. Without a title its first question gives it one."""
         messages.check_text(title)
-        return self._conversation(lambda c: conversations.create(c, title, self._now()))
+        return self._conversation(lambda c: conversations.create(c, title, self._now(), choices))
 
     def conversations(self, trashed: bool = False) -> tuple[Conversation, ...]:
         """Pinned ones first, then the last used ones; or those in the trash."""
@@ -139,6 +140,10 @@ class Store:
 
     def pin(self, id: int, pinned: bool = True) -> None:
         self._write(lambda c: conversations.pin(c, id, pinned))
+
+    def choose(self, id: int, choices: Choices) -> None:
+        """What holds for this conversation alone, instead of all that was chosen before."""
+        self._write(lambda c: conversations.choose(c, id, choices))
 
     def trash(self, id: int) -> None:
         """Delete a conversation; until it expires, `restore` undoes that."""

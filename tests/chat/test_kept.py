@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from app.chat import kept
 from app.chat.conversation import Question, QuestionError, TurnState
 from app.chat.kept import KeptConversation
 from app.chat.kept_turn import KeptTurn
@@ -55,9 +54,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def ask(store: Store, text: str, *documents: Document, conversation: int | None = 1) -> KeptTurn:
     known = {each.id for each in store.conversations()}
     question = Question(text, documents, Mode.SPARSE, 0.3)
-    return kept.ask(
-        store, conversation if conversation in known else None, question, MODELS, SAMPLING
-    )
+    id = conversation if conversation in known else None
+    return KeptConversation(store, id, MODELS, SAMPLING).ask(question)
 
 
 def ask_again(store: Store, models: Models = MODELS) -> KeptTurn:
@@ -245,7 +243,7 @@ def test_a_question_that_never_got_its_reply_is_left_out_and_can_be_asked_again(
 def test_another_target_gets_the_text_and_not_the_ids(store: Store) -> None:
     answered(store, "One?")
     other = replace(MODELS, target_revision="revision 9")
-    turn = kept.ask(store, 1, Question("Two?"), other, SAMPLING)
+    turn = opened(store, other).ask(Question("Two?"))
     assert turn.command.messages[1] == Message(Role.ASSISTANT, "Yes.")
 
 
@@ -295,7 +293,7 @@ def test_there_must_be_a_question_to_ask_again(store: Store) -> None:
 @pytest.mark.parametrize("question", [Question(" "), Question("?", (Document("d", "\udc80"),))])
 def test_what_cannot_be_asked_is_not_kept(store: Store, question: Question) -> None:
     with pytest.raises(QuestionError):
-        kept.ask(store, None, question, MODELS, SAMPLING)
+        KeptConversation(store, None, MODELS, SAMPLING).ask(question)
     assert store.conversations() == ()
 
 

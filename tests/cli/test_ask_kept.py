@@ -15,7 +15,7 @@ import pytest
 from app.cli.main import run
 from app.engine.messages import Load
 from app.paths import data_path, snapshots_path
-from app.sessions.records import Message, State
+from app.sessions.records import Choices, Message, State
 from app.sessions.store import Store
 from tests import tiny
 
@@ -83,6 +83,27 @@ def test_a_second_process_reuses_what_the_first_has_read(
     assert follow_up.run.prompt_tokens > len(TEXT)
     assert [each.name for each in question.attachments] == ["text.txt"]
     assert snapshots_path().stat().st_mode & 0o077 == 0, "nobody else reads what was read"
+
+
+def test_what_was_chosen_for_a_conversation_holds_unless_an_option_says_otherwise(
+    home: Path, room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(data_path()) as store:
+        id = store.create().id
+        store.choose(id, Choices(system="Be brief.", mode="full", max_tokens=3, seed=5))
+    pair = ["--target", str(room / "target"), "--draft", str(room / "draft")]
+    arguments = ["ask", *pair, "--conversation", "1", "--temp", "0.5", "--json"]
+    for more in ([], ["--max-tokens", "2", "--seed", "6", "--keep", "0.5"]):
+        assert run([*arguments, *more, "What?"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first, second = (each["statistics"] for each in lines if each["event"] == "Finished")
+    assert (first["mode"], first["seed"], first["generated_tokens"]) == ("full", 5, 3)
+    assert (second["mode"], second["seed"]) == ("sparse", 6)
+    assert second["generated_tokens"] == 2
+    capsys.readouterr()
+    assert run(["conversations", "show", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "*mode full · max tokens 3 · seed 5*\n\n## System\n\nBe brief.\n" in shown
 
 
 def test_without_a_conversation_nothing_is_kept(home: Path, ask: Ask) -> None:

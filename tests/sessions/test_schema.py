@@ -11,9 +11,9 @@ import pytest
 
 from app.sessions import schema
 from app.sessions.errors import StoreError
-from app.sessions.records import State
+from app.sessions.records import Choices, State
 from app.sessions.store import Store
-from tests.sessions.samples import run
+from tests.sessions.samples import CHOICES, run
 
 STORED = Path(__file__).parent / "schemas"
 NEXT = {**schema.STEPS, "next": "ALTER TABLE conversations ADD COLUMN colour TEXT;"}
@@ -50,6 +50,7 @@ def test_a_stored_database_opens_with_all_that_is_in_it(tmp_path: Path, number: 
         assert store.search("Deleted") == ()
         assert question.attachments[0].pinned == (((4, 10),) if number > 3 else ())
         assert not answer.cut
+        assert (kept.choices, trashed.choices) == (CHOICES if number > 4 else Choices(), Choices())
     assert len(list((tmp_path / "backups").iterdir())) == 1
 
 

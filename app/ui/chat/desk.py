@@ -182,5 +182,7 @@ class Desk:
         """At the end of the program. Waits for the disk."""
         if not self.shelf.opening:
             for chat in (*self._left, self.shown):
-                self.shelf.keep_draft(chat)
+                if self._drafting is not None:
+                    self._drafting.exception()  # what is kept next is compared with it
+                self._drafting = self.shelf.keep_draft(chat)
         self.shelf.close()

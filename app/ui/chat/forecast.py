@@ -69,12 +69,20 @@ class Forecast:
         used = 0 if last is None else self._tokens(last)
         typed = -(-len(self._screen.entry.box.text.strip()) // CHARACTERS)
         attached = self._attached()
+        prompt = self._desk.shown.conversation.system_prompt
         if attached is None:  # of what cannot be counted nothing is said
             return Meter(used, 0 if self._screen.attaching.uncountable else None, context)
         if last is None:
-            typed += len(self._desk.shown.conversation.system) // CHARACTERS
+            typed += len(prompt) // CHARACTERS
+        elif used and self._is_live(last) and last.system != prompt:
+            attached, used, last = attached + used, 0, None  # it stands before everything
         seconds = self._seconds(next_mode, last, typed, attached)
         return Meter(used, typed + attached, context, seconds)
+
+    def _is_live(self, turn: Turn) -> bool:
+        """Whether the engine may still have what it read for it, and not a snapshot of it."""
+        progress = self._desk.shown.progress.get(turn.number)
+        return progress is not None and not progress.retold
 
     def _last(self) -> Turn | None:
         """What the next message would come after."""
@@ -118,7 +126,7 @@ class Forecast:
         before = None
         if last is not None:
             progress = self._desk.shown.progress.get(last.number)
-            before = None if progress is None or progress.retold else progress.statistics
+            before = progress.statistics if progress and self._is_live(last) else None
             if before is None:
                 return None  # nobody knows what the engine still has of it
         return self._pace.seconds(NextMessage(mode, next_mode.keep, typed, attached, before))

@@ -33,6 +33,7 @@ from app.ui.chat.entry import Entry
 from app.ui.chat.forecast import Forecast
 from app.ui.chat.hearing import Hearing
 from app.ui.chat.message import MessageView
+from app.ui.chat.own import Own
 from app.ui.chat.shelf import Shelf
 from app.ui.chat.switching import Switching
 from app.ui.chat.transcript import Transcript
@@ -42,7 +43,7 @@ from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
 from app.ui.conversations.side import Side
 from app.ui.help import Section
-from app.ui.keep.next_mode import NextMode, default_next
+from app.ui.keep.next_mode import NextMode, chosen_next, default_next
 from app.ui.keep.setter import KeepSetter
 
 if TYPE_CHECKING:
@@ -101,6 +102,13 @@ class ChatScreen(Choosing):
             id="chat.conversations",
             tooltip="All conversations: find, open, look after them",
         ),
+        Binding(
+            "f3",
+            "own",
+            "System prompt",
+            id="chat.system",
+            tooltip="Of this conversation alone: system prompt, sampling, keep",
+        ),
     ]
 
     def __init__(
@@ -139,6 +147,7 @@ class ChatScreen(Choosing):
         self.attaching = Attaching(self, self._asking.sent, load.target)
         self.entry.attaching = self.attaching
         self.welcome = Welcome(self)
+        self._own = Own(self)
         self._switching = Switching(self, None if snapshots is None else str(snapshots), news)
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
@@ -280,6 +289,9 @@ class ChatScreen(Choosing):
     def action_conversations(self) -> None:
         self._switching.show_list()
 
+    def action_own(self) -> None:
+        self._own.open()
+
     def _keep(self) -> None:
         self.desk.shown.draft = self.entry.draft
         self.desk.keep()
@@ -348,8 +360,9 @@ class ChatScreen(Choosing):
         """What was set since `before` holds from now on, in what is open too."""
         self.desk.apply_settings(self.settings)
         self._switching.look_after()
-        if self.next_mode == default_next(before):
-            self.set_next(self.default_next)
+        own = self.desk.shown.conversation.choices
+        if self.next_mode == chosen_next(own, default_next(before)):
+            self.set_next(chosen_next(own, self.default_next))
 
     def set_next(self, next_mode: NextMode) -> None:
         """How the next message is to be read."""

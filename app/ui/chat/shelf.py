@@ -29,7 +29,7 @@ from app.sessions.records import Attachment
 from app.settings.values import Settings
 from app.ui.attach.attached import Attached, documents_of
 from app.ui.chat.draft import Draft, packed, unpacked
-from app.ui.keep.next_mode import NextMode
+from app.ui.keep.next_mode import NextMode, chosen_next
 from app.ui.prefill.progress import ReadingProgress
 
 if TYPE_CHECKING:
@@ -169,6 +169,10 @@ class Shelf:
 
         return await self._on_disk(task)
 
+    async def choose(self, chat: OpenChat, choices: records.Choices) -> None:
+        """What holds for this conversation alone."""
+        await self._on_disk(lambda: chat.chat.choose(choices))
+
     async def change(self, task: Callable[[Store], T]) -> T:
         """Do something with the store, which must be readable."""
         return await self._on_disk(lambda: task(self._opened))
@@ -195,7 +199,8 @@ class Shelf:
         id, unsent = chat.id, chat.unsent
         if not self.keeps or (id, unsent) == self._last_draft:
             return None
-        return self._disk.submit(self._keep_draft, id, unsent)
+        # A question that is being kept may give the conversation its id before this has its turn.
+        return self._disk.submit(lambda: self._keep_draft(chat.id, unsent))
 
     def close(self) -> None:
         """Finish what was begun, and let another program write."""
@@ -234,6 +239,7 @@ class Shelf:
         if self._store is None:
             return self.new(next_mode)
         kept = KeptConversation(self._store, id, self._models, self._sampling)
+        next_mode = chosen_next(kept.conversation.choices, next_mode)
         chat = OpenChat(self._going_on(kept), Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title

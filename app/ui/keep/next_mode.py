@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from app.chat.conversation import chosen_reading
 from app.engine.messages import Mode
+from app.sessions.records import Choices
 from app.settings.values import Settings
 from app.ui import figures
 
@@ -58,3 +60,9 @@ class NextMode:
 def default_next(settings: Settings) -> NextMode:
     """Where nothing else was chosen."""
     return NextMode(settings.reading.keep, settings.reading.mode)
+
+
+def chosen_next(choices: Choices, otherwise: NextMode) -> NextMode:
+    """As was chosen for one conversation, where that was."""
+    mode, keep = chosen_reading(choices, otherwise.settled, otherwise.keep)
+    return replace(otherwise, settled=mode, keep=keep)

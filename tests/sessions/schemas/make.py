@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.sessions.schema import STEPS
 from app.sessions.store import Store
-from tests.sessions.samples import answered
+from tests.sessions.samples import CHOICES, answered
 
 
 def make(folder: Path) -> None:
@@ -28,6 +28,7 @@ def make(folder: Path) -> None:
         store.remove(store.edit(question.id, "Deleted?").id)
         store.pin_passages(question.id, {0: ((4, 10),)})
         store.switch(answer.id)
+        store.choose(conversation, CHOICES)
         store.trash(answered(store, "In the trash", "Yes."))
     with closing(sqlite3.connect(folder / "conversations.db")) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")

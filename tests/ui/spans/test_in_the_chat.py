@@ -58,7 +58,8 @@ def test_a_pin_of_an_earlier_turn_is_seen_by_the_next() -> None:
     conversation = Conversation(turns=[first])
     turn, _ = conversation.begin(Question("c", (Document("y", "more"),)))
     assert conversation.asked(turn) == [first, None, turn]
-    assert Conversation(turns=[first], system="x").asked(turn) == [None, first, None, turn]
+    told, _ = Conversation(turns=[first], system="x").begin(Question("c"))
+    assert Conversation(turns=[first, told]).asked(told) == [None, first, None, told]
     conversation.pin(turn, {(0, 0): ((0, 4),), (2, 0): ((1, 2),)})
     turn.state = TurnState.DONE
     _, command = conversation.begin(Question("d"))

@@ -1,0 +1,108 @@
+"""What was chosen for one conversation alone: its prompt, and how it is read and answered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat.conversation import Question, chosen_reading, chosen_sampling
+from app.chat.kept import KeptConversation
+from app.chat.pairs import Models
+from app.chat.unkept import UnkeptConversation
+from app.engine.messages import Document, Ended, Finished, Message, Mode, Role, Sampling
+from app.sessions import records
+from app.sessions.records import Choices
+from app.sessions.store import Store
+
+MODELS, SAMPLING = Models("target", "revision 1"), Sampling(max_tokens=7)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as store:
+        yield store
+
+
+def opened(store: Store, id: int | None = 1) -> KeptConversation:
+    return KeptConversation(store, id, MODELS, SAMPLING)
+
+
+def told(messages: tuple[Message, ...]) -> list[str]:
+    return [message.text for message in messages if message.role is Role.SYSTEM]
+
+
+def test_what_is_chosen_for_a_new_conversation_is_kept_with_its_first_question(
+    store: Store,
+) -> None:
+    new = opened(store, None)
+    new.choose(Choices(system="Be brief.", temperature=0.5, seed=3))
+    assert store.conversations() == ()
+    command = new.ask(Question("What?")).command
+    assert told(command.messages) == ["Be brief."]
+    assert command.sampling == Sampling(7, 0.5, 1.0, 3)
+    again = opened(store)
+    assert again.conversation.choices == Choices(system="Be brief.", temperature=0.5, seed=3)
+    assert told(again.ask(Question("And?")).command.messages) == ["Be brief."]
+
+
+def test_it_holds_from_the_next_question_on_and_can_be_taken_back(store: Store) -> None:
+    chat = opened(store, None)
+    assert told(chat.ask(Question("One?")).command.messages) == []
+    chat.choose(Choices(system="Be brief."))
+    assert told(chat.ask(Question("Two?")).command.messages) == ["Be brief."]
+    chat.choose(Choices())
+    command = chat.ask(Question("Three?")).command
+    assert (told(command.messages), command.sampling) == ([], SAMPLING)
+    assert opened(store).conversation.choices == Choices()
+
+
+def test_it_takes_the_place_of_imported_system_messages(store: Store) -> None:
+    id = store.create().id
+    store.add_message(id, records.Role.SYSTEM, "Imported.")
+    chat = opened(store, id)
+    assert told(chat.ask(Question("One?")).command.messages) == ["Imported."]
+    chat.choose(Choices(system="Mine."))
+    assert told(chat.ask(Question("Two?")).command.messages) == ["Mine."]
+    chat.choose(Choices(system=""))
+    assert told(chat.ask(Question("Three?")).command.messages) == []
+
+
+def test_what_was_read_is_found_again_though_the_prompt_came_later(store: Store) -> None:
+    """The engine counts messages, and a system prompt is one."""
+    document = Document("d.txt", "Long text.")
+    chat = opened(store, None)
+    before = chat.ask(Question("One?", (document,)))
+    before.apply(Finished(before.turn.number, Ended.STOP, "Yes.", (1,), None))
+    before.wait()
+    chat.choose(Choices(system="Be brief."))
+    after = chat.ask(Question("Two?"))
+    assert chat.conversation.documents(before.turn) == [(document,)]
+    assert chat.conversation.documents(after.turn) == [(), (document,), (), ()]
+    assert len(after.command.messages) == 4
+    assert [chat.conversation.asked(after.turn)[1], after.turn] == [before.turn, after.turn]
+
+
+def test_a_conversation_that_is_not_kept_has_choices_too(store: Store) -> None:
+    numbers = itertools.count(-1, -1)
+    kept = opened(store, None)
+    chat = UnkeptConversation(kept.conversation, lambda: next(numbers), kept)
+    chat.choose(Choices(system="Be brief.", max_tokens=3))
+    command = chat.ask(Question("What?")).command
+    assert (told(command.messages), command.sampling.max_tokens) == (["Be brief."], 3)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [Choices(temperature=-1.0), Choices(top_p=float("nan")), Choices(max_tokens=0)],
+)
+def test_what_nothing_can_be_sampled_with_is_left_out(choices: Choices) -> None:
+    assert chosen_sampling(choices, SAMPLING) == SAMPLING
+
+
+def test_how_it_is_read() -> None:
+    assert chosen_reading(Choices(), Mode.AUTO, 0.2) == (Mode.AUTO, 0.2)
+    assert chosen_reading(Choices(mode="full", keep=0.5), Mode.AUTO, 0.2) == (Mode.FULL, 0.5)
+    assert chosen_reading(Choices(mode="odd", keep=7.0), Mode.AUTO, 0.2) == (Mode.AUTO, 0.2)
