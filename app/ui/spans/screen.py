@@ -19,14 +19,13 @@ from app.ui import figures
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
+from app.ui.spans.hints import FINDING, READING, Hints
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
 from app.ui.spans.view import DocumentView, Range
 
 KEEP_STEP = 0.01
 HEIGHTS = "▁▂▃▄▅▆▇█"
-HINTS = ("n p passages", "/ find", "Space pin", "f fold", "←→ keep", "⏎ ask again", "Esc close")
-SHORT_HINTS = ("n p", "/ find", "Space pin", "f fold", "⏎ again", "Esc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,13 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("n", "next", "Next", id="spans.next", tooltip="To the next passage that was read"),
         Binding("p", "previous", "Previous", id="spans.previous", tooltip="To the one before"),
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in the document"),
-        Binding("space", "pin", "Pin", id="spans.pin", tooltip="Always read this paragraph"),
+        Binding(
+            "space",
+            "pin",
+            "Pin",
+            id="spans.pin",
+            tooltip="Always read this paragraph (or click its mark)",
+        ),
         Binding("f", "fold", "Fold", id="spans.fold", tooltip="Fold away what was not read"),
         Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
@@ -80,6 +85,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self.view = DocumentView(self._documents[0])
         self.minimap = Minimap(self._documents[0])
         self.search = SafeInput(placeholder="Find", id="spans-search", compact=True)
+        self._hints = Hints(id="spans-foot")
 
     def help_sections(self) -> tuple[Section, ...]:
         return (("What was read", SpansScreen),)
@@ -91,7 +97,7 @@ class SpansScreen(Screen[AskAgain | None]):
             yield self.minimap
         yield self.search
         yield Static(id="spans-place", markup=False)
-        yield Static(id="spans-foot", markup=False)
+        yield self._hints
 
     def on_mount(self) -> None:
         self.view.focus()
@@ -133,9 +139,7 @@ class SpansScreen(Screen[AskAgain | None]):
         width = self.size.width - 4
         self.query_one("#spans-head", Static).update(self._head().truncate(width, ellipsis=True))
         self.query_one("#spans-place", Static).update(self._where().truncate(width, ellipsis=True))
-        hints = HINTS if len("   ".join(HINTS)) <= width else SHORT_HINTS
-        foot = Content.styled("   ".join(hints), "$ink-dim").truncate(width, ellipsis=True)
-        self.query_one("#spans-foot", Static).update(foot)
+        self._hints.show(FINDING if self.search.display else READING)
 
     def _head(self) -> Content:
         document = self._document
@@ -227,6 +231,7 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_find(self) -> None:
         self.search.display = True
         self.search.focus()
+        self._draw()
 
     @on(Input.Changed)
     def _search_changed(self, event: Input.Changed) -> None:
@@ -238,7 +243,7 @@ class SpansScreen(Screen[AskAgain | None]):
             self._to_hit(self._hit_from(self.view.cursor))
 
     @on(Input.Submitted)
-    def _search_submitted(self) -> None:
+    def action_next_hit(self) -> None:
         if self._hits:
             self._to_hit(self._hit_from(self.view.cursor + 1))
 
@@ -281,6 +286,10 @@ class SpansScreen(Screen[AskAgain | None]):
     @on(DocumentView.Chosen)
     def _chosen(self) -> None:
         self.action_pin()
+
+    @on(DocumentView.FoldClicked)
+    def _fold_clicked(self) -> None:
+        self.action_fold()
 
     def action_fold(self) -> None:
         self._folded = not self._folded

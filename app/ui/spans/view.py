@@ -55,7 +55,11 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @dataclass
     class Chosen(Message):
-        """A row was clicked twice."""
+        """A row was clicked twice, or in the column of marks."""
+
+    @dataclass
+    class FoldClicked(Message):
+        """A row that stands for others was clicked."""
 
     def __init__(self, document: ReadDocument) -> None:
         super().__init__()
@@ -149,10 +153,14 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def on_click(self, event: Click) -> None:
         row = self.scroll_offset.y + event.y
-        if row < len(self._rows):
-            self.cursor = self._rows[row][0]
-            if event.chain == 2:
-                self.post_message(self.Chosen())
+        if row >= len(self._rows):
+            return
+        self.cursor = self._rows[row][0]
+        place = event.get_content_offset(self)
+        if self._rows.fold(row):
+            self.post_message(self.FoldClicked())
+        elif place is None or place.x < GUTTER or event.chain == 2:
+            self.post_message(self.Chosen())
 
     # -------------------------------------------------------------------------- drawing
 

@@ -10,6 +10,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 import app.ui.app as ui
+from app.ui.spans.hints import READING, Hints, _fitting
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
 from app.ui.spans.screen import AskAgain, SpansScreen
@@ -209,6 +210,75 @@ async def test_the_mouse(spans: SpansApp) -> None:
         height = spans.spans.query_one(Minimap).size.height
         await pilot.click("Minimap", offset=(1, height - 1))
         await until(pilot, lambda: line(pilot) > 180)
+
+
+async def test_a_click_on_its_mark_pins_a_passage_and_lets_it_go() -> None:
+    text = "One.\n\nTwo.\nMore.\n\nThree."
+    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), Read.NOT),))
+    spans = SpansApp(SpansScreen([whole], 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "Three.")
+        await pilot.click("DocumentView", offset=(0, 3))
+        await until_shown(pilot, "1 pinned by you", "█ Two.", "█ More.")
+        await pilot.click("DocumentView", offset=(0, 2))
+        await until_shown(pilot, "No longer pinned.")
+        assert "█" not in screen_text(pilot)
+        await pilot.click("DocumentView", offset=(1, 5))
+        await until_shown(pilot, "█ Three.")
+        await pilot.press("enter")
+        await until(pilot, lambda: spans.results)
+    assert spans.results[0] == AskAgain(0.2, {(0, 0): ((18, 24),)})
+
+
+async def test_a_click_on_a_fold_opens_it(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await pilot.press("f")
+        await until_shown(pilot, "⋯ 49 lines not read")
+        await pilot.click("DocumentView", offset=(8, 0))
+        await until_shown(pilot, "Line 1 of")
+        assert "pinned" not in screen_text(pilot)
+
+
+async def click_hint(pilot: Pilot[None], words: str) -> None:
+    await until_shown(pilot, words)
+    at = screen_text(pilot).splitlines()[-1].index(words)
+    hints = pilot.app.screen.query_one(Hints)
+    await pilot.click(hints, offset=(at - hints.region.x, 0))
+
+
+async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        await click_hint(pilot, "n next")
+        await until(pilot, lambda: line(pilot) == 120)
+        await click_hint(pilot, "p before")
+        await until(pilot, lambda: line(pilot) == 50)
+        await click_hint(pilot, "→ keep")
+        await click_hint(pilot, "←")
+        await until(pilot, lambda: tried == [0.21, 0.2])
+        await click_hint(pilot, "c copy")
+        await until_shown(pilot, "Copied 75 characters.")
+        await click_hint(pilot, "/ find")
+        await pilot.press(*"line 19")
+        await until_shown(pilot, "2 of 11 hits")
+        await click_hint(pilot, "⏎ next hit")
+        await until_shown(pilot, "3 of 11 hits")
+        await click_hint(pilot, "Esc leaves the search")
+        await click_hint(pilot, "Space pin")
+        await until_shown(pilot, "1 pinned by you")
+        await click_hint(pilot, "⏎ again")
+        await until(pilot, lambda: spans.results)
+        assert spans.results[0] is not None
+        assert spans.results[0].keep == 0.2
+
+
+async def test_what_is_needed_most_fits_in_any_width() -> None:
+    for width in range(8, 200):
+        shown = [words for words, _ in _fitting(READING, width)]
+        assert len("  ".join(shown)) <= max(width, 9)
+        assert ("Esc close" in shown) == (width >= len("  ".join(h.words for h in READING)))
+        assert "Space pin" in shown
 
 
 async def test_the_passage_is_copied(spans: SpansApp) -> None:
