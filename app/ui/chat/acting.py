@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,8 @@ class Acting:
         self._edited: tuple[Turn, Draft] | None = None
         """The turn whose question is edited, and what was written before that."""
         self._keep_for: Turn | None = None
+        self._one_by_one = asyncio.Lock()
+        """Held by what changes the branch: a key may come before the one before it was obeyed."""
 
     # -------------------------------------------------------------------------- which keys work
 
@@ -168,7 +171,10 @@ class Acting:
             self._run(self._step(turn, part, step))
 
     async def _step(self, turn: Turn, part: Part, step: int) -> None:
-        place = self._desk.shown.conversation.branch.index(turn)
+        branch = self._desk.shown.conversation.branch
+        if turn not in branch:  # a key before this one has changed that
+            return
+        place = branch.index(turn)
         await self._rebranch(lambda chat: chat.step(turn, part, step))
         await self._choose(place, part)
 
@@ -179,6 +185,8 @@ class Acting:
     async def _remove(self, turn: Turn, part: Part) -> None:
         chat = self._desk.shown
         branch = chat.conversation.branch
+        if turn not in branch:
+            return
         place, (_, answers) = branch.index(turn), chat.chat.place(turn, Part.ANSWER)
         removed = await self._rebranch(lambda chat: chat.remove(turn, part))
         self._removed.append((chat, removed))
@@ -191,12 +199,15 @@ class Acting:
 
     def undo(self) -> None:
         """Bring back what was deleted last."""
+        self._run(self._undo())
+
+    async def _undo(self) -> None:
         here = [removed for removed in self._removed if removed[0] is self._desk.shown]
         if not here:
             self._screen.notice.say("Nothing was deleted here since it was opened.")
         elif self._may_change():
             self._removed.remove(here[-1])
-            self._run(self._bring_back(here[-1][1]))
+            await self._bring_back(here[-1][1])
 
     async def _bring_back(self, removed: Removed) -> None:
         before = self._desk.shown.conversation.branch
@@ -245,7 +256,8 @@ class Acting:
     def _run(self, task: Coroutine[Any, Any, None]) -> None:
         async def run() -> None:
             try:
-                await task
+                async with self._one_by_one:
+                    await task
             except UserError as error:
                 self._screen.notice.say(str(error))
 

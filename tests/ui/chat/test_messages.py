@@ -222,7 +222,8 @@ async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> Non
 
 
 async def test_what_is_deleted_comes_back(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
+    engine = FakeEngine(Story(answer="Yes."))
+    async with kept_app(tmp_path, engine, (80, 40)) as (pilot, app):
         await answered(pilot, engine, "One?", "Two?", "Three?")
         await choose(pilot, app, "question", "Two?")
         await pilot.press("ctrl+d")
@@ -239,6 +240,26 @@ async def test_what_is_deleted_comes_back(tmp_path: Path) -> None:
         await until_shown(pilot, "❯ You", "Two?", "Three?")
         with Store(tmp_path) as beside:
             assert len(beside.branch(1)) == 6
+
+
+async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Path) -> None:
+    """The view of what is deleted goes first: whoever sees that may press ^Z at once."""
+    engine = FakeEngine(Story(answer="Yes."))
+    async with kept_app(tmp_path, engine, (80, 40)) as (pilot, app):
+        await answered(pilot, engine, "One?", "Two?")
+        await choose(pilot, app, "question", "One?")
+        message = app.chat.transcript.chosen
+        assert message is not None
+        for what in ("delete", "delete", "undo"):
+            app.chat.acting.act(message, what)
+        await until_shown(pilot, "It is back.", "One?", "Two?")
+        app.chat.acting.act(message, "delete")
+        with Store(tmp_path) as beside:
+            await until(pilot, lambda: beside.branch(1) == ())
+        app.chat.acting.undo()
+        with Store(tmp_path) as beside:
+            await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
+        await until_shown(pilot, "It is back.", "One?", "Two?")
 
 
 async def test_nothing_is_changed_while_an_answer_is_written() -> None:
