@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from app.chat import kept
 from app.chat.conversation import Question
+from app.chat.kept import KeptConversation
+from app.chat.kept_turn import KeptTurn
 from app.chat.pairs import models, pair
 from app.chat.session import Session
 from app.engine import engine
@@ -133,13 +134,9 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
                     mode = chance.choice((Mode.SPARSE, Mode.SPARSE, Mode.FULL))
                     saved.clear()
                     say(phase="asking")
-                    asked = kept.ask(
-                        store,
-                        conversation,
-                        question(chance, mode, turn == 0),
-                        models(load),
-                        Sampling(max_tokens=60 if slowly else 12),
-                    )
+                    sampling = Sampling(max_tokens=60 if slowly else 12)
+                    chat = KeptConversation(store, conversation, models(load), sampling)
+                    asked = chat.ask(question(chance, mode, turn == 0))
                     conversation = asked.conversation
                     say(asked=store.branch(conversation)[-2].id)
                     answer(session, asked)
@@ -147,7 +144,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
                         saved.wait(60)
 
 
-def answer(session: Session, asked: kept.KeptTurn) -> None:
+def answer(session: Session, asked: KeptTurn) -> None:
     id, text = asked.command.turn, ""
     say(phase="reading")
     for event in session.run(asked.command):

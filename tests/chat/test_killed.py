@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat import kept
+from app.chat.kept import KeptConversation
 from app.chat.pairs import Models, models, pair
 from app.chat.session import Session
 from app.engine.engine import MlxEngine
@@ -159,7 +159,8 @@ class Killing:
         conversation, saved = max(whole or snapshots), bool(whole)
         mode = Mode.FULL if saved else Mode.SPARSE
         asks = question(chance, mode, first=False)
-        turn = kept.ask(store, conversation, asks, self._models, Sampling(max_tokens=12))
+        sampling = Sampling(max_tokens=12)
+        turn = KeptConversation(store, conversation, self._models, sampling).ask(asks)
         with self._one_at_a_time:
             self._session.keep(Upkeep(Heal.NEVER, snapshots=str(self._snapshots)))
             events = list(self._session.run(turn.command))
