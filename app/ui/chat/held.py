@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from textual.widget import Widget
+from textual.layout import DockArrangeResult
 
-from app.ui.chat.sleeper import Sleeper, sleepers
+from app.ui.chat.sleeper import Sleeper, row_of, sleepers
 
 if TYPE_CHECKING:
     from app.ui.chat.transcript import Transcript
@@ -19,7 +18,7 @@ class Held:
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self._widget: Sleeper | None = None
-        self._at = 0
+        self._row = 0
 
     async def __aenter__(self) -> None:
         transcript = self._transcript
@@ -32,28 +31,25 @@ class Held:
         # One that is asleep may grow: what stands above it is not moved by that.
         self._widget = next((each for each in leaves if each.awake), next(iter(leaves), None))
         if self._widget is not None:
-            self._at = self._place(self._widget)
-            transcript.holds += 1
+            self._row = row_of(transcript.arrange(size), self._widget) or 0
+            transcript.holding.append(self)
 
     async def __aexit__(self, *_: object) -> None:
         if self._widget is not None:
-            self._transcript.call_after_refresh(self._put_back)
+            self._transcript.call_after_refresh(self._let_go)
 
-    def _put_back(self) -> None:
-        transcript, widget = self._transcript, self._widget
-        transcript.holds -= 1
-        if widget is None or transcript.follows:
-            return
-        moved = self._place(widget) - self._at if widget.region else 0
-        y = transcript.scroll_y + moved
-        transcript.scroll_to(y=y, animate=False, immediate=True)
-        transcript._check_anchor()
+    def moved(self, arranged: DockArrangeResult) -> int:
+        """By how many rows what is held has moved since the last time."""
+        assert self._widget is not None
+        row = row_of(arranged, self._widget)
+        if row is None:
+            return 0
+        moved, self._row = row - self._row, row
+        return moved
 
-    def _place(self, widget: Sleeper) -> int:
-        """The row in all that can be scrolled. Not from where it is on the screen: that is as of
-        the last drawing, and the user may have scrolled since."""
-        place = widget.virtual_region.y
-        for parent in takewhile(lambda each: each is not self._transcript, widget.ancestors):
-            assert isinstance(parent, Widget)
-            place += parent.virtual_region.y + parent.gutter.top
-        return place
+    def _let_go(self) -> None:
+        transcript = self._transcript
+        transcript.holding.remove(self)
+        if not transcript.holding and not transcript.follows:
+            transcript.scroll_to(y=transcript.scroll_y, animate=False, immediate=True)
+            transcript._check_anchor()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from textual.containers import Vertical
 from textual.geometry import Size
+from textual.layout import DockArrangeResult
 from textual.widget import Widget
 
 WAKE, DOZE = 1.0, 3.0
@@ -74,6 +75,20 @@ def sleepers(container: Widget, size: Size, top: int, bottom: int) -> Iterator[S
             inner = Size(region.width - gutter.width, region.height - gutter.height)
             offset = region.y + gutter.top
             yield from sleepers(widget, inner, top - offset, bottom - offset)
+
+
+def row_of(arranged: DockArrangeResult, wanted: Widget) -> int | None:
+    """The row at which a widget begins in what was laid out, however deep it is."""
+    for placement in arranged.placements:
+        region, widget = placement.region, placement.widget
+        if widget is wanted:
+            return region.y
+        if widget in wanted.ancestors:
+            gutter = widget.gutter
+            inner = Size(region.width - gutter.width, region.height - gutter.height)
+            row = row_of(widget.arrange(inner), wanted)
+            return None if row is None else region.y + gutter.top + row
+    return None
 
 
 def rows(text: str, width: int) -> int:

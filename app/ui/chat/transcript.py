@@ -9,7 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
+from textual.geometry import Size
+from textual.layout import DockArrangeResult
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn
@@ -44,8 +47,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._more = Static(markup=False, classes="more")
         self.news = False
         self._width = 0
-        self.holds = 0
-        """How many changes are under way that what is seen must not be moved by."""
+        self.holding: list[Held] = []
+        """The changes that are under way, and that what is seen must not be moved by."""
         self._changing = asyncio.Lock()
         self._laying_out = self._settling = False
         self._views: dict[int, TurnView] = {}
@@ -232,11 +235,23 @@ class Transcript(VerticalScroll, can_focus=False):
             self._lay_out_earlier()
 
     def validate_scroll_y(self, value: float) -> float:
-        """What is held may lie behind the end for one drawing, until it is put back."""
-        return max(0.0, value) if self.holds else super().validate_scroll_y(value)
+        """What is held may lie behind the end as long as not all is laid out."""
+        return max(0.0, value) if self.holding else super().validate_scroll_y(value)
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """With what is held at the row of the screen where it was, in the very frame in which
+        something above it has changed: as Textual itself does it for what follows the end."""
+        arranged = super().arrange(size, optimal)
+        moved = [held.moved(arranged) for held in self.holding]
+        if moved and moved[0]:
+            y = max(0.0, self.scroll_y + moved[0])
+            self.set_reactive(Widget.scroll_y, y)
+            self.set_reactive(Widget.scroll_target_y, y)
+            self.vertical_scrollbar._reactive_position = y  # type: ignore[attr-defined]
+        return arranged
 
     def _check_anchor(self) -> None:
-        if not self.holds:
+        if not self.holding:
             super()._check_anchor()
 
     def on_resize(self, event: Resize) -> None:

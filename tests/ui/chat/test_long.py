@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from app.engine.messages import Token
 from app.sessions import records
@@ -110,6 +112,43 @@ async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Pat
             await until(pilot, lambda b=before: transcript.scroll_y != b, "scrolling")
             await until(pilot, lambda: settled(transcript), "what is near")
             await until(pilot, lambda row=first: row in rows_shown(pilot), first)
+
+
+@pytest.mark.parametrize("turns", [1, 40])
+async def test_no_frame_shows_what_is_seen_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Not even until it is put back: what is above it is laid out in the same frame."""
+    link = f"[and so on](https://example.org/{'long/' * 30}) "
+    rows = 400 // turns
+    answer = "".join(f"Row {number} {link * (number % 3)}\n\n" for number in range(rows))
+    store_turns(tmp_path, turns, answer)
+    frames: list[list[str]] = []
+    display = SpecchatApp._display
+
+    def record(app: SpecchatApp, screen: Screen[None], *rest: Any) -> None:
+        display(app, screen, *rest)
+        frames.append(
+            ["".join(part.text for part in strip) for strip in screen._compositor.render_strips()]
+        )
+
+    monkeypatch.setattr(SpecchatApp, "_display", record)
+    async with kept_app(tmp_path, size=SMALL) as (pilot, app):
+        await until_shown(pilot, f"Row {rows - 1}")
+        transcript = app.chat.transcript
+        await until(pilot, lambda: settled(transcript) and not transcript.holding)
+        for _ in range(25):
+            before, text = transcript.scroll_y, screen_text(pilot).splitlines()
+            first = next(y for y, line in enumerate(text) if "Row " in line)
+            mark, after = text[first].strip(" █▁▂▃▄▅▆▇"), first + min(8, int(before))
+            frames.clear()
+            transcript.scroll_relative(y=-8, animate=False)
+            await until(pilot, lambda b=before: transcript.scroll_y != b, "scrolling")
+            await until(pilot, lambda: settled(transcript) and not transcript.holding)
+            for number, frame in enumerate(frames):
+                shown = "\n".join(frame)
+                told = f"{mark} was in line {first}: frame {number} of {len(frames)}\n{shown}"
+                assert any(mark in frame[y] for y in (first, after)), told
 
 
 async def test_an_answer_streams_in_sections_and_is_whole_at_the_end() -> None:
