@@ -122,11 +122,12 @@ class Asking:
             chat.draft = chat.draft.behind(question, chat.sent)
             self._desk.leave(chat)
             return
-        await screen.transcript.show_waiting(None)
-        draft = screen.entry.draft.behind(question, chat.sent)
-        screen.entry.show(draft, screen.attaching.readings(chat))
-        screen.set_next(draft.next_mode)
-        screen.show_hints()
+        with screen.app.batch_update():  # no frame shows it in neither place
+            await screen.transcript.show_waiting(None)
+            draft = screen.entry.draft.behind(question, chat.sent)
+            screen.entry.show(draft, screen.attaching.readings(chat))
+            screen.set_next(draft.next_mode)
+            screen.show_hints()
 
     def _start(
         self,
