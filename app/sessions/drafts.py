@@ -9,7 +9,7 @@ from app.sessions.errors import DamagedError
 from app.sessions.messages import check_text
 from app.sessions.records import Attachment, Draft
 
-_COLUMNS = "conversation, text, attachments, mode, keep"
+_COLUMNS = "conversation, text, attachments, mode, keep, notes"
 _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM drafts)"
 
 
@@ -36,11 +36,12 @@ def last(connection: sqlite3.Connection) -> Draft | None:
 
 def keep(connection: sqlite3.Connection, draft: Draft) -> None:
     check_text(draft.text)
+    check_text(draft.notes)
     attachments = json.dumps([[a.sha256, a.name, a.size] for a in draft.attachments])
     connection.execute("DELETE FROM drafts WHERE conversation IS ?", (draft.conversation,))
     connection.execute(
-        f"INSERT INTO drafts ({_COLUMNS}, sequence) VALUES (?, ?, ?, ?, ?, {_NEXT})",
-        (draft.conversation, draft.text, attachments, draft.mode, draft.keep),
+        f"INSERT INTO drafts ({_COLUMNS}, sequence) VALUES (?, ?, ?, ?, ?, ?, {_NEXT})",
+        (draft.conversation, draft.text, attachments, draft.mode, draft.keep, draft.notes),
     )
 
 
@@ -51,8 +52,8 @@ def attached(connection: sqlite3.Connection) -> set[str]:
 
 
 def _record(row: tuple) -> Draft:  # type: ignore[type-arg]
-    conversation, text, attachments, mode, keep = row
-    return Draft(conversation, text, _unpacked(attachments), mode, keep)
+    conversation, text, attachments, mode, keep, notes = row
+    return Draft(conversation, text, _unpacked(attachments), mode, keep, notes)
 
 
 def _unpacked(packed: str) -> tuple[Attachment, ...]:

@@ -196,13 +196,15 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What was written for a conversation (None: for a new one) and not sent, and how its next
-    message is to be read: `mode` is empty where nobody has said."""
+    message is to be read: `mode` is empty where nobody has said. `notes` are what its writer knows
+    of the attachments besides."""
 
     conversation: int | None
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
     mode: str = ""
     keep: float = 0.0
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

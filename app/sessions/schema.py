@@ -119,7 +119,10 @@ ALTER TABLE messages ADD COLUMN cut INTEGER NOT NULL DEFAULT 0 CHECK (cut IN (0,
 ALTER TABLE attachments ADD COLUMN pinned TEXT NOT NULL DEFAULT '[]';
 """,
     # As JSON, so that what else can be chosen for one conversation needs no other step.
-    "5 choices": "ALTER TABLE conversations ADD COLUMN choices TEXT NOT NULL DEFAULT '{}';",
+    "5 choices, notes": """
+ALTER TABLE conversations ADD COLUMN choices TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE drafts ADD COLUMN notes TEXT NOT NULL DEFAULT '';
+""",
 }
 
 

@@ -17,7 +17,9 @@ def test_each_conversation_has_its_draft_and_a_new_one_too(tmp_path: Path) -> No
         id = answered(store)
         assert store.last_draft() is None
         assert store.draft(id) == Draft(id)
-        written = Draft(id, "And who\npays?", (attach(store, "new", "new.txt"),), "sparse", 0.3)
+        written = Draft(
+            id, "And who\npays?", (attach(store, "new", "new.txt"),), "sparse", 0.3, "{}"
+        )
         store.keep_draft(Draft(id, "And"))
         store.keep_draft(Draft(None, "New"))
         store.keep_draft(written)

@@ -22,7 +22,7 @@ class Attached:
     """Bytes of its texts."""
     lines: int
     files: int | None = field(default=None, compare=False)
-    """Of a folder that was read since the start."""
+    """Of a folder, where that is known."""
     skipped: tuple[Skipped, ...] = field(default=(), compare=False)
     odd: tuple[str, ...] = field(default=(), compare=False)
     """The paths of files that are not all text."""

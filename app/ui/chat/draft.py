@@ -9,6 +9,7 @@ from app.chat.conversation import Question
 from app.engine.messages import Document, Mode
 from app.sessions import records
 from app.ui.attach.attached import Attached, documents_of, grouped, together
+from app.ui.attach.notes import noted, with_notes
 from app.ui.keep.next_mode import NextMode
 
 _ONCE = " once, then "
@@ -40,12 +41,13 @@ def packed(
     mode = str(draft.next_mode.settled)
     if draft.next_mode.other_once:
         mode = f"{draft.next_mode.mode}{_ONCE}{mode}"
-    return records.Draft(conversation, draft.text, attachments, mode, draft.next_mode.keep)
+    keep, notes = draft.next_mode.keep, noted(draft.attached)
+    return records.Draft(conversation, draft.text, attachments, mode, keep, notes)
 
 
 def unpacked(kept: records.Draft, documents: Sequence[Document], otherwise: NextMode) -> Draft:
     """`otherwise` is how it would be read where nobody has said."""
-    attached = grouped(documents)
+    attached = with_notes(grouped(documents), kept.notes)
     _, once, settled = kept.mode.rpartition(_ONCE)
     if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= kept.keep <= 1:
         return Draft(otherwise, kept.text, attached)

@@ -201,8 +201,13 @@ async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "▣ Paste 1")
     written(tmp_path / "a.txt", "Changed since.\n")
-    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, _):
-        await until_shown(pilot, "▣ a.txt", "▣ src/ · 2 documents", "▣ Paste 1")
+    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "▣ a.txt", "▣ src/ · 2 files", "2 skipped", "▣ Paste 1")
+        await pilot.click(app.screen.query(Chip)[1], offset=(4, 0))
+        await until_shown(pilot, "2 files read, 2 skipped", "src/.env", "src/data.bin")
+        await pilot.press("escape")
+        await until_gone(pilot, "2 files read")
+        await pilot.press("escape")  # back to the box
         await ask(pilot, engine)
         documents = engine.asks[0].messages[0].documents
         names = ["a.txt", "src/", "src/main.py", "src/same.py", "paste-1.txt"]
