@@ -33,6 +33,7 @@ from tests.ui.helpers import (
 
 pytestmark = pytest.mark.asyncio
 
+SCROLLBAR = " █▇▆▅▄▃▂▁"
 FULL = "CREATE TRIGGER full BEFORE {} ON {} BEGIN SELECT RAISE(ABORT, 'no room'); END"
 
 
@@ -100,13 +101,13 @@ async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
         await until_shown(pilot, "▸ read 2")
         await pilot.press("shift+tab", "space")
         await until_shown(pilot, "▾ read", "kept · 6 spans")
-        before = [line.strip() for line in screen_text(pilot).splitlines()]
+        before = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
     async with kept_app(tmp_path, size=(80, 30)) as (pilot, app):
         await until_shown(pilot, "▸ read 2")
         await until(pilot, lambda: app.screen.query_one(PrefillPanel).folded)
         await pilot.press("shift+tab", "space")
         await until_shown(pilot, "▾ read", "kept · 6 spans")
-        after = [line.strip() for line in screen_text(pilot).splitlines()]
+        after = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
     same = ("importance", "kept ·", "why:", "keep ")
     for word in same:
         assert [x for x in before if word in x] == [x for x in after if word in x]

@@ -53,7 +53,7 @@ async def test_it_does_what_a_key_does() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+p")
-        await until_shown(pilot, "What to do?", "Read the next message in full", "^T", "Quit")
+        await until_shown(pilot, "What to do?", "Read the next message in full", "^T", "F3")
         for binding in pilot.app.chat.BINDINGS:  # type: ignore[attr-defined]
             assert binding.tooltip in str(  # type: ignore[union-attr]
                 [o.prompt for o in pilot.app.screen.query_one(CommandList).options]
