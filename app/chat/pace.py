@@ -44,18 +44,27 @@ class NextMessage:
 
     @property
     def reads(self) -> int:
-        """How many tokens the target reads: what was left out before is read too, in full up from
-        where the first of it stood."""
+        """How many tokens the target reads of what is new; in full, also what was left out before,
+        up from where the first of it stood."""
         if self.reading is Reading.DENSE:
             again = self.last.prompt_tokens if self.last and self._left_out else 0
             return self.new + again
-        eligible = self.last.eligible_tokens if self.last else 0
-        recalled = math.ceil(DEFAULT_TUNING.recall_share * self.keep * eligible)
-        return self.typed + math.ceil(self.keep * self.attached) + min(recalled, self._left_out)
+        return self.typed + math.ceil(self.keep * self.attached)
+
+    @property
+    def recalls(self) -> int:
+        """How many of those that were left out before it asks for, at least."""
+        if self.last is None or self.reading is Reading.DENSE:
+            return 0
+        return min(_recalls(self.keep, self.last.eligible_tokens), self._left_out)
 
     @property
     def _left_out(self) -> int:
         return 0 if self.last is None else self.last.prompt_tokens - self.last.kept_tokens
+
+
+def _recalls(keep: float, eligible: int) -> int:
+    return math.ceil(DEFAULT_TUNING.recall_share * keep * eligible)
 
 
 @dataclass
@@ -83,6 +92,9 @@ class Pace:
         self._scored, self._read = _Clocked(), _Clocked()
         self._besides: dict[Reading, float] = {}
         """What the last answer took that is neither's reading, until the first word."""
+        self._recalling: float | None = None
+        """How many tokens were read for each that was to be recalled: some models read what stands
+        behind it again, up to all of it."""
 
     def note(self, statistics: Statistics) -> None:
         """An answer was given so."""
@@ -91,7 +103,10 @@ class Pace:
         seconds = {part.phase: part.seconds for part in statistics.phases}
         scoring, prefill = seconds.get(Phase.SCORE, 0.0), seconds.get(Phase.PREFILL, 0.0)
         self._read.note(statistics.kept_tokens - statistics.reused_tokens, prefill)
-        if not (statistics.reused_tokens or statistics.recalled_tokens):
+        if recalled := statistics.recalled_tokens:
+            expected = _recalls(statistics.keep, statistics.eligible_tokens)
+            self._recalling = recalled / max(1, expected)
+        elif not statistics.reused_tokens:
             self._scored.note(statistics.prompt_tokens, scoring)
         waited = sum(seconds.get(phase, 0.0) for phase in _KEPT_WAITING)
         besides = statistics.ttft - scoring - prefill - waited
@@ -99,7 +114,10 @@ class Pace:
 
     def seconds(self, message: NextMessage) -> float | None:
         """Until the first word; None when nothing like it was clocked."""
-        parts = [self._read.seconds(message.reads), self._besides.get(message.reading)]
+        if message.recalls and self._recalling is None:
+            return None
+        reads = message.reads + math.ceil(message.recalls * (self._recalling or 0.0))
+        parts = [self._read.seconds(reads), self._besides.get(message.reading)]
         if message.reading is Reading.SPARSE:
             parts.append(self._scored.seconds(message.new))
         known = [part for part in parts if part is not None]

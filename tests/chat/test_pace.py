@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.chat.pace import NextMessage, Pace
@@ -63,10 +65,25 @@ def test_auto_reads_in_full_what_is_short_or_has_nothing_to_leave_out() -> None:
 def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
     last = answered(20_100, 4_100, score=4.0, prefill=8.0)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last)
-    assert sparse.reads == 30 + 2_000
+    assert (sparse.reads, sparse.recalls) == (30, 2_000)
     assert NextMessage(Mode.FULL, 0.2, 30, 0, last).reads == 30 + 20_100
     whole = answered(20_100, 20_100, prefill=40.0)
     assert NextMessage(Mode.FULL, 0.2, 30, 0, whole).reads == 30
+
+
+def test_what_a_recall_costs_is_learned_from_one() -> None:
+    pace = Pace()
+    last = answered(20_100, 4_100, score=4.0, prefill=8.2)
+    pace.note(last)
+    follow_up = NextMessage(Mode.SPARSE, 0.2, 100, 0, last)
+    assert pace.seconds(follow_up) is None
+    pace.note(
+        replace(answered(20_200, 6_200, prefill=4.2, reused=4_100), recalled_tokens=3_000, keep=0.2)
+    )
+    expected = 100 + 2_000 * 3_000 / 2_010
+    assert pace.seconds(follow_up) == pytest.approx(
+        expected * 4.2 / 2_100 + 100 * 4.0 / 20_100, rel=0.01
+    )
 
 
 def test_the_nearest_length_counts_and_much_longer_is_not_foretold() -> None:
