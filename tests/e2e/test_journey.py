@@ -55,9 +55,11 @@ def _started(root: Path) -> Terminal:
 
 def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.wait_for("ready in", "next: AUTO", seconds=PATIENCE)
+    terminal.wait_for("specchat answers questions", "▣ gpl-3.0.txt", "⏎ asks a question")
     licence = LICENCE.read_text(encoding="utf-8")
     terminal.paste((licence * (size // len(licence) + 1))[:size])
     terminal.wait_for("Paste 1 · ", " tok · ")
+    terminal.wait_until(lambda screen: "▣ gpl-3.0.txt" not in screen)
     terminal.type('What does it say of "Corresponding Source"?')
     terminal.press("Enter")
     terminal.wait_for("reading sparsely", "skimmed", f"{size // 1000} KB")

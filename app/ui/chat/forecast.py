@@ -28,6 +28,9 @@ class Forecast:
         self._pair: Loaded | None = None
 
     def loaded(self, pair: Loaded) -> None:
+        """The clock of another pair says nothing of this one."""
+        if self._pair is not None and _names(pair) != _names(self._pair):
+            self._pace = Pace()
         self._pair = pair
 
     def note(self, statistics: Statistics | None) -> None:
@@ -130,3 +133,7 @@ class Forecast:
             if before is None:
                 return None  # nobody knows what the engine still has of it
         return self._pace.seconds(NextMessage(mode, next_mode.keep, typed, attached, before))
+
+
+def _names(pair: Loaded) -> tuple[str, str | None]:
+    return pair.target.name, None if pair.draft is None else pair.draft.name
