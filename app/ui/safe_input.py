@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from textual.events import Paste
+from textual.events import Key, Paste
 from textual.widgets import Input
 
+from app.ui.keys import run_own_binding
 from app.ui.sanitize import sanitize_line
 
 LONGEST_PASTE = 1_000
 
 
 class SafeInput(Input):
+    async def _on_key(self, event: Key) -> None:
+        if event.is_printable or not await run_own_binding(self, event):
+            await super()._on_key(event)
+
     def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()

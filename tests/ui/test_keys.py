@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from app.engine.messages import (
     Close,
@@ -13,6 +15,8 @@ from app.engine.messages import (
     Selected,
     Token,
 )
+from app.sessions.records import Role
+from app.sessions.store import Store
 from app.ui.chat.compose import ComposeBox
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
@@ -21,6 +25,7 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
+    kept_app,
     paste,
     screen_text,
     type_in,
@@ -90,17 +95,46 @@ async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
         await until(pilot, lambda: isinstance(pilot.app.focused, ComposeBox))
 
 
+def _in_one_read(pilot: Pilot[None], sent: str) -> None:
+    driver = pilot.app._driver
+    assert driver is not None
+    for message in PasteSafeParser().feed(sent):
+        driver.process_message(message)
+
+
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
     """All in one read, as over a slow line: the setter opens and closes before the text."""
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        driver = pilot.app._driver
-        assert driver is not None
-        for message in PasteSafeParser().feed("\x0735\rah\x1b[D\n\x1b[C?\rb"):
-            driver.process_message(message)
+        _in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
         await until_shown(pilot, "next: SPARSE 35%", "▸ read", "❯ b")
         assert [(ask.messages[-1].text, ask.keep) for ask in engine.asks] == [("a\nh?", 0.35)]
+
+
+async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
+    """Space alone would open the figures of that message."""
+    async with app_with(engine := FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read")
+        await pilot.press("tab")
+        await until_shown(pilot, "^G at keep")
+        _in_one_read(pilot, "and then?")
+        await until_shown(pilot, "❯ and then?", "▸ read")
+
+
+async def test_a_line_is_cleared_before_what_is_typed_after_that(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add_message(store.create("Old title").id, Role.USER, "One?")
+    async with kept_app(tmp_path) as (pilot, _):
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Old title")
+        await pilot.press("down", "ctrl+r")
+        await until_shown(pilot, "Title: Old title")
+        _in_one_read(pilot, "\x15New\r")
+        await until_shown(pilot, "New")
+        await until_gone(pilot, "Title:")
 
 
 async def test_moving_keep_reselects_on_the_last_turn() -> None:

@@ -113,6 +113,8 @@ class MessageView(Sleeper, can_focus=True):
     def __init__(self, turn: Turn, part: Part, place: Place, classes: str) -> None:
         super().__init__(classes=classes)
         self.turn, self.part, self.place = turn, part, place
+        self._typing = False
+        """Whether the focus is on its way to the compose box, and so are the keys that follow."""
 
     def content(self) -> Sequence[Widget]:
         raise NotImplementedError
@@ -124,12 +126,16 @@ class MessageView(Sleeper, can_focus=True):
                 speaker.show()
 
     async def on_key(self, event: Key) -> None:
-        if await run_own_binding(self, event):
+        if not self._typing and await run_own_binding(self, event):
             return
         if event.is_printable or event.key == "backspace":
             event.stop()
             event.prevent_default()
+            self._typing = True
             self.post_message(self.Typed(event))
+
+    def on_blur(self) -> None:
+        self._typing = False
 
     def on_click(self, event: Click) -> None:
         event.stop()

@@ -121,7 +121,6 @@ def _snippet(hit: Hit, width: int) -> Content:
 
 def _kept_ends(text: str) -> list[str]:
     """The words, with white space at the ends as empty words."""
-    words = text.split()
     before = [""] if text[:1].isspace() else []
-    after = [""] if text[-1:].isspace() and words else []
-    return [*before, *words, *after]
+    after = [""] if text[-1:].isspace() else []
+    return [*before, *text.split(), *after]

@@ -256,12 +256,13 @@ async def test_export_tells_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        answered(store, "[@click=app.quit]evil[/]\x1b[31m\u202e", "needle \x1b]0;x\x07 [bold]b[/]")
+        answer = "needle\nthread \x1b]0;x\x07 [bold]b[/]"
+        answered(store, "[@click=app.quit]evil[/]\x1b[31m\u202e", answer)
     async with kept_app(tmp_path) as (pilot, _):
         await pilot.press("ctrl+o")
         await until_shown(pilot, "[@click=app.quit]evil[/]␛[31m⟨RLO⟩")
-        await pilot.press(*"needle")
-        await until_shown(pilot, "Answer: needle ␛]0;x␇ [bold]b[/]")
+        await pilot.press(*"needle", "space", *"thread")
+        await until_shown(pilot, "Answer: needle thread ␛]0;x␇ [bold]b[/]")
         await pilot.press("ctrl+u")
         await paste(pilot, "a\x1b[2J\nb")
         await until_shown(pilot, "a␛[2J b")
