@@ -154,7 +154,7 @@ class Turn:
                 self.thinking += event.thinking
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
             case Finished():
-                cancelled = event.ended is Ended.CANCELLED
+                cancelled = event.ended in (Ended.CANCELLED, Ended.MEMORY)
                 self.state = TurnState.STOPPED if cancelled else TurnState.DONE
                 self.text = event.text
                 self.generated_ids = event.generated_ids

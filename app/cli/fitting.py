@@ -247,7 +247,7 @@ def _machine(memory: str | None) -> Machine:
         return machine_of(memory_of(memory))
     import psutil
 
-    from app.engine.memory import ceiling
+    from app.engine.probes import ceiling
 
     return Machine(psutil.virtual_memory().total, ceiling())
 

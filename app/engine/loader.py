@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load
+from mlx_lm.utils import load, load_model
 
 from app.engine import memory, seams
-from app.engine.caches import UnsupportedCache, WindowedCache, layers
+from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
+from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder
@@ -25,9 +27,21 @@ class LoadError(RuntimeError):
     """A model could not be loaded; one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
+class CacheMaker:
+    """Makes a model's empty caches, as mlx-lm asks a model for them, without the model: it may be
+    parked."""
+
+    def __init__(self, model: Any) -> None:
+        self._stock = dense_cache(model)
+
+    def make_cache(self) -> Cache:
+        return copy.deepcopy(self._stock)
+
+
+@dataclass(eq=False, slots=True)
 class LoadedModel:
     model: Any
+    """None while it is parked."""
     tokenizer: Any
     info: ModelInfo
     cache_size: memory.CacheSize
@@ -35,6 +49,27 @@ class LoadedModel:
     """How much to feed it at once, learnt from turn to turn."""
     fingerprint: str = ""
     """Of everything in its folder that a cache depends on."""
+    folder: Path | None = None
+    transient: Transient = NO_TRANSIENT
+    caches: CacheMaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.caches = CacheMaker(self.model)
+
+    @property
+    def here(self) -> bool:
+        """Whether its weights are in memory."""
+        return self.model is not None
+
+    def park(self) -> None:
+        """Drop the weights. They are gone when what runs on them has ended."""
+        if self.folder is not None:
+            self.model = None
+
+    def unpark(self) -> None:
+        """Load the weights again. Raises LoadError."""
+        if self.model is None and self.folder is not None:
+            self.model = _weights(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +90,25 @@ def load_pair(command: Load, step: int | None = None) -> Pair:
     prompts = PromptBuilder(loaded.tokenizer)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
-    reader = load_one(command.draft, draft_name, step)
     refusal = probe(loaded.model, loaded.info.context)
+    if weight_bytes(Path(command.draft)) > memory.free():
+        loaded.park()  # they take turns; the draft comes first
+        gc.collect()
+        mx.clear_cache()
+    reader = load_one(command.draft, draft_name, step)
     return Pair(loaded, reader, refusal, prompts)
 
 
 def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
     path = Path(folder)
-    weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
-    memory.check_fits(f"Loading {name}", weights)
+    memory.check_fits(f"Loading {name}", weight_bytes(path))
     try:
         model, tokenizer, config = load(
             str(path), tokenizer_config={"trust_remote_code": False}, return_config=True
         )
     except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
-    mx.eval(model.state)
+    _settle(model)
     return LoadedModel(
         model,
         tokenizer,
@@ -79,7 +116,28 @@ def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
         _cache_size(path, model),
         StepSize(step),
         _fingerprint(path),
+        path,
+        Transient.of(config.get("text_config") or config, _compute_dtype(model).size),
     )
+
+
+def weight_bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("model*.safetensors"))
+
+
+def _weights(path: Path) -> Any:
+    """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
+    try:
+        model, _ = load_model(path)
+    except Exception as error:  # whatever a broken folder makes mlx-lm raise
+        raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
+    _settle(model)
+    return model
+
+
+def _settle(model: Any) -> None:
+    """`load` leaves rope frequencies and the like lazy, and they would die on another thread."""
+    mx.eval(model.state)
 
 
 def _fingerprint(path: Path) -> str:

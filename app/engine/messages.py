@@ -13,6 +13,13 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from app.engine.pressure import MadeRoom as MadeRoom
+from app.engine.pressure import MemoryFigures as MemoryFigures
+from app.engine.pressure import MemoryReport as MemoryReport
+from app.engine.pressure import Parked as Parked
+from app.engine.pressure import PressureChanged as PressureChanged
+from app.engine.pressure import Rung as Rung
+from app.engine.pressure import Unparked as Unparked
 from app.engine.spans import Segment as Segment
 from app.engine.spans import SegmentKind as SegmentKind
 from app.engine.spans import Span as Span
@@ -102,7 +109,8 @@ class Ask:
     """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO.
 
     Turns of one `conversation` (any name) reuse what earlier ones read; without it nothing is kept.
-    With `forced`, that text is fed as the answer instead of a generated one, and measured.
+    With `forced`, that text is fed as the answer instead of a generated one, and measured. With
+    `despite_memory` it is tried though it is foreseen not to fit.
     """
 
     turn: int
@@ -113,6 +121,7 @@ class Ask:
     tuning: Tuning = DEFAULT_TUNING
     forced: str | None = None
     conversation: str | None = None
+    despite_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,8 @@ class Phase(StrEnum):
     RESTORE = "restore"
     """What earlier turns read comes from disk, where snapshots are kept."""
     TOKENISE = "tokenise"
+    LOAD = "load"
+    """A model that was parked comes back."""
     SCORE = "score"
     """The draft reads the prompt."""
     LOOKAHEAD = "lookahead"
@@ -261,6 +272,8 @@ class Ended(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
+    MEMORY = "memory"
+    """Memory was nearly used up while the answer was written; what was written stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,25 +349,6 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """Bytes: the machine's total and available memory, this process, MLX active, cached, peak,
-    and the most MLX should take here."""
-
-    total: int
-    available: int
-    process: int
-    active: int
-    cached: int
-    peak: int
-    ceiling: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
-    figures: MemoryFigures
-
-
-@dataclass(frozen=True, slots=True)
 class Closed:
     """The engine thread has ended."""
 
@@ -374,6 +368,10 @@ Event = (
     | Finished
     | Failed
     | MemoryReport
+    | PressureChanged
+    | MadeRoom
+    | Parked
+    | Unparked
     | Closed
 )
 

@@ -25,6 +25,7 @@ from app.engine.messages import (
     Role,
     Sampling,
 )
+from app.engine.probes import MemoryProbe
 
 LIMIT = 120.0
 """Seconds after which a test gives up on an event."""
@@ -43,8 +44,8 @@ class Driver:
     """Collects events. `on_event` runs on the engine's thread, so that a test can act at an exact
     point of a turn."""
 
-    def __init__(self, step: int | None = 64) -> None:
-        self.engine = MlxEngine(step)
+    def __init__(self, step: int | None = 64, probe: MemoryProbe | None = None) -> None:
+        self.engine = MlxEngine(step, probe)
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self._queue: queue.Queue[Event] = queue.Queue()

@@ -174,6 +174,10 @@ def _ending(turn: Turn) -> Content | None:
             (sanitize_line(sentence(turn.failure.advice)), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
         )
+    if turn.ended is Ended.MEMORY:
+        return Content.styled(
+            "■ stopped: memory was nearly used up · what was written stays", "$ink-dim"
+        )
     if turn.state is TurnState.STOPPED and turn.text:
         return Content.styled("■ stopped · what was written stays", "$ink-dim")
     if turn.ended is Ended.LENGTH:
