@@ -204,6 +204,7 @@ class MlxEngine:
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
+        from app.engine.memory import NotEnoughMemory
         from app.engine.progress import Cancelled, Progress
         from app.engine.turn import USED_UP, Turn, TurnError
 
@@ -229,6 +230,8 @@ class MlxEngine:
         turn = Turn(self._pair, command, remembered, progress, self._room)
         try:
             turn.run()
+        except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
+            raise
         except BaseException:
             self._residents.drop(command.conversation)
             raise

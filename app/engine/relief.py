@@ -62,7 +62,7 @@ class Relief:
 def in_words(change: Change) -> str:
     """A sentence or two: why the rung was reached, with the figures, and what follows."""
     reading, rung = change.reading, change.rung
-    figures = f"{gigabytes(reading.used)} of {gigabytes(_most(reading))} in use"
+    figures = f"{gigabytes(reading.used)} of {gigabytes(_most(reading))}, {reading.share:.0%}"
     if rung is Rung.CALM:
         return f"Memory has room again ({figures})."
     if rung.height < change.was.height:

@@ -10,12 +10,14 @@ import numpy as np
 
 from app.engine import memory, planner
 from app.engine.decode import Decoder
+from app.engine.foresight import Foresight
 from app.engine.loader import Pair
 from app.engine.messages import (
     Ask,
     Ended,
     FellBack,
     Finished,
+    Mode,
     Phase,
     PhaseProgress,
     PhaseTime,
@@ -119,7 +121,10 @@ class Turn:
         shared = target.shared(prompt.ids)
         left_out = int((~target.read[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
-        plan = planner.plan(self._ask, total - shared, left_out, eligible, self._pair.dense_only)
+        plan = self._fitting(
+            planner.plan(self._ask, total - shared, left_out, eligible, self._pair.dense_only),
+            Foresight(self._pair, self._ask, prompt, self._remembered, self._room),
+        )
         self._prompt, self._plan = prompt, plan
         self._emit(
             Planned(
@@ -135,6 +140,21 @@ class Turn:
                 guard=plan.guard,
             )
         )
+        return plan
+
+    def _fitting(self, plan: Plan, foresight: Foresight) -> Plan:
+        """The plan, or a sparse one where auto was free to choose and only that fits. Raises
+        NotEnoughMemory."""
+        if self._ask.despite_memory:
+            return plan
+        try:
+            foresight.check(plan.reading)
+        except memory.NotEnoughMemory as error:
+            free = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
+            free = free and plan.guard is None and plan.reading is Reading.DENSE
+            if not free or not foresight.prompt.eligible or not foresight.fits(Reading.SPARSE):
+                raise
+            return Plan(Reading.SPARSE, f"{error}, so what matters is read.")
         return plan
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:
