@@ -57,6 +57,8 @@ class Question:
     documents: tuple[Document, ...] = ()
     mode: Mode = Mode.AUTO
     keep: float = DEFAULT_KEEP
+    despite_memory: bool = False
+    """Try it though it is foreseen not to fit."""
 
     @property
     def message(self) -> Message:
@@ -269,7 +271,8 @@ class Conversation:
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         messages = (*system, *earlier, question.message)
         sampling = chosen_sampling(self.choices, self.sampling)
-        return turn, Ask(turn.number, messages, question.mode, question.keep, sampling)
+        ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
+        return turn, replace(ask, despite_memory=question.despite_memory)
 
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)

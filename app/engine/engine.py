@@ -285,7 +285,7 @@ def _failure(turn: int | None, error: Exception) -> Failed:
         case TurnError():
             return Failed(turn, problem, error.advice)
         case LoadError():
-            return Failed(turn, problem, "choose another model, or download it again")
+            return Failed(turn, problem, error.advice)
         case PromptError():
             return Failed(turn, problem, "choose another model")
         case NotEnoughMemory():

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import psutil
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import RotatingKVCache
 
 from app.engine.caches import Cache
@@ -35,8 +36,8 @@ class NotEnoughMemory(RuntimeError):
     what would fit."""
 
     def __init__(self, what: str, needed: float, free: float, advice: str = "") -> None:
-        there = gigabytes(max(free, 0))
-        super().__init__(f"{what} needs about {gigabytes(needed)}, and {there} is free")
+        there = amount(max(free, 0))
+        super().__init__(f"{what} needs about {amount(needed)}, and {there} is free")
         self.advice = advice
 
 
@@ -118,9 +119,10 @@ class Transient:
     active: int
     element: int
     on_cpu: bool
+    quantised: bool = False
 
     @classmethod
-    def of(cls, config: dict[str, Any], element: int) -> Transient:
+    def of(cls, config: dict[str, Any], element: int, quantised: bool = False) -> Transient:
         """From a configuration (the text part). Latent attention and the like are taken for plain
         attention of the same number of heads."""
         hidden = _whole(config, "hidden_size", "n_embd", "d_model")
@@ -128,13 +130,16 @@ class Transient:
         width = _whole(config, "head_dim") or hidden // max(heads, 1)
         inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
         active = 4 * hidden + 3 * inner + 3 * heads * width
-        return cls(heads, width, active, element, mx.default_device().type == mx.DeviceType.cpu)
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        return cls(heads, width, active, element, on_cpu, quantised)
 
     def bytes(self, step: int, seen: int) -> float:
         """For a step of so many tokens, which see `seen` tokens with themselves."""
         return self.scores(step, seen) + self.element * self.active * step
 
     def scores(self, step: int, seen: int) -> float:
+        if self.quantised:  # mlx-lm writes them down, masks them, and takes the softmax
+            return 3.0 * self.heads * self.element * step * seen
         if self.on_cpu:  # blocks of queries in float32, for MLX, for NumPy, and back
             return 3.0 * 4 * self.heads * min(step, CPU_BLOCK) * seen
         if self.width in FUSED:
@@ -163,8 +168,9 @@ def _whole(config: dict[str, Any], *names: str) -> int:
 
 
 def _row_bytes(cache: Any) -> float:
-    arrays = (getattr(cache, "keys", None), getattr(cache, "values", None))
-    return sum(a.nbytes / a.shape[-2] for a in arrays if isinstance(a, mx.array))
+    stored = (getattr(cache, "keys", None), getattr(cache, "values", None))
+    leaves: list[tuple[str, Any]] = tree_flatten(stored)  # type: ignore[assignment]
+    return sum(a.nbytes / a.shape[-2] for _, a in leaves if isinstance(a, mx.array))
 
 
 def check_fits(what: str, needed: float) -> None:
@@ -173,8 +179,8 @@ def check_fits(what: str, needed: float) -> None:
         raise NotEnoughMemory(what, needed, there)
 
 
-def gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+def amount(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:,.0f} MB"
 
 
 def is_exhausted(error: BaseException) -> bool:

@@ -91,12 +91,14 @@ def _last_part(path: str) -> str:
 class Load:
     """Load a pair from two model folders. Without a draft the target reads densely.
 
-    `shown_as` names the two on the screen; without it they are named by their folders.
+    `shown_as` names the two on the screen; without it they are named by their folders. With
+    `kv_bits`, 8 or 4, what the target has read is kept in so many bits a number.
     """
 
     target: str
     draft: str | None = None
     shown_as: tuple[str, str] | None = None
+    kv_bits: int | None = None
 
     @property
     def names(self) -> tuple[str, str | None]:

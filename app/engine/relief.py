@@ -10,7 +10,7 @@ import mlx.core as mx
 from app.engine import memory
 from app.engine.ladder import SWAPPING, Change
 from app.engine.loader import Pair
-from app.engine.memory import gigabytes
+from app.engine.memory import amount
 from app.engine.messages import Event, MemoryReport, PressureChanged, Rung
 from app.engine.probes import Level, MemoryReading
 from app.engine.room import Room
@@ -62,7 +62,7 @@ class Relief:
 def in_words(change: Change) -> str:
     """A sentence or two: why the rung was reached, with the figures, and what follows."""
     reading, rung = change.reading, change.rung
-    figures = f"{gigabytes(reading.used)} of {gigabytes(_most(reading))}, {reading.share:.0%}"
+    figures = f"{amount(reading.used)} of {amount(_most(reading))}, {reading.share:.0%}"
     if rung is Rung.CALM:
         return f"Memory has room again ({figures})."
     if rung.height < change.was.height:
@@ -91,5 +91,5 @@ def _why(reading: MemoryReading, figures: str) -> str:
     if reading.level is not Level.NORMAL:
         return f"the system says so, {figures}"
     if reading.swapping >= SWAPPING:
-        return f"{gigabytes(reading.swapping)} a second go to swap, {figures}"
+        return f"{amount(reading.swapping)} a second go to swap, {figures}"
     return figures

@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from app.engine import memory
 from app.engine.loader import LoadedModel, Pair
-from app.engine.memory import NotEnoughMemory, gigabytes
+from app.engine.memory import NotEnoughMemory, amount
 from app.engine.messages import Event, MadeRoom, Parked, Phase, Rung, Unparked
 from app.engine.needs import Need
 from app.engine.progress import Progress
@@ -86,7 +86,7 @@ class Room:
         _release()
         which = "conversations" if everything else "other conversations"
         where = "saved and dropped" if saved else "dropped"
-        sentence = f"What was read of {which} was {where} to make room, {gigabytes(freed)}."
+        sentence = f"What was read of {which} was {where} to make room, {amount(freed)}."
         self._emit(MadeRoom(freed, sentence))
 
     def drop_draft_cache(self, remembered: Remembered) -> None:
@@ -95,7 +95,7 @@ class Room:
             return
         remembered.draft.clear()
         _release()
-        sentence = f"What the draft has read was dropped to make room, {gigabytes(held)}."
+        sentence = f"What the draft has read was dropped to make room, {amount(held)}."
         self._emit(MadeRoom(held, sentence))
 
     # ------------------------------------------------------------------------------ inside
@@ -116,7 +116,7 @@ class Room:
         model.park()
         _release()
         freed = model.info.bytes
-        sentence = f"{model.info.name} left memory, {gigabytes(freed)}, {why}."
+        sentence = f"{model.info.name} left memory, {amount(freed)}, {why}."
         self._emit(Parked(model.info.name, freed, sentence))
 
     def _unpark(self, model: LoadedModel, progress: Progress) -> None:
