@@ -119,16 +119,17 @@ def load_one(folder: str, name: str, step: int | None, kv_bits: int | None = Non
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
     _settle(model)
     quantisation = _quantisation(name, path, model, kv_bits)
+    size, sinks = _tried(path, model, CacheMaker(model, quantisation))
     text, element = config.get("text_config") or config, _compute_dtype(model).size
     return LoadedModel(
         model,
         tokenizer,
         _info(name, model, config),
-        _cache_size(path, model, CacheMaker(model, quantisation)),
+        size,
         StepSize(step),
         _fingerprint(path) + (f"/{kv_bits}" if kv_bits else ""),
         path,
-        Transient.of(text, element, kv_bits is not None),
+        Transient.of(text, element, kv_bits is not None, sinks),
         quantisation,
     )
 
@@ -177,13 +178,15 @@ def _fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _cache_size(path: Path, model: Any, caches: CacheMaker) -> memory.CacheSize:
-    cache = dense_cache(caches)
+def _tried(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
+    """What one token leaves in the cache, and whether attention has sinks."""
+    cache, sunk = dense_cache(caches), []
     try:
-        mx.eval(feed(model, cache, np.zeros(1, np.int32)))
+        with seams.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
+            mx.eval(feed(model, cache, np.zeros(1, np.int32)))
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
-    return memory.CacheSize.of(cache)
+    return memory.CacheSize.of(cache), any(sinks is not None for sinks in sunk)
 
 
 def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:

@@ -111,18 +111,18 @@ class CacheSize:
 @dataclass(frozen=True, slots=True)
 class Transient:
     """What one step of reading takes for a moment, beside weights and caches: the scores of one
-    layer (`heads` of `width`) where they are written down, and what is alive of the step's tokens,
-    `active` numbers for each. A number has `element` bytes."""
+    layer, `copies` times, of at most `rows` of the step's tokens at once, and what is alive of all
+    of them, `active` numbers for each. A number has `element` bytes."""
 
     heads: int
-    width: int
     active: int
     element: int
-    on_cpu: bool
-    quantised: bool = False
+    copies: int
+    """0 where attention is fused: then scores are never written down."""
+    rows: int = LARGEST_STEP
 
     @classmethod
-    def of(cls, config: dict[str, Any], element: int, quantised: bool = False) -> Transient:
+    def of(cls, config: dict[str, Any], element: int, quantised: bool, sinks: bool) -> Transient:
         """From a configuration (the text part). Latent attention and the like are taken for plain
         attention of the same number of heads."""
         hidden = _whole(config, "hidden_size", "n_embd", "d_model")
@@ -130,21 +130,19 @@ class Transient:
         width = _whole(config, "head_dim") or hidden // max(heads, 1)
         inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
         active = 4 * hidden + 3 * inner + 3 * heads * width
-        on_cpu = mx.default_device().type == mx.DeviceType.cpu
-        return cls(heads, width, active, element, on_cpu, quantised)
+        if quantised:  # mlx-lm's own attention: scores, masked ones, probabilities
+            return cls(heads, active, element, 3)
+        if mx.default_device().type == mx.DeviceType.cpu:  # for MLX, for NumPy, and back
+            return cls(heads, active, 4, 3, LARGEST_STEP if sinks else CPU_BLOCK)
+        if width in FUSED:
+            return cls(heads, active, element, 0)
+        # A sink is one column more: scores are copied to make room for it, and back.
+        return cls(heads, active, element, 3 if sinks else 1)
 
     def bytes(self, step: int, seen: int) -> float:
         """For a step of so many tokens, which see `seen` tokens with themselves."""
-        return self.scores(step, seen) + self.element * self.active * step
-
-    def scores(self, step: int, seen: int) -> float:
-        if self.quantised:  # mlx-lm writes them down, masks them, and takes the softmax
-            return 3.0 * self.heads * self.element * step * seen
-        if self.on_cpu:  # blocks of queries in float32, for MLX, for NumPy, and back
-            return 3.0 * 4 * self.heads * min(step, CPU_BLOCK) * seen
-        if self.width in FUSED:
-            return 0.0
-        return float(self.heads * self.element * step * seen)
+        scores = self.copies * self.heads * min(step, self.rows) * seen
+        return float(self.element * (scores + self.active * step))
 
     def scoring(self, tokens: int) -> float:
         """For the draft's scores of so many tokens: float32, some rows at a time, seven to eight
@@ -158,7 +156,7 @@ class Transient:
         return max(fitting, default=SMALLEST_STEP)
 
 
-NO_TRANSIENT = Transient(0, 0, 0, 0, on_cpu=False)
+NO_TRANSIENT = Transient(0, 0, 0, 0)
 """Of a model without a configuration: nothing is foretold."""
 
 
