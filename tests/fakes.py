@@ -171,6 +171,11 @@ class FakeEngine:
                 return event
         raise AssertionError("the script ended before the wanted event")
 
+    def say(self, event: Event) -> None:
+        """What comes without being asked for."""
+        if self._listener is not None:
+            self._listener(event)
+
     def finish(self) -> None:
         while self.advance() is not None:
             pass

@@ -142,11 +142,12 @@ class SwapPace:
 
 # ------------------------------------------------------------------------------------------ Linux
 
-STALLED = {"some": 20.0, "full": 10.0}
-"""Percent of the last ten seconds in which some, or all, tasks waited for memory, from which on the
-level is WARN or CRITICAL. Chosen, not measured: Linux has no levels of its own."""
-SCARCE = (0.05, 0.025)
-"""Of the machine's memory, what is available below WARN and below CRITICAL."""
+STALLED, STUCK = 20.0, 40.0
+"""Percent of the last ten seconds in which some tasks waited for memory, from which on it is WARN,
+and in which all did, from which on it is CRITICAL if little is left. Chosen, not measured: Linux
+has no levels of its own. (systemd-oomd kills at 60.)"""
+LITTLE, SCARCE, NOTHING = 0.10, 0.05, 0.025
+"""Of the machine's memory, what is available: below SCARCE it is WARN, below NOTHING CRITICAL."""
 
 
 class LinuxProbe:
@@ -166,10 +167,11 @@ class LinuxProbe:
             stalled = stalls(self._pressure.read_text())
         except OSError:  # kernels before 4.20, or built without it
             stalled = {}
-        over = {kind for kind, most in STALLED.items() if stalled.get(kind, 0.0) > most}
-        if "full" in over or left < SCARCE[1]:
+        stuck = stalled.get("full", 0.0) > STUCK and left < LITTLE
+        if stuck or left < NOTHING:
             return Level.CRITICAL
-        return Level.WARN if over or left < SCARCE[0] else Level.NORMAL
+        waits = stalled.get("some", 0.0) > STALLED
+        return Level.WARN if waits or left < SCARCE else Level.NORMAL
 
 
 def stalls(text: str) -> dict[str, float]:

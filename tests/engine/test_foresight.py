@@ -58,10 +58,11 @@ def loaded(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> D
 
 
 @pytest.fixture
-def leave(monkeypatch: pytest.MonkeyPatch) -> LEAVE:
-    """Leaves so many bytes beside the two tiny models, of which everything is counted by MLX."""
+def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
+    """After loading or a turn: leaves so many bytes beside what the engine holds then."""
 
     def left(free: float) -> None:
+        loaded.until(MemoryReport)
         at = mx.get_active_memory() + free
         monkeypatch.setattr(memory, "free", lambda: at - mx.get_active_memory())
 
@@ -101,7 +102,6 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
 def test_in_auto_mode_it_reads_sparsely_instead(loaded: Driver, leave: LEAVE) -> None:
     assert isinstance(loaded.run(auto(1)), Finished)
     assert loaded.of(Planned)[0].reading is Reading.DENSE
-    loaded.until(MemoryReport)
     leave(15 * MB)
     finished = loaded.answer(auto(2))
     assert finished.statistics

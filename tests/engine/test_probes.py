@@ -29,13 +29,18 @@ def test_this_system_can_be_read() -> None:
 
 @linux
 @pytest.mark.parametrize(
-    ("some", "full", "level"),
-    [("0.00", "0.00", Level.NORMAL), ("30.5", "3.0", Level.WARN), ("60", "11.2", Level.CRITICAL)],
+    ("some", "full", "left", "level"),
+    [
+        ("0.00", "0.00", 90, Level.NORMAL),
+        ("30.5", "3.0", 90, Level.WARN),
+        ("60", "41.2", 90, Level.WARN),
+        ("60", "41.2", 9, Level.CRITICAL),
+    ],
 )
 def test_stalls_are_pressure(
-    some: str, full: str, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    some: str, full: str, left: int, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plenty = psutil.virtual_memory()._replace(total=100, available=90)
+    plenty = psutil.virtual_memory()._replace(total=100, available=left)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: plenty)
     file = tmp_path / "memory"
     file.write_text(QUIET.replace("some avg10=0.00", f"some avg10={some}"))

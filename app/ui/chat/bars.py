@@ -186,7 +186,7 @@ class Notice(Widget):
     def render(self) -> Content:
         if sentence := self._sentence or self._standing:
             return Content.assemble(("! ", ACCENT), sanitize_line(sentence))
-        return Content.styled(self._suggestion, DIM)
+        return Content.styled(sanitize_line(self._suggestion), DIM)
 
     def _update(self) -> None:
         self.display = bool(self.text)
