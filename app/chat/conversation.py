@@ -148,6 +148,14 @@ class Turn:
         )
         return self.question.message, answer
 
+    def again(self, mode: Mode, keep: float) -> Question:
+        """Its question, to be asked once more. What was foreseen not to fit is tried when it is
+        asked in the same way again."""
+        question = replace(self.question, mode=mode, keep=keep, despite_memory=False)
+        same = question == replace(self.question, despite_memory=False)
+        refused = self.failure is not None and self.failure.foreseen
+        return replace(question, despite_memory=same and refused)
+
     def apply(self, event: Event) -> None:
         """Take in an event of this turn."""
         match event:

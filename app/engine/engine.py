@@ -289,7 +289,8 @@ def _failure(turn: int | None, error: Exception) -> Failed:
         case PromptError():
             return Failed(turn, problem, "choose another model")
         case NotEnoughMemory():
-            return Failed(turn, problem, error.advice or _SHORT_OF_MEMORY)
+            advice = error.advice or _SHORT_OF_MEMORY
+            return Failed(turn, problem, advice, foreseen=turn is not None)
     if is_exhausted(error):
         return Failed(turn, "The machine ran out of memory", _SHORT_OF_MEMORY)
     where = traceback.extract_tb(error.__traceback__)[-1]

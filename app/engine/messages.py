@@ -338,12 +338,14 @@ class Failed:
     """Something did not work. `turn` is None when it was no turn (loading, say).
 
     `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
-    case, without a full stop); `sentence` is both.
+    case, without a full stop); `sentence` is both. What was only `foreseen` was not tried: asked
+    with `despite_memory`, it is.
     """
 
     turn: int | None
     problem: str
     advice: str
+    foreseen: bool = False
 
     @property
     def sentence(self) -> str:

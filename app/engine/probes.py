@@ -35,19 +35,18 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """`used` bytes of `ceiling` are MLX's, `available` are the machine's or what the process may
-    still take; `swapping` bytes a second go to swap."""
+    """MLX has `used` bytes of `ceiling`; `swapping` bytes a second go to swap. What other programs
+    leave is in the system's `level`."""
 
     level: Level
     used: int
     ceiling: int
-    available: int
     swapping: float = 0.0
 
     @property
     def share(self) -> float:
-        """Of what MLX may have, 0..1 or more. Other programs may leave less than the ceiling."""
-        return self.used / max(min(self.ceiling, self.used + self.available), 1)
+        """Of what MLX may have, 0..1 or more."""
+        return self.used / max(self.ceiling, 1)
 
 
 class MemoryProbe(Protocol):
@@ -94,7 +93,7 @@ class MacProbe:
     def read(self) -> MemoryReading:
         level = self._level()
         known = Level(level) if level in tuple(Level) else Level.NORMAL
-        return MemoryReading(known, _held(), ceiling(), available(), self._swap.pace())
+        return MemoryReading(known, _held(), ceiling(), self._swap.pace())
 
 
 def _sysctl_int(name: str) -> Callable[[], int]:
@@ -158,7 +157,7 @@ class LinuxProbe:
         self._swap = SwapPace(lambda: psutil.swap_memory().sout)
 
     def read(self) -> MemoryReading:
-        return MemoryReading(self._level(), _held(), ceiling(), available(), self._swap.pace())
+        return MemoryReading(self._level(), _held(), ceiling(), self._swap.pace())
 
     def _level(self) -> Level:
         memory = psutil.virtual_memory()

@@ -219,8 +219,7 @@ class Reader:
         finally:
             if self._ask.conversation is None:
                 held.clear()  # no later turn will want it, and the target needs the room
-            elif self._room.tight:
-                self._room.drop_draft_cache(self._remembered)
+            self._room.scored(self._remembered)
             ended = time.perf_counter()
             progress.add(Phase.SCORE, (read or ended) - begun)
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))

@@ -40,8 +40,8 @@ class Relief:
 
     def settle(self) -> None:
         """After a turn: what it had to have goes, too, if that has to be."""
-        if self._watch.rung is Rung.CRITICAL:
-            self._room.drop_idle(everything=True)
+        if not self.calm:
+            self._room.drop_idle(everything=self._watch.rung is Rung.CRITICAL)
 
     @property
     def calm(self) -> bool:
@@ -56,13 +56,13 @@ class Relief:
         mx.clear_cache()
         self._room.drop_idle()
         if rung is not Rung.WARN:
-            self._room.park_draft("because memory is tight")
+            self._room.park_draft()
 
 
 def in_words(change: Change) -> str:
     """A sentence or two: why the rung was reached, with the figures, and what follows."""
     reading, rung = change.reading, change.rung
-    figures = f"{amount(reading.used)} of {amount(_most(reading))}, {reading.share:.0%}"
+    figures = f"{amount(reading.used)} of {amount(reading.ceiling)}, {reading.share:.0%}"
     if rung is Rung.CALM:
         return f"Memory has room again ({figures})."
     if rung.height < change.was.height:
@@ -80,11 +80,6 @@ _DONE = {
     Rung.TIGHT: "the draft leaves memory until it is needed",
     Rung.CRITICAL: "what runs is stopped",
 }
-
-
-def _most(reading: MemoryReading) -> int:
-    """What MLX can have now: other programs may leave less than the ceiling."""
-    return min(reading.ceiling, reading.used + reading.available)
 
 
 def _why(reading: MemoryReading, figures: str) -> str:

@@ -2,7 +2,8 @@
 
 In this order, and no more than needed: buffers kept for reuse, other conversations' caches (saved
 where they are to be), the weights of the model that is not at work, and, once it has scored, what
-the draft has read. Models that do not fit together so take turns.
+the draft has read. Models that do not fit together so take turns. The last two cost time in every
+turn, so they are not given up for larger steps alone.
 """
 
 from __future__ import annotations
@@ -40,15 +41,17 @@ class Room:
         self._pair, self._emit = pair, emit
         self._residents, self._watch = residents, watch
 
-    @property
-    def tight(self) -> bool:
-        return self._watch is not None and self._watch.rung.height >= Rung.TIGHT.height
+    def scored(self, remembered: Remembered) -> None:
+        """The draft has done its work: where memory is tight, it and what it has read go."""
+        if self._watch is not None and self._watch.rung.height >= Rung.TIGHT.height:
+            self.drop_draft_cache(remembered)
+            self.park_draft()
 
     def make(self, need: Need, remembered: Remembered, progress: Progress, dare: bool) -> None:
         """Make room, bring the model into memory and choose its step. Raises NotEnoughMemory,
         unless it is to `dare` what does not fit, and LoadError."""
-        for give_up in self._sacrifices(need, remembered):
-            if need.usual + need.weights <= memory.free():
+        for wanted, give_up in self._sacrifices(need, remembered):
+            if wanted + need.weights <= memory.free():
                 break
             give_up()
         least, free = need.least + need.weights, memory.free()
@@ -70,10 +73,10 @@ class Room:
             there += remembered.draft.nbytes
         return there
 
-    def park_draft(self, why: str) -> None:
+    def park_draft(self) -> None:
         draft = self._pair.draft
         if draft is not None and draft.here:
-            self._park(draft, why)
+            self._park(draft, "because memory is tight")
 
     def drop_idle(self, everything: bool = False) -> None:
         """Let go of what was read of conversations, but for the one that was used last."""
@@ -100,14 +103,17 @@ class Room:
 
     # ------------------------------------------------------------------------------ inside
 
-    def _sacrifices(self, need: Need, remembered: Remembered) -> Iterator[Callable[[], None]]:
-        yield _release
-        yield self.drop_idle
+    def _sacrifices(
+        self, need: Need, remembered: Remembered
+    ) -> Iterator[tuple[float, Callable[[], None]]]:
+        """What can be given up, each with the bytes for which it is."""
+        yield need.usual, _release
+        yield need.usual, self.drop_idle
         other = self._other(need.model)
         if other is not None and other.here:
-            yield lambda: self._park(other, f"so that {need.model.info.name} has room")
+            yield need.least, lambda: self._park(other, f"so that {need.model.info.name} has room")
         if need.model is self._pair.target:
-            yield lambda: self.drop_draft_cache(remembered)
+            yield need.least, lambda: self.drop_draft_cache(remembered)
 
     def _other(self, model: LoadedModel) -> LoadedModel | None:
         return self._pair.draft if model is self._pair.target else self._pair.target

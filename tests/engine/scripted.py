@@ -10,8 +10,8 @@ GB = 1_000_000_000
 def reading(
     share: float = 0.3, level: Level = Level.NORMAL, swapping: float = 0.0
 ) -> MemoryReading:
-    """`share` of a ceiling of 10 GB is used, and there is enough besides."""
-    return MemoryReading(level, int(share * 10 * GB), 10 * GB, 20 * GB, swapping)
+    """`share` of a ceiling of 10 GB is used."""
+    return MemoryReading(level, int(share * 10 * GB), 10 * GB, swapping)
 
 
 class ScriptedProbe:

@@ -115,7 +115,9 @@ def test_in_auto_mode_it_reads_sparsely_instead(loaded: Driver, leave: LEAVE) ->
 
 def test_it_may_be_tried_despite_memory(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
-    assert isinstance(loaded.run(question(1, Mode.FULL)), Failed)
+    failed = loaded.run(question(1, Mode.FULL))
+    assert isinstance(failed, Failed)
+    assert failed.foreseen
     ask = replace(question(2, Mode.FULL), despite_memory=True)
     assert isinstance(loaded.run(ask), Finished)
 

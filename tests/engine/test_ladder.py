@@ -28,8 +28,8 @@ CALM, WARN, TIGHT, CRITICAL = Rung
         (reading(0.91, Level.WARN), TIGHT),
         (reading(0.1, Level.CRITICAL), CRITICAL),
         (reading(0.1, swapping=1e9), WARN),
-        (MemoryReading(Level.NORMAL, 2 * GB, 10 * GB, GB // 10), CRITICAL),
-        (MemoryReading(Level.NORMAL, 0, 10 * GB, 0), CALM),
+        (MemoryReading(Level.NORMAL, 1, 0), CRITICAL),
+        (MemoryReading(Level.NORMAL, 0, 0), CALM),
     ],
 )
 def test_what_a_reading_asks_for(read: MemoryReading, rung: Rung) -> None:
@@ -124,9 +124,9 @@ class Machine:
             self.cache += pace * self.random.uniform(0, 0.15)
         elif self.random.random() < 0.02:
             self.reading = True
-        read = MemoryReading(
-            Level.NORMAL, int(self.used * GB), 10 * GB, int((13 - self.used - self.others) * GB)
-        )
+        left = 13 - self.used - self.others
+        level = Level.CRITICAL if left < 0.3 else Level.WARN if left < 0.6 else Level.NORMAL
+        read = MemoryReading(level, int(self.used * GB), 10 * GB)
         self.ladder.take(now, read)
         self.act()
         return read
@@ -147,7 +147,7 @@ def test_it_is_never_over_the_ceiling_for_longer_than_it_takes_to_react(traces: 
         machine, over_since = Machine(random.Random(seed)), None
         for tick in range(240):
             now = tick * STEP
-            over = machine.step(now).share >= 0.95
+            over = rung_for(machine.step(now)) is CRITICAL
             over_at_all += over
             over_since = (now if over_since is None else over_since) if over else None
             assert over_since is None or now - over_since <= REACTION, seed

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import pytest
+from textual.pilot import Pilot
 
 from app.engine.messages import (
     Ended,
@@ -15,8 +20,20 @@ from app.engine.messages import (
     Token,
     Unparked,
 )
+from app.ui.app import SpecchatApp
 from tests.fakes import GIB, FakeEngine, Story
-from tests.ui.helpers import DOCUMENT, app_with, ask, paste, screen_text, until_gone, until_shown
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    until,
+    until_gone,
+    until_shown,
+)
 
 pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
@@ -58,3 +75,31 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
         engine.finish()
         await until_shown(pilot, "■ stopped: memory was nearly used up · what was written stays")
         await until_shown(pilot, "stopped · read")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
+    kept: bool, tmp_path: Path
+) -> None:
+    engine = FakeEngine(Story(foreseen=True))
+    app = kept_app(tmp_path, engine) if kept else unkept_app(engine)
+    async with app as (pilot, _):
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await until_shown(pilot, "There is not enough memory", "Asked again in the same way")
+        assert not engine.asks[0].despite_memory
+        await pilot.press("ctrl+r")  # in full: another way, so that it is refused as well
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert not engine.asks[1].despite_memory
+        await until_shown(pilot, "Asked again in the same way")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 3)
+        assert engine.asks[2].despite_memory
+        await until_shown(pilot, "generally available free programs")
+
+
+@asynccontextmanager
+async def unkept_app(engine: FakeEngine) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        yield pilot, app
