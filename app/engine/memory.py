@@ -56,16 +56,22 @@ def figures() -> MemoryFigures:
 
 
 def set_limits() -> None:
-    """Tell MLX the ceiling. Never `set_wired_limit`: it is the best-attributed trigger of the IOGPU
-    kernel panic (mlx issue 3186)."""
+    """Tell MLX the ceiling, where that is less than it has set itself. Never `set_wired_limit`: it
+    is the best-attributed trigger of the IOGPU kernel panic (mlx issue 3186)."""
     most = ceiling()
-    mx.set_memory_limit(most)
-    mx.set_cache_limit(int(most * SPARE))
+    for set_limit, limit in ((mx.set_memory_limit, most), (mx.set_cache_limit, int(most * SPARE))):
+        if (before := set_limit(limit)) < limit:
+            set_limit(before)
 
 
 def free() -> float:
     """How many more bytes a plan may take."""
-    return min(available() + mx.get_cache_memory(), ceiling() * PLANNED - mx.get_active_memory())
+    return left(PLANNED)
+
+
+def left(share: float) -> float:
+    """How many more bytes there are within this share of the ceiling."""
+    return min(available() + mx.get_cache_memory(), ceiling() * share - mx.get_active_memory())
 
 
 def release_spare() -> None:
@@ -120,6 +126,7 @@ class Transient:
     copies: int
     """0 where attention is fused: then scores are never written down."""
     rows: int = LARGEST_STEP
+    on_cpu: bool = False
 
     @classmethod
     def of(cls, config: dict[str, Any], element: int, quantised: bool, sinks: bool) -> Transient:
@@ -130,10 +137,11 @@ class Transient:
         width = _whole(config, "head_dim") or hidden // max(heads, 1)
         inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
         active = 4 * hidden + 3 * inner + 3 * heads * width
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
         if quantised:  # mlx-lm's own attention: scores, masked ones, probabilities
-            return cls(heads, active, element, 3)
-        if mx.default_device().type == mx.DeviceType.cpu:  # for MLX, for NumPy, and back
-            return cls(heads, active, 4, 3, LARGEST_STEP if sinks else CPU_BLOCK)
+            return cls(heads, active, element, 3, on_cpu=on_cpu)
+        if on_cpu:  # for MLX, for NumPy, and back
+            return cls(heads, active, 4, 3, LARGEST_STEP if sinks else CPU_BLOCK, on_cpu=True)
         if width in FUSED:
             return cls(heads, active, element, 0)
         # A sink is one column more: scores are copied to make room for it, and back.

@@ -30,18 +30,29 @@ class Need:
 def reading(target: LoadedModel, count: int, seen: int, retained: bool = False) -> Need:
     """The target reads `count` more tokens, and has `seen` so many in the end. With `retained`,
     what falls out of a window stays."""
-    size, transient = target.cache_size, target.transient
-    kept = size.bytes(count, retained) + size.largest * seen
-    usual, least = (kept + transient.bytes(step, seen) for step in (USUAL_STEP, SMALLEST_STEP))
+    kept = target.cache_size.bytes(count, retained)
+    usual, least = (kept + moment(target, step, seen) for step in (USUAL_STEP, SMALLEST_STEP))
     return Need(f"Reading {count:,} tokens", target, usual, least)
+
+
+def moment(model: LoadedModel, step: int, seen: int) -> float:
+    """What a step that ends after `seen` tokens takes beside what it leaves: a layer's buffer once
+    more while it grows, and on a CPU again while it is multiplied."""
+    again = 2 if model.transient.on_cpu else 1
+    return again * model.cache_size.largest * seen + model.transient.bytes(step, seen)
+
+
+def next_step(model: LoadedModel, seen: int) -> float:
+    """What the next step after `seen` tokens takes."""
+    step = model.step.tokens
+    return model.cache_size.bytes(step, retained=True) + moment(model, step, seen + step)
 
 
 def scoring(draft: LoadedModel, count: int, total: int) -> Need:
     """The draft reads `count` more tokens, and scores all of them."""
-    size, transient = draft.cache_size, draft.transient
-    kept, scores = size.bytes(count) + size.largest * total, transient.scoring(total)
+    kept, scores = draft.cache_size.bytes(count), draft.transient.scoring(total)
     usual, least = (
-        kept + max(transient.bytes(step, total), scores) for step in (USUAL_STEP, SMALLEST_STEP)
+        kept + max(moment(draft, step, total), scores) for step in (USUAL_STEP, SMALLEST_STEP)
     )
     return Need(f"Scoring {count:,} tokens", draft, usual, least)
 

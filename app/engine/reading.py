@@ -160,6 +160,8 @@ class Reader:
                 def read(now: int, before: int = done) -> None:
                     self.kept = int(target.read.sum())
                     report(before + now)
+                    if before + now < count:
+                        self._room.check_step(model, self.kept)
 
                 if len(part):
                     target.take_in(model.model, prompt.ids, part, model.step, read)
@@ -172,8 +174,8 @@ class Reader:
         """For one phase, and choose its step: what is kept grows, and one step comes on top."""
         self._room.make(need, self._remembered, self._progress, self._ask.despite_memory)
         model, step = need.model, memory.SMALLEST_STEP
-        kept = need.least - model.transient.bytes(step, seen)
-        model.step.most = model.transient.step(memory.free() - kept, seen)
+        rest = need.least - model.transient.bytes(step, seen)
+        model.step.most = model.transient.step(memory.free() - rest, seen)
 
     def _importance(self, prompt: Prompt) -> Importance:
         tuning = self._ask.tuning
@@ -192,9 +194,14 @@ class Reader:
         new = total - held.shared(prompt.ids)
         self._make_room(needs.scoring(draft, new, total), total)
         eligible = ~prompt.pinned
-        reading = progress.report(Phase.SCORE, len(prompt.ids))
+        report = progress.report(Phase.SCORE, total)
         begun, read = time.perf_counter(), 0.0
         looking: Callable[[int], None] | None = None
+
+        def reading(done: int) -> None:
+            report(done)
+            if done < total:
+                self._room.check_step(draft, done)
 
         def observed(observations: Observations, expected: int) -> None:
             nonlocal looking, read

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from app.engine import memory
+from app.engine import memory, needs
+from app.engine.ladder import SHARES
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import NotEnoughMemory, amount
-from app.engine.messages import Event, MadeRoom, Parked, Phase, Rung, Unparked
+from app.engine.messages import Ended, Event, MadeRoom, Parked, Phase, Rung, Unparked
 from app.engine.needs import Need
-from app.engine.progress import Progress
+from app.engine.progress import Cancelled, Progress
 from app.engine.watch import Watch
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ class Room:
     ) -> None:
         self._pair, self._emit = pair, emit
         self._residents, self._watch = residents, watch
+
+    def check_step(self, model: LoadedModel, seen: int) -> None:
+        """Raise Cancelled when the next step, after so many tokens, would go where memory counts as
+        nearly used up: what was foreseen may have been wrong, dared, or overtaken by others."""
+        need, most = needs.next_step(model, seen), SHARES[Rung.CRITICAL]
+        if need > memory.left(most):
+            _release()
+            if need > memory.left(most):
+                raise Cancelled(Ended.MEMORY)
 
     def scored(self, remembered: Remembered) -> None:
         """The draft has done its work: where memory is tight, it and what it has read go."""

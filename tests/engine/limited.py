@@ -1,9 +1,9 @@
 """Runs turns in a process that may not have more than so much memory; a child of the tests.
 
 `python -m tests.engine.limited LIMIT TARGET DRAFT GATES MODE...` asks of a text about so many gates
-in each mode, and prints what came of each turn as a JSON line. LIMIT is RLIMIT_DATA, in bytes: what
-is allocated beyond it is not had, and MLX's workers end the process then. A control group would do
-as well, but takes rights that tests seldom have.
+in each mode (`full!` is full despite memory), and prints what came of each turn as a JSON line.
+LIMIT is RLIMIT_DATA, in bytes: what is allocated beyond it is not had, and MLX's workers end the
+process then. A control group would do as well, but takes rights that tests seldom have.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import re
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -35,7 +36,9 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
     message = Message(Role.USER, "What is the code of gate 7?", (Document("g", text),))
     for turn, mode in enumerate(modes):
         tuning = Tuning(dense_below=1 << 20)  # auto would read densely
-        ask = Ask(turn, (message,), Mode(mode), 0.1, Sampling(max_tokens=4), tuning)
+        sampling, dare = Sampling(max_tokens=4), mode.endswith("!")
+        ask = Ask(turn, (message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
+        ask = replace(ask, despite_memory=dare)
         event = driver.run(ask)
         said = [getattr(e, "sentence", "") for e in driver.events]
         used = re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())

@@ -33,7 +33,7 @@ from app.engine.messages import (
     Unparked,
     Upkeep,
 )
-from app.engine.tuning import Scoring, Tuning
+from app.engine.tuning import Tuning
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.models.test_fit import STEP, TOKENS
@@ -134,13 +134,6 @@ def test_a_refusal_costs_nothing_that_was_read(
     finished = loaded.answer(replace(first, turn=3))
     assert finished.statistics
     assert finished.statistics.reused_tokens > 0
-
-
-def test_without_a_draft_that_scores_only_the_target_counts(loaded: Driver, leave: LEAVE) -> None:
-    leave(3 * MB)
-    assert isinstance(loaded.run(question(1, keep=0.03)), Failed)
-    by_lot = replace(question(2, keep=0.03), tuning=Tuning(scoring=Scoring.RANDOM))
-    assert isinstance(loaded.run(by_lot), Finished)
 
 
 def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LEAVE) -> None:

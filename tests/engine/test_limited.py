@@ -61,6 +61,20 @@ def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
     assert again["event"] == "Failed"
 
 
+def test_what_is_dared_stops_before_it_is_too_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
+    draft = saved(monkeypatch, tmp_path / "draft", 1, SCANT)
+    refused, dared, sparse = run(700 * MB, target, draft, 60, "full", "full!", "sparse")
+
+    assert refused["kinds"].count("PhaseProgress") == 0
+    assert dared["event"] == "Failed"
+    assert "Memory was nearly used up" in dared["said"][-1]
+    assert dared["kinds"].count("PhaseProgress") > 3, "it was begun"
+    assert sparse["event"] == "Finished", "the process lives"
+
+
 def test_two_models_that_do_not_fit_together_take_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

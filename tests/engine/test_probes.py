@@ -6,13 +6,15 @@ import ctypes
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import psutil
 import pytest
 
-from app.engine import probes
+from app.engine import memory, probes
 from app.engine.probes import Level, Limit, LinuxProbe, MacProbe, SwapPace, stalls, system_probe
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
@@ -159,3 +161,27 @@ def test_the_macs_level(value: int | None, level: Level, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
     assert MacProbe().read().level is level
+
+
+def test_mlx_is_told_the_ceiling_but_never_more_than_it_has_set_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"set_memory_limit": 1000, "set_cache_limit": 20}
+    limits = dict(own)
+
+    def setter(name: str) -> Callable[[int], int]:
+        def change(limit: int) -> int:
+            before, limits[name] = limits[name], limit
+            return before
+
+        return change
+
+    for name in own:
+        monkeypatch.setattr(mx, name, setter(name))
+    monkeypatch.setattr(mx, "set_wired_limit", None)
+    monkeypatch.setattr(memory, "ceiling", lambda: 2000)
+    memory.set_limits()
+    assert limits == own
+    monkeypatch.setattr(memory, "ceiling", lambda: 160)
+    memory.set_limits()
+    assert limits == {"set_memory_limit": 160, "set_cache_limit": 10}
