@@ -77,6 +77,7 @@ class Story:
     fails_in: Phase | None = None
     problem: str = "There is not enough memory to read 118,204 tokens."
     advice: str = "Lower the keep with Ctrl+G, or choose a smaller target."
+    foreseen: bool = False
     ended: Ended = Ended.STOP
 
 
@@ -171,6 +172,11 @@ class FakeEngine:
                 return event
         raise AssertionError("the script ended before the wanted event")
 
+    def say(self, event: Event) -> None:
+        """What comes without being asked for."""
+        if self._listener is not None:
+            self._listener(event)
+
     def finish(self) -> None:
         while self.advance() is not None:
             pass
@@ -230,6 +236,9 @@ class FakeEngine:
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None
+        if story.foreseen and not ask.despite_memory:
+            yield Failed(turn, story.problem, story.advice, foreseen=True)
+            return
         yield self._plan(ask, story, total, dense)
         kept = total
         if not dense:

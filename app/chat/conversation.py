@@ -57,6 +57,8 @@ class Question:
     documents: tuple[Document, ...] = ()
     mode: Mode = Mode.AUTO
     keep: float = DEFAULT_KEEP
+    despite_memory: bool = False
+    """Try it though it is foreseen not to fit."""
 
     @property
     def message(self) -> Message:
@@ -146,6 +148,14 @@ class Turn:
         )
         return self.question.message, answer
 
+    def again(self, mode: Mode, keep: float) -> Question:
+        """Its question, to be asked once more. What was foreseen not to fit is tried when it is
+        asked in the same way again."""
+        question = replace(self.question, mode=mode, keep=keep, despite_memory=False)
+        same = question == replace(self.question, despite_memory=False)
+        refused = self.failure is not None and self.failure.foreseen
+        return replace(question, despite_memory=same and refused)
+
     def apply(self, event: Event) -> None:
         """Take in an event of this turn."""
         match event:
@@ -154,7 +164,7 @@ class Turn:
                 self.thinking += event.thinking
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
             case Finished():
-                cancelled = event.ended is Ended.CANCELLED
+                cancelled = event.ended in (Ended.CANCELLED, Ended.MEMORY)
                 self.state = TurnState.STOPPED if cancelled else TurnState.DONE
                 self.text = event.text
                 self.generated_ids = event.generated_ids
@@ -269,7 +279,8 @@ class Conversation:
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         messages = (*system, *earlier, question.message)
         sampling = chosen_sampling(self.choices, self.sampling)
-        return turn, Ask(turn.number, messages, question.mode, question.keep, sampling)
+        ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
+        return turn, replace(ask, despite_memory=question.despite_memory)
 
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)

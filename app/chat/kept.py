@@ -103,7 +103,7 @@ class KeptConversation:
             raise QuestionError("There is no question to be asked again", "ask one")
         if pins:
             self._pin(again, pins)
-        question = replace(again.question, mode=mode, keep=keep)
+        question = again.again(mode, keep)
         question.check()
         return self._begin(self._questions[again.number], question, replaces=again)
 

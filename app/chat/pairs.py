@@ -14,22 +14,23 @@ from app.models.locate import locate
 from app.models.tokenizers import same_tokenizer
 
 
-def pair(target: str = EMBEDDED, draft: str | None = None) -> Load:
+def pair(target: str = EMBEDDED, draft: str | None = None, kv_bits: int | None = None) -> Load:
     """The command that loads this pair. A target without a draft reads everything, but for the
-    embedded target, which brings its own. Raises ModelError, in one sentence."""
+    embedded target, which brings its own. With `kv_bits` it keeps what it reads in so many bits a
+    number. Raises ModelError, in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
     target_folder = locate(target)
     check_model(target_folder)
     if draft is None:
-        return Load(str(target_folder), shown_as=(_shown(target), ""))
+        return Load(str(target_folder), shown_as=(_shown(target), ""), kv_bits=kv_bits)
     draft_folder = locate(draft, draft=True)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)
     if difference is not None:
         raise ModelError(difference.rstrip("."), "choose a draft of the target's own family")
     shown = (_shown(target), "its draft" if draft == target else _shown(draft))
-    return Load(str(target_folder), str(draft_folder), shown)
+    return Load(str(target_folder), str(draft_folder), shown, kv_bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class UnkeptConversation:
             raise QuestionError("There is no question to be asked again", "ask one")
         if pins:
             self.conversation.pin(again, pins)
-        return self._begin(replace(again.question, mode=mode, keep=keep), replaces=again)
+        return self._begin(again.again(mode, keep), replaces=again)
 
     def choose(self, choices: Choices) -> None:
         """What holds for this conversation alone, from the next question on."""

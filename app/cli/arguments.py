@@ -76,6 +76,11 @@ def _models(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--draft", metavar="D", help="the small model that skims, of the target's family"
     )
+    command.add_argument(
+        "--kv-bits",
+        choices=["full", "8", "4"],
+        help="keep what the target reads in so many bits a number: less memory",
+    )
 
 
 def _add_ask(ask: argparse.ArgumentParser) -> None:
@@ -109,6 +114,9 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
     ask.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest only")
     ask.add_argument("--seed", type=int, metavar="S")
+    ask.add_argument(
+        "--despite-memory", action="store_true", help="try what is foreseen not to fit"
+    )
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print what was read, as text")
 
@@ -178,6 +186,9 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
     fitting.add_argument("--draft", metavar="D", help="with this draft instead of the best one")
     fitting.add_argument("--length", metavar="N", help="at so many tokens, say 64k")
+    fitting.add_argument(
+        "--kv-bits", choices=["full", "8", "4"], help="with its cache in so many bits a number"
+    )
     for parser in (listing, finding, pairing, fitting):
         parser.add_argument(
             "--memory",

@@ -35,7 +35,7 @@ from app.engine.messages import (
 from app.errors import UserError
 from app.paths import snapshots_path
 from app.sessions.store import Store
-from app.settings.values import Settings
+from app.settings.values import KvBits, Settings
 from app.ui.sanitize import sanitize_line
 
 NEW = "new"
@@ -45,7 +45,8 @@ def ask(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything that can be checked is checked before a model loads."""
     settings = user_settings()
     question, sampling = _question(options, settings)
-    load = pair(options.target, options.draft)
+    kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
+    load = pair(options.target, options.draft, kept_in.bits)
     if options.conversation is None:
         command = Conversation(sampling).begin(question)[1]
         with Session() as session:
@@ -106,7 +107,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
         mode, keep = Mode.SPARSE, options.keep
     sampling = dataclasses.replace(settings.sampling(), **_said(options))
     check_sampling(sampling)
-    question = Question(options.question, (), mode, keep)
+    question = Question(options.question, (), mode, keep, options.despite_memory)
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_given(options.files, limits)

@@ -104,7 +104,7 @@ def _mlx() -> Finding:
     rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'no name')}")]
     rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
     machine = psutil.virtual_memory()
-    from app.engine.memory import ceiling
+    from app.engine.probes import ceiling
 
     rows += [
         ("memory", f"{_size(machine.total)}, {_size(machine.available)} available"),

@@ -94,9 +94,10 @@ def _measure(load: Load, settings: Settings, ledger: Ledger, tokens: Tokens) -> 
 def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:
     from app.bench.machine import machine
 
+    target, draft = load.names
     return Study(
         settings,
-        load.names,
+        (f"{target}, cache in {load.kv_bits} bits" if load.kv_bits else target, draft),
         version("specchat"),
         machine(),
         _command(options),
@@ -118,6 +119,7 @@ def _command(options: argparse.Namespace) -> str:
         parts += ["--draft", options.draft] if options.draft else []
     for name in ("length", "keep", "scoring", "n", "seed"):
         parts += [f"--{name}", getattr(options, name)]
+    parts += ["--kv-bits", options.kv_bits] if options.kv_bits else []
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
     for name, values in (
@@ -255,7 +257,7 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
                 f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
             )
         target, draft = [*options.pair, None][:2]
-    load = pair(target, draft)
+    load = pair(target, draft, int(options.kv_bits) if options.kv_bits in ("8", "4") else None)
     needed = [scoring for scoring in settings.scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):
         what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"

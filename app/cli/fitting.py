@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from app.cli.stored import opened_store
@@ -18,7 +19,16 @@ from app.models.cache import Cache
 from app.models.described import Described, describe, everything
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import KEEP, LEAST, Fit, Machine, machine_of, memory_of, tokens_text
+from app.models.fit import (
+    KEEP,
+    LEAST,
+    Fit,
+    Machine,
+    in_bits,
+    machine_of,
+    memory_of,
+    tokens_text,
+)
 from app.models.fit import fit as reckon
 from app.models.pairing import Candidate
 from app.models.remote import Remote
@@ -101,7 +111,9 @@ def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
     else:
         draft = _taken(target, cache, entries, machine)
     tokens = _length(options.length) if options.length else None
-    found = reckon(target.sized, draft.sized if draft else None, machine, tokens)
+    bits = int(options.kv_bits) if options.kv_bits in ("8", "4") else None
+    sized = replace(target.sized, shape=in_bits(target.sized.shape, bits))
+    found = reckon(sized, draft.sized if draft else None, machine, tokens)
     yield f"{target.name} · {', '.join(_facts(target))}"
     yield f"with {draft.name} as its draft" if draft else "without a draft, so that it reads all"
     yield from _sum(found)
@@ -247,7 +259,7 @@ def _machine(memory: str | None) -> Machine:
         return machine_of(memory_of(memory))
     import psutil
 
-    from app.engine.memory import ceiling
+    from app.engine.probes import ceiling
 
     return Machine(psutil.virtual_memory().total, ceiling())
 

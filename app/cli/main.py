@@ -88,4 +88,4 @@ def _dispatch(arguments: Sequence[str]) -> int:
             return evaluate(options)
     from app.cli.screen import screen
 
-    return screen(options.target, options.draft)
+    return screen(options.target, options.draft, options.kv_bits)

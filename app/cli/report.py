@@ -13,8 +13,11 @@ from app.engine.messages import (
     Finished,
     ImportanceMap,
     Loaded,
+    MadeRoom,
+    Parked,
     Phase,
     PhaseProgress,
+    PressureChanged,
     Reading,
     Restored,
     Selected,
@@ -59,6 +62,8 @@ class Report:
                 self._clear()
                 sys.stdout.write(self._shown(text))
                 sys.stdout.flush()
+            case PressureChanged() | MadeRoom() | Parked():
+                self._note(event.sentence)
             case Finished():
                 self._finish(event)
 
@@ -72,6 +77,8 @@ class Report:
         sys.stdout.flush()
         if event.ended is Ended.CANCELLED:
             self._note("Stopped.")
+        if event.ended is Ended.MEMORY:
+            self._note("Stopped: memory was nearly used up. A lower --keep needs less.")
         if event.statistics is not None:
             self._note(figures(event.statistics))
 
@@ -79,7 +86,8 @@ class Report:
         if not self._live or event.phase is Phase.DECODE:
             return
         eta = "" if event.eta is None else f" · ETA {event.eta:.0f} s"
-        line = f"{event.phase} {event.done:,}/{event.total:,} tokens · {event.elapsed:.1f} s{eta}"
+        done = f" {event.done:,}/{event.total:,} tokens" if event.phase is not Phase.LOAD else ""
+        line = f"{event.phase}{done} · {event.elapsed:.1f} s{eta}"
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
         self._progress_shown = True

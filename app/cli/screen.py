@@ -11,23 +11,26 @@ from app.errors import UserError
 from app.paths import data_path, logs_path, settings_path, snapshots_path
 
 
-def screen(target: str = "embedded", draft: str | None = None) -> int:
+def screen(target: str = "embedded", draft: str | None = None, kv_bits: str | None = None) -> int:
     """Open the app on a pair, in a process of its own; returns the exit status."""
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     watched_by = parent()
-    return watch() if watched_by is None else _open(target, draft, watched_by)
+    return watch() if watched_by is None else _open(target, draft, kv_bits, watched_by)
 
 
-def _open(target: str, draft: str | None, watched_by: Parent) -> int:
+def _open(target: str, draft: str | None, kv_bits: str | None, watched_by: Parent) -> int:
     gc.disable()  # nothing of what is imported is garbage
     from app.chat.pairs import pair
+    from app.settings.file import SettingsFile
+    from app.settings.values import KvBits
 
-    models = pair(target, draft)
+    settings = SettingsFile(settings_path())
+    kept_in = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
+    models = pair(target, draft, kept_in.bits)
     from app.engine.engine import MlxEngine
     from app.models.embedded import EMBEDDED
-    from app.settings.file import SettingsFile
     from app.ui.app import SpecchatApp
     from app.ui.terminal.clipboard import system_clipboard
     from app.ui.terminal.last_words import last_words
@@ -39,7 +42,7 @@ def _open(target: str, draft: str | None, watched_by: Parent) -> int:
         app = SpecchatApp(
             MlxEngine(),
             models,
-            settings=SettingsFile(settings_path()),
+            settings=settings,
             folder=data_path(),
             snapshots=snapshots_path(),
             news="" if last_time is None else last_time.sentence,

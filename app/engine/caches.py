@@ -14,10 +14,12 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
     KVCache,
+    QuantizedKVCache,
     RotatingKVCache,
     create_attention_mask,
 )
@@ -103,7 +105,7 @@ class PositionedCache:
     them, and masks then go by position.
     """
 
-    def __init__(self, inner: KVCache | None = None) -> None:
+    def __init__(self, inner: KVCache | QuantizedKVCache | None = None) -> None:
         self.inner = inner or KVCache()
         self.positions = PositionRuns()
         self._placed: Positions | None = None
@@ -195,7 +197,7 @@ class PositionedCache:
 
     @property
     def nbytes(self) -> int:
-        return int(self.inner.nbytes)
+        return nbytes(self.inner)
 
     def size(self) -> int:
         return int(self.inner.offset)
@@ -245,8 +247,22 @@ class PositionedCache:
             self.inner.keys = self.inner.values = None
             return
         index = mx.array(entries)
-        self.inner.keys = mx.take(self.inner.keys, index, axis=2)
-        self.inner.values = mx.take(self.inner.values, index, axis=2)
+        stored = (self.inner.keys, self.inner.values)
+        self.inner.keys, self.inner.values = tree_map(lambda a: mx.take(a, index, axis=2), stored)
+
+
+class QuantisedCache(PositionedCache):
+    """One whose keys and values are quantised: mlx-lm's models ask a cache for its `bits`."""
+
+    inner: QuantizedKVCache
+
+    @property
+    def bits(self) -> int:
+        return int(self.inner.bits)
+
+    @property
+    def group_size(self) -> int:
+        return int(self.inner.group_size)
 
 
 class WindowedCache(PositionedCache):
@@ -302,6 +318,8 @@ class WindowedCache(PositionedCache):
         return not self.lost or position - self.window + 1 >= self.lost
 
 
+STOCK = (KVCache, QuantizedKVCache)
+"""mlx-lm's own caches that can take back what comes last."""
 Cache = list[Any]
 """One cache per layer, as mlx-lm's models take it."""
 
@@ -320,6 +338,8 @@ def _twin(cache: Any, retains: bool) -> Any:
     kind = type(cache)
     if kind is KVCache:
         return PositionedCache(cache)
+    if kind is QuantizedKVCache:
+        return QuantisedCache(cache)
     if kind is RotatingKVCache and cache.keep == 0:
         return WindowedCache(cache.max_size, retains)
     if kind is ArraysCache:
@@ -327,6 +347,12 @@ def _twin(cache: Any, retains: bool) -> Any:
     if kind is CacheList:
         return CacheList(*(_twin(c, retains) for c in cache.caches))
     raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
+
+
+def nbytes(cache: Any) -> int:
+    """Of one layer. A quantised one that is empty cannot be asked."""
+    empty = isinstance(cache, QuantizedKVCache) and cache.empty()
+    return 0 if empty else int(cache.nbytes)
 
 
 def flat(cache: Cache) -> list[Any]:

@@ -52,9 +52,10 @@ class Decoder:
         cache: Cache,
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
-        cancelled: Callable[[], bool],
+        stop: Callable[[], Ended | None],
     ) -> Ended:
-        """Feed the prompt's last token and write until a stop, the limit or a cancel.
+        """Feed the prompt's last token and write until a stop, the limit, or what `stop` says
+        after a token.
 
         `prompt_ids` is the whole prompt, of which all but the last token are in `cache`.
         """
@@ -81,8 +82,8 @@ class Decoder:
                 detokenizer.add_token(token)
                 state, segments = TextStateMachine.split(state, detokenizer.last_segment)
                 self._write(segments)
-                if cancelled():
-                    ended = Ended.CANCELLED
+                if (stopped := stop()) is not None:
+                    ended = stopped
                     break
         finally:
             tokens.close()

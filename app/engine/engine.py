@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING
 
 from app.engine import blas
@@ -30,25 +31,36 @@ from app.engine.messages import (
     Load,
     Loaded,
     MemoryReport,
+    Parked,
     Reselect,
+    Rung,
     Upkeep,
 )
 
 if TYPE_CHECKING:
     from app.engine.loader import Pair
+    from app.engine.probes import MemoryProbe
     from app.engine.reading import Scored
+    from app.engine.relief import Relief
     from app.engine.residents import Residents
+    from app.engine.room import Room
+    from app.engine.watch import Watch
 
 SETTLE = 0.5
 """Seconds without a command after which upkeep begins."""
 
 
-class MlxEngine:
-    """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command."""
+class _MemoryChanged:
+    """The watch's word to the engine's thread, between commands."""
 
-    def __init__(self, step: int | None = None) -> None:
-        self._step = step
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+class MlxEngine:
+    """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
+    Without a `probe` the system's own is read."""
+
+    def __init__(self, step: int | None = None, probe: MemoryProbe | None = None) -> None:
+        self._step, self._probe = step, probe
+        self._commands: queue.SimpleQueue[Command | _MemoryChanged] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: dict[int, float] = {}
         """When the turns that are not over were asked for."""
@@ -61,6 +73,9 @@ class MlxEngine:
         self._scored: Scored | None = None
         self._upkeep = Upkeep()
         self._residents: Residents | None = None
+        self._watch: Watch | None = None
+        self._room: Room | None = None
+        self._relief: Relief | None = None
         self._missing = ""
 
     def listen(self, listener: Listener) -> None:
@@ -92,12 +107,14 @@ class MlxEngine:
         carry_out = self._carry_out if self._start() else self._refuse
         while not isinstance(command := self._next(), Close):
             carry_out(command)
+        if self._watch is not None:
+            self._watch.close()
         self._free()
         if (mx := sys.modules.get("mlx.core")) is not None:
             mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())
 
-    def _next(self) -> Command:
+    def _next(self) -> Command | _MemoryChanged:
         """The next command; while none comes, the conversations' caches are looked after."""
         try:
             return self._commands.get(timeout=SETTLE)
@@ -109,10 +126,11 @@ class MlxEngine:
 
     def _look_after(self) -> bool:
         """One step of upkeep; False when there is nothing to do."""
-        if self._residents is None:
+        if self._residents is None or self._relief is None:
             return False
         try:
-            return self._residents.step()
+            self._relief.pressed()
+            return self._residents.step(heal=self._relief.calm)
         except Exception:  # nobody asked for it: what it worked on is read again when needed
             self._residents.drop_all()
             return True
@@ -125,10 +143,18 @@ class MlxEngine:
         except (ImportError, OSError) as error:
             self._missing = " ".join(str(error).split())[:200]
             return False
+        from app.engine import memory
+        from app.engine.probes import system_probe
+        from app.engine.watch import Watch
+
         seams.install()
+        memory.set_limits()
+        changed = partial(self._commands.put, _MemoryChanged())
+        self._watch = Watch(self._probe or system_probe(), changed)
+        self._watch.start()
         return True
 
-    def _refuse(self, command: Command) -> None:
+    def _refuse(self, command: Command | _MemoryChanged) -> None:
         turn = command.turn if isinstance(command, Ask) else None
         problem = f"MLX cannot be loaded ({self._missing})"
         self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
@@ -141,7 +167,7 @@ class MlxEngine:
                 self._cancelled.discard(event.turn)
         self._listener(event)
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command | _MemoryChanged) -> None:
         turn = command.turn if isinstance(command, Ask) else None
         try:
             if isinstance(command, Load):
@@ -155,6 +181,9 @@ class MlxEngine:
                 self._settle_in()
             elif isinstance(command, Forget) and self._residents is not None:
                 self._residents.drop(command.conversation, on_disk=True)
+            elif isinstance(command, _MemoryChanged) and self._relief is not None:
+                self._relief.pressed()
+                self._relief.settle()
         except Exception as error:  # the thread must outlive every failed command
             self._emit(_failure(turn, error))
 
@@ -168,36 +197,48 @@ class MlxEngine:
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
         self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds))
+        if draft is not None and not pair.target.here:
+            name, size = pair.target.info.name, pair.target.info.bytes
+            why = f"{name} and {draft.name} do not fit together, so they take turns."
+            self._emit(Parked(name, size, why))
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
+        from app.engine.memory import NotEnoughMemory
         from app.engine.progress import Cancelled, Progress
-        from app.engine.turn import Turn, TurnError
+        from app.engine.turn import USED_UP, Turn, TurnError
 
         def cancelled() -> bool:
             return command.turn in self._cancelled or self._closing.is_set()
 
         with self._lock:
             sent = self._pending.get(command.turn)
-        progress = Progress(command.turn, self._emit, cancelled, sent)
+        pressed = self._relief.pressed if self._relief is not None else lambda: False
+        progress = Progress(command.turn, self._emit, cancelled, sent, pressed)
         try:
             progress.check_cancel()
             if self._pair is None:
                 raise TurnError("No model is loaded", "load a model first")
             assert self._residents is not None
+            assert self._relief is not None
             remembered = self._residents.recall(command.conversation, progress)
-        except Cancelled:
+        except Cancelled as stop:
+            if stop.ended is Ended.MEMORY:
+                raise TurnError(*USED_UP) from None
             self._emit(Finished(command.turn, Ended.CANCELLED, "", (), None))
             return
-        turn = Turn(self._pair, command, remembered, progress)
+        turn = Turn(self._pair, command, remembered, progress, self._room)
         try:
             turn.run()
+        except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
+            raise
         except BaseException:
             self._residents.drop(command.conversation)
             raise
         finally:
             self._scored = remembered.scored
             self._residents.make_room()
+            self._relief.settle()
             self._report_memory()
 
     def _reselect(self, command: Reselect) -> None:
@@ -205,12 +246,16 @@ class MlxEngine:
             self._emit(self._scored.selected(command.keep)[1])
 
     def _settle_in(self) -> None:
+        from app.engine.relief import Relief
         from app.engine.residents import Residents
+        from app.engine.room import Room
 
         if self._residents is not None:
             self._residents.close()
-        if self._pair is not None:
-            self._residents = Residents(self._pair, self._upkeep, self._emit)
+        if self._pair is not None and self._watch is not None:
+            residents = self._residents = Residents(self._pair, self._upkeep, self._emit)
+            self._room = Room(self._pair, self._emit, residents, self._watch)
+            self._relief = Relief(self._pair, self._watch, self._room, self._emit)
 
     def _report_memory(self) -> None:
         import mlx.core as mx
@@ -218,12 +263,13 @@ class MlxEngine:
         from app.engine import memory
 
         mx.clear_cache()
-        self._emit(MemoryReport(memory.figures()))
+        rung = self._watch.rung if self._watch is not None else Rung.CALM
+        self._emit(MemoryReport(memory.figures(), rung))
 
     def _free(self) -> None:
         if self._residents is not None:
             self._residents.close()
-        self._pair = self._scored = self._residents = None
+        self._pair = self._scored = self._residents = self._room = self._relief = None
         gc.collect()
 
 
@@ -239,11 +285,12 @@ def _failure(turn: int | None, error: Exception) -> Failed:
         case TurnError():
             return Failed(turn, problem, error.advice)
         case LoadError():
-            return Failed(turn, problem, "choose another model, or download it again")
+            return Failed(turn, problem, error.advice)
         case PromptError():
             return Failed(turn, problem, "choose another model")
         case NotEnoughMemory():
-            return Failed(turn, problem, _SHORT_OF_MEMORY)
+            advice = error.advice or _SHORT_OF_MEMORY
+            return Failed(turn, problem, advice, foreseen=turn is not None)
     if is_exhausted(error):
         return Failed(turn, "The machine ran out of memory", _SHORT_OF_MEMORY)
     where = traceback.extract_tb(error.__traceback__)[-1]

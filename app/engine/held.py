@@ -14,10 +14,18 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
 
-from app.engine.caches import Cache, PositionedCache, Positions, flat, layers
+from app.engine.caches import (
+    STOCK,
+    Cache,
+    PositionedCache,
+    Positions,
+    WindowedCache,
+    flat,
+    layers,
+    nbytes,
+)
 from app.engine.prefill import OnStep, StepSize, prefill
 
 MOST_BORDERS = 3
@@ -67,7 +75,7 @@ class Held:
     @property
     def nbytes(self) -> int:
         kept = [state for border in self.borders for state in border.states.values()]
-        return sum(int(c.nbytes) for c in [*flat(self.cache), *kept])
+        return sum(nbytes(c) for c in [*flat(self.cache), *kept])
 
     def inserts(self, position: int) -> bool:
         """Whether a token can be read that stands before what was read already."""
@@ -171,7 +179,7 @@ class Held:
         for c in every:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
-            elif isinstance(c, KVCache):
+            elif isinstance(c, STOCK):
                 c.trim(c.offset - position)
         self.borders = [border for border in self.borders if border.position <= position]
         self.ids, self.read = self.ids[:position], self.read[:position]
@@ -185,11 +193,12 @@ class Held:
 
 def _forgets(cache: Any) -> bool:
     """Whether a layer may be unable to take back its last tokens."""
-    return not isinstance(cache, KVCache) and type(cache) is not PositionedCache
+    placed = isinstance(cache, PositionedCache) and not isinstance(cache, WindowedCache)
+    return not isinstance(cache, STOCK) and not placed
 
 
 def _comes_back(cache: Any, position: int) -> bool:
     """Whether a layer can take back what stands from `position` on."""
     if isinstance(cache, PositionedCache):
         return cache.reaches(position)
-    return isinstance(cache, KVCache)
+    return isinstance(cache, STOCK)

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load
+from mlx_lm.utils import load, load_model
 
 from app.engine import memory, seams
-from app.engine.caches import UnsupportedCache, WindowedCache, layers
+from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
+from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder
+from app.engine.quantised import NotQuantisable, Quantisation, quantisation_of, quantised
 
 
 class LoadError(RuntimeError):
-    """A model could not be loaded; one sentence."""
+    """A model could not be loaded: one sentence without its end, and what to do."""
+
+    def __init__(
+        self, problem: str, advice: str = "choose another model, or download it again"
+    ) -> None:
+        super().__init__(problem)
+        self.advice = advice
 
 
-@dataclass(frozen=True, slots=True)
+class CacheMaker:
+    """Makes a model's empty caches, as mlx-lm asks a model for them, without the model: it may be
+    parked."""
+
+    def __init__(self, model: Any, quantisation: Quantisation | None = None) -> None:
+        stock = dense_cache(model)
+        self._stock = stock if quantisation is None else quantised(stock, quantisation)
+
+    def make_cache(self) -> Cache:
+        return copy.deepcopy(self._stock)
+
+
+@dataclass(eq=False, slots=True)
 class LoadedModel:
     model: Any
+    """None while it is parked."""
     tokenizer: Any
     info: ModelInfo
     cache_size: memory.CacheSize
@@ -35,6 +57,28 @@ class LoadedModel:
     """How much to feed it at once, learnt from turn to turn."""
     fingerprint: str = ""
     """Of everything in its folder that a cache depends on."""
+    folder: Path | None = None
+    transient: Transient = NO_TRANSIENT
+    quantisation: Quantisation | None = None
+    caches: CacheMaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.caches = CacheMaker(self.model, self.quantisation)
+
+    @property
+    def here(self) -> bool:
+        """Whether its weights are in memory."""
+        return self.model is not None
+
+    def park(self) -> None:
+        """Drop the weights. They are gone when what runs on them has ended."""
+        if self.folder is not None:
+            self.model = None
+
+    def unpark(self) -> None:
+        """Load the weights again. Raises LoadError."""
+        if self.model is None and self.folder is not None:
+            self.model = _weights(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +95,74 @@ def load_pair(command: Load, step: int | None = None) -> Pair:
     """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
     machine's pace. Raises LoadError, PromptError or NotEnoughMemory."""
     target_name, draft_name = command.names
-    loaded = load_one(command.target, target_name, step)
+    loaded = load_one(command.target, target_name, step, command.kv_bits)
     prompts = PromptBuilder(loaded.tokenizer)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
+    refusal = probe(loaded.model, loaded.info.context, loaded.caches)
+    if weight_bytes(Path(command.draft)) > memory.free():
+        loaded.park()  # they take turns; the draft comes first
+        gc.collect()
+        mx.clear_cache()
     reader = load_one(command.draft, draft_name, step)
-    refusal = probe(loaded.model, loaded.info.context)
     return Pair(loaded, reader, refusal, prompts)
 
 
-def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
+def load_one(folder: str, name: str, step: int | None, kv_bits: int | None = None) -> LoadedModel:
     path = Path(folder)
-    weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
-    memory.check_fits(f"Loading {name}", weights)
+    memory.check_fits(f"Loading {name}", weight_bytes(path))
     try:
         model, tokenizer, config = load(
             str(path), tokenizer_config={"trust_remote_code": False}, return_config=True
         )
     except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
-    mx.eval(model.state)
+    _settle(model)
+    quantisation = _quantisation(name, path, model, kv_bits)
+    size, sinks = _tried(path, model, CacheMaker(model, quantisation))
+    text, element = config.get("text_config") or config, _compute_dtype(model).size
     return LoadedModel(
         model,
         tokenizer,
         _info(name, model, config),
-        _cache_size(path, model),
+        size,
         StepSize(step),
-        _fingerprint(path),
+        _fingerprint(path) + (f"/{kv_bits}" if kv_bits else ""),
+        path,
+        Transient.of(text, element, kv_bits is not None, sinks),
+        quantisation,
     )
+
+
+def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Quantisation | None:
+    if kv_bits is None:
+        return None
+    try:
+        return quantisation_of(model, kv_bits)
+    except NotQuantisable as error:
+        problem = f"What {name} reads cannot be kept in {kv_bits} bits: {error}"
+        raise LoadError(problem, "keep it in full") from error
+    except (RuntimeError, ValueError) as error:
+        raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
+
+
+def weight_bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("model*.safetensors"))
+
+
+def _weights(path: Path) -> Any:
+    """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
+    try:
+        model, _ = load_model(path)
+    except Exception as error:  # whatever a broken folder makes mlx-lm raise
+        raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
+    _settle(model)
+    return model
+
+
+def _settle(model: Any) -> None:
+    """`load` leaves rope frequencies and the like lazy, and they would die on another thread."""
+    mx.eval(model.state)
 
 
 def _fingerprint(path: Path) -> str:
@@ -95,13 +178,15 @@ def _fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _cache_size(path: Path, model: Any) -> memory.CacheSize:
-    cache = dense_cache(model)
+def _tried(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
+    """What one token leaves in the cache, and whether attention has sinks."""
+    cache, sunk = dense_cache(caches), []
     try:
-        mx.eval(feed(model, cache, np.zeros(1, np.int32)))
+        with seams.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
+            mx.eval(feed(model, cache, np.zeros(1, np.int32)))
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
-    return memory.CacheSize.of(cache)
+    return memory.CacheSize.of(cache), any(sinks is not None for sinks in sunk)
 
 
 def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
@@ -133,16 +218,17 @@ _ROUNDING = 4
 """How many times a model's own rounding, measured without gaps, the error with gaps may be."""
 
 
-def probe(model: Any, context: int) -> str | None:
-    """Why `model` can only be read densely, or None.
+def probe(model: Any, context: int, caches: Any = None) -> str | None:
+    """Why `model` can only be read densely, or None. `caches` makes those that it is to have.
 
     Feeds a few tokens with gaps between them, past any sliding window and up to the end of the
     context, once in one step and once one by one. Architectures that learn positions, or scale
     attention by them, answer differently, and so would any that our seams do not reach.
     """
     try:
-        gapped = _difference(model, _gapped(model, context))
-        own = _difference(model, np.arange(_PROBED, dtype=np.int32))
+        caches = caches or model
+        gapped = _difference(model, _gapped(caches, context), caches)
+        own = _difference(model, np.arange(_PROBED, dtype=np.int32), caches)
     except UnsupportedCache as error:
         return f"This model is read in full: {error}."
     except (seams.SeamError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -157,9 +243,9 @@ def probe(model: Any, context: int) -> str | None:
     return f"This model is read in full: with gaps its answers change by {gapped:.0%}."
 
 
-def _gapped(model: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _gapped(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """_PROBED ascending positions in four runs, the last of which ends the context."""
-    windows = [c.window for c in layers(sparse_cache(model)) if isinstance(c, WindowedCache)]
+    windows = [c.window for c in layers(sparse_cache(caches)) if isinstance(c, WindowedCache)]
     far = 64 + max(windows, default=0)
     runs = [range(4), range(20, 23), range(far, far + 3)]
     last = max(context, 4 * far) - 2
@@ -167,11 +253,11 @@ def _gapped(model: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array([p for run in runs for p in run], np.int32)
 
 
-def _difference(model: Any, positions: np.ndarray[Any, np.dtype[np.int32]]) -> float:
+def _difference(model: Any, positions: np.ndarray[Any, np.dtype[np.int32]], caches: Any) -> float:
     """Logits of a few tokens fed together against one by one: the worst token's relative error."""
     ids = (np.arange(_PROBED) * 7 + 3).astype(np.int32)
-    together = feed(model, sparse_cache(model), ids, positions)[0].astype(mx.float32)
-    alone = mx.concatenate(list(_one_by_one(model, ids, positions))).astype(mx.float32)
+    together = feed(model, sparse_cache(caches), ids, positions)[0].astype(mx.float32)
+    alone = mx.concatenate(list(_one_by_one(model, ids, positions, caches))).astype(mx.float32)
     size = mx.maximum(mx.linalg.norm(alone, axis=-1), 1e-6)
     return float(np.array((mx.linalg.norm(together - alone, axis=-1) / size).max()))
 
@@ -180,8 +266,9 @@ def _one_by_one(
     model: Any,
     ids: np.ndarray[Any, np.dtype[np.int32]],
     positions: np.ndarray[Any, np.dtype[np.int32]],
+    caches: Any,
 ) -> Iterator[mx.array]:
-    cache = sparse_cache(model)
+    cache = sparse_cache(caches)
     for token, position in zip(ids, positions, strict=True):
         seek(cache, int(position))
         logits = feed(model, cache, np.array([token], np.int32))[:, -1]

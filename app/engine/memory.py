@@ -7,20 +7,38 @@ from typing import Any
 
 import mlx.core as mx
 import psutil
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import RotatingKVCache
 
 from app.engine.caches import Cache
 from app.engine.messages import MemoryFigures
-
-SHARE = 0.85
-"""Of the machine's memory, what MLX may take where the device names no limit of its own."""
+from app.engine.probes import available, ceiling
 
 SPARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""
 
 
+FUSED = frozenset({64, 80, 128})
+"""Widths of heads for which MLX's attention on Metal never writes its scores down."""
+SMALLEST_STEP, LARGEST_STEP = 32, 2048
+"""Tokens fed at once."""
+CPU_BLOCK = 64
+"""Queries per block of attention on a CPU: 0.83 of the time of a whole step of 512 (measured)."""
+OBSERVED = 16
+"""Rows that scoring works on at once: an eighth of the most that it observes."""
+PLANNED = 0.9
+"""Of the ceiling, what a plan may take: what is foretold may be off by some percent, and the ladder
+parks the draft from there on."""
+
+
 class NotEnoughMemory(RuntimeError):
-    """One sentence that says how much a plan needs and how much there is."""
+    """`what` (the beginning of a sentence) needs so many bytes, and so many are free. `advice` says
+    what would fit."""
+
+    def __init__(self, what: str, needed: float, free: float, advice: str = "") -> None:
+        there = amount(max(free, 0))
+        super().__init__(f"{what} needs about {amount(needed)}, and {there} is free")
+        self.advice = advice
 
 
 def figures() -> MemoryFigures:
@@ -28,7 +46,7 @@ def figures() -> MemoryFigures:
     system = psutil.virtual_memory()
     return MemoryFigures(
         total=system.total,
-        available=system.available,
+        available=available(),
         process=psutil.Process().memory_info().rss,
         active=mx.get_active_memory(),
         cached=mx.get_cache_memory(),
@@ -37,10 +55,23 @@ def figures() -> MemoryFigures:
     )
 
 
-def ceiling() -> int:
-    """The most that MLX should take on this machine."""
-    recommended = mx.device_info().get("max_recommended_working_set_size")
-    return int(recommended) if recommended else int(psutil.virtual_memory().total * SHARE)
+def set_limits() -> None:
+    """Tell MLX the ceiling, where that is less than it has set itself. Never `set_wired_limit`: it
+    is the best-attributed trigger of the IOGPU kernel panic (mlx issue 3186)."""
+    most = ceiling()
+    for set_limit, limit in ((mx.set_memory_limit, most), (mx.set_cache_limit, int(most * SPARE))):
+        if (before := set_limit(limit)) < limit:
+            set_limit(before)
+
+
+def free() -> float:
+    """How many more bytes a plan may take."""
+    return left(PLANNED)
+
+
+def left(share: float) -> float:
+    """How many more bytes there are within this share of the ceiling."""
+    return min(available() + mx.get_cache_memory(), ceiling() * share - mx.get_active_memory())
 
 
 def release_spare() -> None:
@@ -54,10 +85,14 @@ def release_spare() -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """What a model's cache takes: `growing` bytes for every token, `window` at most besides."""
+    """What a model's cache takes: `growing` bytes for every token; for the last ones of them
+    `windowed` bytes besides, up to `window` bytes. The `largest` layer takes so many for a token:
+    there is another of it for a moment when its buffer grows."""
 
     growing: float
     window: float
+    windowed: float = 0.0
+    largest: float = 0.0
 
     @classmethod
     def of(cls, cache: Cache) -> CacheSize:
@@ -65,33 +100,93 @@ class CacheSize:
         they hold."""
         flat = [part for c in cache for part in getattr(c, "caches", (c,))]
         windowed = [c for c in flat if isinstance(c, RotatingKVCache)]
+        growing = [_row_bytes(c) for c in flat if c not in windowed]
         return cls(
-            growing=sum(_row_bytes(c) for c in flat if c not in windowed),
+            growing=sum(growing),
             window=sum(_row_bytes(c) * c.max_size for c in windowed),
+            windowed=sum(_row_bytes(c) for c in windowed),
+            largest=max(growing, default=0.0),
         )
 
-    def bytes(self, tokens: int) -> float:
-        """For a prompt of that many tokens."""
-        return self.growing * tokens + self.window
+    def bytes(self, tokens: int, retained: bool = False) -> float:
+        """For a prompt of that many tokens. With `retained`, nothing falls out of a window."""
+        windowed = self.windowed * tokens
+        return self.growing * tokens + (windowed if retained else min(windowed, self.window))
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """What one step of reading takes for a moment, beside weights and caches: the scores of one
+    layer, `copies` times, of at most `rows` of the step's tokens at once, and what is alive of all
+    of them, `active` numbers for each. A number has `element` bytes."""
+
+    heads: int
+    active: int
+    element: int
+    copies: int
+    """0 where attention is fused: then scores are never written down."""
+    rows: int = LARGEST_STEP
+    on_cpu: bool = False
+
+    @classmethod
+    def of(cls, config: dict[str, Any], element: int, quantised: bool, sinks: bool) -> Transient:
+        """From a configuration (the text part). Latent attention and the like are taken for plain
+        attention of the same number of heads."""
+        hidden = _whole(config, "hidden_size", "n_embd", "d_model")
+        heads = _whole(config, "num_attention_heads", "n_head", "n_heads")
+        width = _whole(config, "head_dim") or hidden // max(heads, 1)
+        inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
+        active = 4 * hidden + 3 * inner + 3 * heads * width
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        if quantised:  # mlx-lm's own attention: scores, masked ones, probabilities
+            return cls(heads, active, element, 3, on_cpu=on_cpu)
+        if on_cpu:  # for MLX, for NumPy, and back
+            return cls(heads, active, 4, 3, LARGEST_STEP if sinks else CPU_BLOCK, on_cpu=True)
+        if width in FUSED:
+            return cls(heads, active, element, 0)
+        # A sink is one column more: scores are copied to make room for it, and back.
+        return cls(heads, active, element, 3 if sinks else 1)
+
+    def bytes(self, step: int, seen: int) -> float:
+        """For a step of so many tokens, which see `seen` tokens with themselves."""
+        scores = self.copies * self.heads * min(step, self.rows) * seen
+        return float(self.element * (scores + self.active * step))
+
+    def scoring(self, tokens: int) -> float:
+        """For the draft's scores of so many tokens: float32, some rows at a time, seven to eight
+        times over while they become probabilities and are pooled (measured)."""
+        return 8.0 * 4 * OBSERVED * self.heads * tokens
+
+    def step(self, room: float, seen: int) -> int:
+        """The largest step, a power of two, that fits into `room`; the smallest one if none."""
+        sizes = [1 << n for n in range(SMALLEST_STEP.bit_length() - 1, LARGEST_STEP.bit_length())]
+        fitting = [size for size in sizes if self.bytes(size, seen) <= room]
+        return max(fitting, default=SMALLEST_STEP)
+
+
+NO_TRANSIENT = Transient(0, 0, 0, 0)
+"""Of a model without a configuration: nothing is foretold."""
+
+
+def _whole(config: dict[str, Any], *names: str) -> int:
+    value = next((config[name] for name in names if config.get(name)), 0)
+    return value if isinstance(value, int) else 0
 
 
 def _row_bytes(cache: Any) -> float:
-    arrays = (getattr(cache, "keys", None), getattr(cache, "values", None))
-    return sum(a.nbytes / a.shape[-2] for a in arrays if isinstance(a, mx.array))
+    stored = (getattr(cache, "keys", None), getattr(cache, "values", None))
+    leaves: list[tuple[str, Any]] = tree_flatten(stored)  # type: ignore[assignment]
+    return sum(a.nbytes / a.shape[-2] for _, a in leaves if isinstance(a, mx.array))
 
 
 def check_fits(what: str, needed: float) -> None:
     """Raise NotEnoughMemory unless `needed` more bytes are to be had."""
-    now = figures()
-    free = min(now.available + now.cached, now.ceiling - now.active)
-    if needed > free:
-        raise NotEnoughMemory(
-            f"{what} needs about {gigabytes(needed)}, and {gigabytes(max(free, 0))} is free"
-        )
+    if needed > (there := free()):
+        raise NotEnoughMemory(what, needed, there)
 
 
-def gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+def amount(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:,.0f} MB"
 
 
 def is_exhausted(error: BaseException) -> bool:

@@ -13,6 +13,13 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from app.engine.pressure import MadeRoom as MadeRoom
+from app.engine.pressure import MemoryFigures as MemoryFigures
+from app.engine.pressure import MemoryReport as MemoryReport
+from app.engine.pressure import Parked as Parked
+from app.engine.pressure import PressureChanged as PressureChanged
+from app.engine.pressure import Rung as Rung
+from app.engine.pressure import Unparked as Unparked
 from app.engine.spans import Segment as Segment
 from app.engine.spans import SegmentKind as SegmentKind
 from app.engine.spans import Span as Span
@@ -84,12 +91,14 @@ def _last_part(path: str) -> str:
 class Load:
     """Load a pair from two model folders. Without a draft the target reads densely.
 
-    `shown_as` names the two on the screen; without it they are named by their folders.
+    `shown_as` names the two on the screen; without it they are named by their folders. With
+    `kv_bits`, 8 or 4, what the target has read is kept in so many bits a number.
     """
 
     target: str
     draft: str | None = None
     shown_as: tuple[str, str] | None = None
+    kv_bits: int | None = None
 
     @property
     def names(self) -> tuple[str, str | None]:
@@ -102,7 +111,8 @@ class Ask:
     """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO.
 
     Turns of one `conversation` (any name) reuse what earlier ones read; without it nothing is kept.
-    With `forced`, that text is fed as the answer instead of a generated one, and measured.
+    With `forced`, that text is fed as the answer instead of a generated one, and measured. With
+    `despite_memory` it is tried though it is foreseen not to fit.
     """
 
     turn: int
@@ -113,6 +123,7 @@ class Ask:
     tuning: Tuning = DEFAULT_TUNING
     forced: str | None = None
     conversation: str | None = None
+    despite_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +177,8 @@ class Phase(StrEnum):
     RESTORE = "restore"
     """What earlier turns read comes from disk, where snapshots are kept."""
     TOKENISE = "tokenise"
+    LOAD = "load"
+    """A model that was parked comes back."""
     SCORE = "score"
     """The draft reads the prompt."""
     LOOKAHEAD = "lookahead"
@@ -261,6 +274,8 @@ class Ended(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
+    MEMORY = "memory"
+    """Memory was nearly used up while the answer was written; what was written stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,35 +338,18 @@ class Failed:
     """Something did not work. `turn` is None when it was no turn (loading, say).
 
     `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
-    case, without a full stop); `sentence` is both.
+    case, without a full stop); `sentence` is both. What was only `foreseen` was not tried: asked
+    with `despite_memory`, it is.
     """
 
     turn: int | None
     problem: str
     advice: str
+    foreseen: bool = False
 
     @property
     def sentence(self) -> str:
         return f"{self.problem}: {self.advice}."
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """Bytes: the machine's total and available memory, this process, MLX active, cached, peak,
-    and the most MLX should take here."""
-
-    total: int
-    available: int
-    process: int
-    active: int
-    cached: int
-    peak: int
-    ceiling: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
-    figures: MemoryFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +372,10 @@ Event = (
     | Finished
     | Failed
     | MemoryReport
+    | PressureChanged
+    | MadeRoom
+    | Parked
+    | Unparked
     | Closed
 )
 

@@ -13,13 +13,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from app.engine import memory, seams
 from app.engine.caches import Cache, Positions, layers, positioned
+from app.engine.memory import CPU_BLOCK, LARGEST_STEP, SMALLEST_STEP
 
 AIM = 0.5
 """Seconds that a step should take: what a user waits at most for a cancel, and half that long on
 average."""
-SMALLEST_STEP, LARGEST_STEP = 32, 2048
-CPU_BLOCK = 64
-"""Queries per block of attention on a CPU: 0.83 of the time of a whole step of 512 (measured)."""
 
 OnStep = Callable[[int], None]
 """Called after each step with the tokens done so far. Raises to cancel."""
@@ -34,17 +32,22 @@ class StepSize:
     def __init__(self, fixed: int | None = None, first: int = 256) -> None:
         self._size = fixed or first
         self._adapts = fixed is None
+        self.most = LARGEST_STEP
+        """What the memory for one step allows."""
+        self.halved = False
+        """Whether memory is tight."""
 
     @property
     def tokens(self) -> int:
-        return self._size
+        size = self._size // 2 if self.halved else self._size
+        return max(min(size, self.most), min(SMALLEST_STEP, self._size))
 
     def took(self, tokens: int, seconds: float) -> None:
-        if not self._adapts or tokens < self._size:
+        if not self._adapts or tokens < self.tokens:
             return
         if seconds > 1.5 * AIM:
-            self._size = max(SMALLEST_STEP, self._size // 2)
-        elif seconds < AIM / 3:
+            self._size = max(SMALLEST_STEP, min(self._size, 2 * tokens) // 2)
+        elif seconds < AIM / 3 and tokens == self._size:
             self._size = min(LARGEST_STEP, self._size * 2)
 
 

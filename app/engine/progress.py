@@ -6,15 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from app.engine.messages import Event, Phase, PhaseProgress
+from app.engine.messages import Ended, Event, Phase, PhaseProgress
 
 
 class Cancelled(Exception):
-    """The user stopped the turn."""
+    """The user stopped the turn, or memory is nearly used up."""
+
+    def __init__(self, ended: Ended = Ended.CANCELLED) -> None:
+        super().__init__(ended)
+        self.ended = ended
 
 
 class Progress:
-    """`emit` gets the events, `cancelled` is asked at every step border. The turn was `sent` at
+    """`emit` gets the events. `cancelled` is asked at every step border, and so is `pressed`: it
+    may make room, and says whether what runs has to stop for lack of it. The turn was `sent` at
     that time of `time.perf_counter`, or now."""
 
     def __init__(
@@ -23,15 +28,23 @@ class Progress:
         emit: Callable[[Event], None],
         cancelled: Callable[[], bool],
         sent: float | None = None,
+        pressed: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.turn, self.emit, self.cancelled = turn, emit, cancelled
+        self.turn, self.emit = turn, emit
+        self._cancelled, self._pressed = cancelled, pressed
         now = time.perf_counter()
         self.begun = now if sent is None else sent
         self.phases = {Phase.WAIT: now - self.begun}
 
+    def stop(self) -> Ended | None:
+        """Why the turn has to stop now, or None."""
+        if self._cancelled():
+            return Ended.CANCELLED
+        return Ended.MEMORY if self._pressed() else None
+
     def check_cancel(self) -> None:
-        if self.cancelled():
-            raise Cancelled
+        if (ended := self.stop()) is not None:
+            raise Cancelled(ended)
 
     def report(self, phase: Phase, total: int) -> Callable[[int], None]:
         """A callback that reports tokens done and raises Cancelled at a step border."""

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine import floors, memory
+from app.engine import floors, memory, needs
 from app.engine.caches import Positions, WindowedCache, layers
 from app.engine.held import Held
 from app.engine.loader import Pair
@@ -19,6 +19,7 @@ from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected
 from app.engine.prefill import dense_cache, seek, sparse_cache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
+from app.engine.room import Room
 from app.engine.scoring import Importance, Observations, ScoringError, score
 from app.engine.selection import Selection, select
 from app.engine.tuning import Scoring, Tuning
@@ -57,16 +58,16 @@ class Remembered:
         self._pair = pair
         self.target = self._placed() if pair.dense_only is None else self._plain()
         draft = pair.draft
-        self.draft = Held(partial(dense_cache, draft.model)) if draft else None
+        self.draft = Held(partial(dense_cache, draft.caches)) if draft else None
         self.scored: Scored | None = None
 
     # What makes a cache must not hold this object: in a circle of references gigabytes would wait
     # for Python's collector, which counts objects.
     def _placed(self) -> Held:
-        return Held(partial(sparse_cache, self._pair.target.model))
+        return Held(partial(sparse_cache, self._pair.target.caches))
 
     def _plain(self) -> Held:
-        return Held(partial(dense_cache, self._pair.target.model))
+        return Held(partial(dense_cache, self._pair.target.caches))
 
     def start_plainly(self) -> None:
         """Forget what the target has read, and let it read on into mlx-lm's own caches."""
@@ -89,10 +90,12 @@ class Reader:
     `recalled` those it read now though they stand before what it had read.
     """
 
-    def __init__(self, pair: Pair, ask: Ask, remembered: Remembered, progress: Progress) -> None:
+    def __init__(
+        self, pair: Pair, ask: Ask, remembered: Remembered, progress: Progress, room: Room
+    ) -> None:
         self.reused = self.kept = self.recalled = 0
         self._pair, self._ask, self._remembered = pair, ask, remembered
-        self._progress = progress
+        self._progress, self._room = progress, room
 
     @property
     def _target(self) -> Held:
@@ -143,7 +146,9 @@ class Reader:
         """The target reads these positions, ascending. It can come back to where the documents
         begin, and to where the question ends."""
         model, target, count = self._pair.target, self._target, len(positions)
-        memory.check_fits(f"Reading {count:,} tokens", model.cache_size.bytes(count))
+        seen = int(target.read.sum()) + count
+        retained = any(isinstance(c, WindowedCache) and c.retains for c in layers(target.cache))
+        self._make_room(needs.reading(model, count, seen, retained), seen)
         report = self._progress.report(Phase.PREFILL, count)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
         places = [int(np.argmin(prompt.pinned)), *ends] if target.forgets else []
@@ -155,6 +160,8 @@ class Reader:
                 def read(now: int, before: int = done) -> None:
                     self.kept = int(target.read.sum())
                     report(before + now)
+                    if before + now < count:
+                        self._room.check_step(model, self.kept)
 
                 if len(part):
                     target.take_in(model.model, prompt.ids, part, model.step, read)
@@ -162,6 +169,13 @@ class Reader:
                 if done in borders:
                     target.mark_border()
         self.kept = int(target.read.sum()) + 1  # with the prompt's last token, which decoding feeds
+
+    def _make_room(self, need: needs.Need, seen: int) -> None:
+        """For one phase, and choose its step: what is kept grows, and one step comes on top."""
+        self._room.make(need, self._remembered, self._progress, self._ask.despite_memory)
+        model, step = need.model, memory.SMALLEST_STEP
+        rest = need.least - model.transient.bytes(step, seen)
+        model.step.most = model.transient.step(memory.free() - rest, seen)
 
     def _importance(self, prompt: Prompt) -> Importance:
         tuning = self._ask.tuning
@@ -176,12 +190,18 @@ class Reader:
         draft, held, progress = self._pair.draft, self._remembered.draft, self._progress
         if draft is None or held is None:
             raise ScoringError("no draft model is loaded")
-        new = len(prompt.ids) - held.shared(prompt.ids)
-        memory.check_fits(f"Scoring {new:,} tokens", draft.cache_size.bytes(new))
+        total = len(prompt.ids)
+        new = total - held.shared(prompt.ids)
+        self._make_room(needs.scoring(draft, new, total), total)
         eligible = ~prompt.pinned
-        reading = progress.report(Phase.SCORE, len(prompt.ids))
+        report = progress.report(Phase.SCORE, total)
         begun, read = time.perf_counter(), 0.0
         looking: Callable[[int], None] | None = None
+
+        def reading(done: int) -> None:
+            report(done)
+            if done < total:
+                self._room.check_step(draft, done)
 
         def observed(observations: Observations, expected: int) -> None:
             nonlocal looking, read
@@ -206,6 +226,7 @@ class Reader:
         finally:
             if self._ask.conversation is None:
                 held.clear()  # no later turn will want it, and the target needs the room
+            self._room.scored(self._remembered)
             ended = time.perf_counter()
             progress.add(Phase.SCORE, (read or ended) - begun)
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))

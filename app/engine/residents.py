@@ -73,15 +73,32 @@ class Residents:
     def make_room(self) -> None:
         """Keep to the budget: what was not used for longest goes to disk, or is forgotten. The one
         in use stays."""
-        while len(self._held) > 1 and self._bytes() > self._upkeep.memory_budget:
+        while len(self._held) > 1 and self.nbytes > self._upkeep.memory_budget:
             oldest = next(iter(self._held))
             self._save(oldest)
             self.drop(oldest)
 
-    def step(self) -> bool:
+    @property
+    def nbytes(self) -> int:
+        return sum(remembered.nbytes for remembered in self._held.values())
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of conversations other than the one that was used last."""
+        return sum(remembered.nbytes for remembered in tuple(self._held.values())[:-1])
+
+    def drop_idle(self, everything: bool) -> bool:
+        """Save where that is to be, and let go of all but the one that was used last, or of that
+        one, too. Whether they were saved."""
+        for conversation in tuple(self._held)[: None if everything else -1]:
+            self._save(conversation)
+            self.drop(conversation)
+        return self._snapshots is not None
+
+    def step(self, heal: bool = True) -> bool:
         """One step, of about half a second, of what can be done while nothing else is: heal the
         last conversation, save what is not saved. False when there is nothing left to do."""
-        return self._heal() or self._save_on()
+        return (heal and self._heal()) or self._save_on()
 
     def close(self) -> None:
         """Save what is not saved."""
@@ -90,9 +107,6 @@ class Residents:
         self._held.clear()
 
     # ------------------------------------------------------------------------------ inside
-
-    def _bytes(self) -> int:
-        return sum(remembered.nbytes for remembered in self._held.values())
 
     def _restored(self, conversation: str, progress: Progress) -> Remembered:
         def fresh() -> Remembered:
@@ -124,7 +138,8 @@ class Residents:
         if self._upkeep.heal is Heal.PLUGGED and self._power.on_battery():
             return False
         conversation, remembered = next(reversed(self._held.items()))
-        if not is_sick(remembered) or self._pair.dense_only is not None:
+        sick = is_sick(remembered) and self._pair.dense_only is None
+        if not sick or not self._pair.target.here:
             return False
         if not self._is_healing(conversation):
             try:

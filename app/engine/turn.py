@@ -10,12 +10,14 @@ import numpy as np
 
 from app.engine import memory, planner
 from app.engine.decode import Decoder
+from app.engine.foresight import Foresight
 from app.engine.loader import Pair
 from app.engine.messages import (
     Ask,
     Ended,
     FellBack,
     Finished,
+    Mode,
     Phase,
     PhaseProgress,
     PhaseTime,
@@ -27,6 +29,7 @@ from app.engine.planner import Plan
 from app.engine.progress import Cancelled, Progress
 from app.engine.prompt import Prompt
 from app.engine.reading import Reader, Remembered
+from app.engine.room import Room
 
 
 class TurnError(RuntimeError):
@@ -37,28 +40,45 @@ class TurnError(RuntimeError):
         self.advice = advice
 
 
+USED_UP = (
+    "Memory was nearly used up, so reading was stopped",
+    "lower keep, close other programs, or choose a smaller model",
+)
+
+
 class Turn:
     """Runs one `Ask` on what is `remembered` of its conversation; `progress` is its clock."""
 
-    def __init__(self, pair: Pair, ask: Ask, remembered: Remembered, progress: Progress) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        ask: Ask,
+        remembered: Remembered,
+        progress: Progress,
+        room: Room | None = None,
+    ) -> None:
         self._pair, self._ask, self._emit = pair, ask, progress.emit
         self._remembered, self._progress = remembered, progress
-        self._reader = Reader(pair, ask, remembered, progress)
+        self._room = room or Room(pair, progress.emit)
+        self._reader = Reader(pair, ask, remembered, progress, self._room)
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, progress.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
         self._fallback: str | None = None
 
     def run(self) -> None:
-        """Emit everything up to `Finished`. Raises PromptError, TurnError or NotEnoughMemory.
+        """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
+        LoadError.
 
         Whatever else it raises leaves a cache that nobody knows the state of, so it is forgotten.
         """
         mx.reset_peak_memory()
         try:
             ended = self._answer()
-        except Cancelled:
-            ended = Ended.CANCELLED
+        except Cancelled as stop:
+            ended = stop.ended
+        if ended is Ended.MEMORY and not self._decoder.ids:
+            raise TurnError(*USED_UP)
         ids, text = tuple(self._decoder.ids), self._decoder.text
         self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
 
@@ -75,7 +95,7 @@ class Turn:
         model, target = self._pair.target.model, self._remembered.target
         if self._ask.forced is not None:
             return self._decoder.force(model, target.cache, prompt.ids, self._ask.forced)
-        ended = self._decoder.run(model, target.cache, prompt.ids, room, self._progress.cancelled)
+        ended = self._decoder.run(model, target.cache, prompt.ids, room, self._progress.stop)
         # `generate_step` has fed every token that it gave.
         target.note(prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32))
         target.follow(np.array(self._decoder.ids, np.int32))
@@ -101,7 +121,10 @@ class Turn:
         shared = target.shared(prompt.ids)
         left_out = int((~target.read[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
-        plan = planner.plan(self._ask, total - shared, left_out, eligible, self._pair.dense_only)
+        plan = self._fitting(
+            planner.plan(self._ask, total - shared, left_out, eligible, self._pair.dense_only),
+            Foresight(self._pair, self._ask, prompt, self._remembered, self._room),
+        )
         self._prompt, self._plan = prompt, plan
         self._emit(
             Planned(
@@ -117,6 +140,21 @@ class Turn:
                 guard=plan.guard,
             )
         )
+        return plan
+
+    def _fitting(self, plan: Plan, foresight: Foresight) -> Plan:
+        """The plan, or a sparse one where auto was free to choose and only that fits. Raises
+        NotEnoughMemory."""
+        if self._ask.despite_memory:
+            return plan
+        try:
+            foresight.check(plan.reading)
+        except memory.NotEnoughMemory as error:
+            free = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
+            free = free and plan.guard is None and plan.reading is Reading.DENSE
+            if not free or not foresight.prompt.eligible or not foresight.fits(Reading.SPARSE):
+                raise
+            return Plan(Reading.SPARSE, f"{error}, so what matters is read.")
         return plan
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:

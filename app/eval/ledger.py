@@ -119,8 +119,9 @@ def _parsed(line: bytes) -> Record | None:
 
 
 def pair_digest(load: Load) -> str:
-    """Of both model folders: names, sizes, and contents or times of their files."""
-    digest = hashlib.sha256()
+    """Of both model folders: names, sizes, and contents or times of their files; and of how the
+    target keeps what it reads."""
+    digest = hashlib.sha256(f"{load.kv_bits} bits\n".encode() if load.kv_bits else b"")
     for folder in (load.target, load.draft):
         for path in sorted(Path(folder).iterdir()) if folder else ():
             if path.is_file():

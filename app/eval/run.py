@@ -332,6 +332,8 @@ class Runner:
         if isinstance(event, Failed):
             return None if self._stopped else replace(empty, failed=event.sentence), None
         assert isinstance(event, Finished), "a turn ends with one of the two"
+        if event.ended is Ended.MEMORY:
+            return replace(empty, failed="Memory was nearly used up."), None
         if event.ended is Ended.CANCELLED or event.statistics is None:
             return None, None
         return _judged(empty, item, event), event

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.errors import UserError
+from app.models.errors import ModelError
 from app.models.shape import Layer, Shape
 
 STEP, DRAFT_STEP = 512, 2048
@@ -19,6 +20,8 @@ where more than 3,000 tokens a second are read. For a draft the largest step is 
 FUSED = frozenset({64, 80, 128})
 """Widths of heads for which MLX's attention on Metal never writes its scores down
 (`mlx/backend/metal/scaled_dot_product_attention.cpp`, `use_fallback`)."""
+GROUPS = (64, 32)
+"""Numbers that share a scale where keys and values are quantised: the first that fits a head."""
 OBSERVED = 16
 """Rows that scoring works on at once: an eighth of the most that it observes."""
 _CHUNK = 256
@@ -78,17 +81,46 @@ def cache_bytes(shape: Shape, tokens: int, step: int = STEP, windows: bool = Tru
     """What a model's cache keeps of so many tokens, the last `step` of which came at once. After a
     sparse reading nothing that fell out of a window is dropped: more may be recalled (`windows`
     False)."""
-    numbers = states = 0
+    size = 0.0
     for layer in shape.layers:
         seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
-        numbers += layer.kept * seen + layer.conv
-        states += layer.state
-    return shape.element * numbers + 4 * states
+        size += kept_bytes(shape, layer) * seen + shape.element * layer.conv + 4 * layer.state
+    return round(size)
+
+
+def kept_bytes(shape: Shape, layer: Layer) -> float:
+    """What one layer keeps of one token. Where it is quantised, some numbers share a scale and an
+    offset; windows and states never are."""
+    if shape.kv_bits is None or not layer.heads or layer.window is not None:
+        return layer.kept * shape.element
+    shared = next((size for size in GROUPS if layer.width % size == 0), GROUPS[-1])
+    return layer.kept * (shape.kv_bits / 8 + 2 * shape.element / shared)
+
+
+def in_bits(shape: Shape, bits: int | None) -> Shape:
+    """With keys and values in 8 or 4 bits a number, or, with None, in full. ModelError where MLX's
+    quantised attention cannot serve."""
+    grown = [layer for layer in shape.layers if layer.heads and layer.window is None]
+    why = ""
+    if shape.sinks:
+        why = "its attention has sinks"
+    elif any(layer.expanded for layer in grown):
+        why = "its attention is latent"
+    elif not grown:
+        why = "none of its layers keeps everything"
+    elif any(layer.width % GROUPS[-1] for layer in grown):
+        why = f"its heads are not a multiple of {GROUPS[-1]} wide"
+    if bits is not None and why:
+        raise ModelError(
+            f"What {shape.architecture} reads cannot be kept in {bits} bits: {why}",
+            "keep it in full",
+        )
+    return replace(shape, kv_bits=bits)
 
 
 def growth(shape: Shape) -> int:
     """Bytes that each further token adds to the cache, once every window is full."""
-    return shape.element * sum(layer.kept for layer in shape.layers if layer.window is None)
+    return round(sum(kept_bytes(shape, each) for each in shape.layers if each.window is None))
 
 
 def step_bytes(shape: Shape, tokens: int, step: int = STEP, fused: frozenset[int] = FUSED) -> int:
@@ -111,14 +143,15 @@ def _layer_step(shape: Shape, layer: Layer, tokens: int, step: int, fused: froze
     if layer.expanded:
         # The rotated part's scores are a mask of numbers, made twice: as they are, and masked.
         scores = 2 * layer.heads * step * seen
-    elif layer.heads and layer.width not in fused:
+    elif layer.heads and (layer.width not in fused or shape.kv_bits):
         # A sink is one column more, so the scores are copied to make room for it, and back.
         scores = layer.heads * step * seen * (3 if shape.sinks else 1)
         mask = 2 * step * seen
     if layer.window:
         mask = 2 * step * seen
-    numbers = scores + (layer.kept + layer.expanded) * seen + step * layer.active
-    return shape.element * numbers + mask
+    again = round(kept_bytes(shape, layer) * seen)
+    numbers = scores + layer.expanded * seen + step * layer.active
+    return shape.element * numbers + again + mask
 
 
 def scoring_bytes(shape: Shape, tokens: int) -> int:
@@ -232,6 +265,8 @@ def _cache_why(shape: Shape, tokens: int, step: int = STEP) -> str:
 
 
 def _step_why(shape: Shape, step: int) -> str:
+    if shape.kv_bits:
+        return f"{step:,} tokens at once; attention on {shape.kv_bits} bits is not fused"
     slow = sorted({x.width for x in shape.layers if x.heads and x.width not in FUSED})
     why = f"{step:,} tokens at once"
     if any(layer.expanded for layer in shape.layers):

@@ -51,6 +51,8 @@ class Shape:
     context: int
     element: int = 2
     sinks: bool = False
+    kv_bits: int | None = None
+    """Of a number in the cache, where keys and values are quantised."""
     beside: int = 0
     """Elements of matrices outside the layers and the vocabulary's."""
 

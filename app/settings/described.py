@@ -34,7 +34,8 @@ class Setting:
     def label(self) -> str:
         """For people: `file MB`."""
         words = (
-            word.upper() if word in ("mb", "gb", "pdf") else word for word in self.name.split("_")
+            word.upper() if word in ("mb", "gb", "pdf", "kv") else word
+            for word in self.name.split("_")
         )
         return " ".join(words)
 

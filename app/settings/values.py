@@ -27,6 +27,16 @@ class Range:
     step: float = 1
 
 
+class KvBits(StrEnum):
+    FULL = "full"
+    EIGHT = "8"
+    FOUR = "4"
+
+    @property
+    def bits(self) -> int | None:
+        return None if self is KvBits.FULL else int(self)
+
+
 class ThemeName(StrEnum):
     """Ours, then Textual's; not those that leave all colours to the terminal, since what was read
     is drawn in shades between them."""
@@ -63,6 +73,9 @@ class Reading:
     reads what matters at keep, full reads everything."""
     keep: Annotated[float, Range(0.01, 1, 0.01)] = DEFAULT_KEEP
     """The fraction of a document that is read sparsely where nothing else was chosen."""
+    kv_bits: KvBits = KvBits.FULL
+    """In how many bits a number the target keeps what it has read, from the next start on: full, 8
+    (about half the memory) or 4 (about a quarter). Answers may suffer, and not every model can."""
     heal: Heal = _UPKEEP.heal
     """When what was left out is read after all, while nothing else is to be done: never, plugged
     (not on battery), or always."""

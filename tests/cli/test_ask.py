@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 
+from app.cli import ask
 from app.cli.main import run
 from app.cli.report import Report
-from app.engine import seams
+from app.engine import memory, seams
 from app.engine.messages import Event, Token
 from app.engine.prefill import StepSize, prefill, seek, sparse_cache
+from app.settings.values import KvBits, Reading, Settings
 from tests import tiny
 
 TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
@@ -271,3 +275,48 @@ def test_ctrl_c_at_any_moment_ends_with_130(room: Path, moment: float) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
+
+
+def test_what_is_read_may_be_kept_in_fewer_bits(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    what = ["-f", str(room / "text.txt"), "--max-tokens", "3", "--kv-bits"]
+    assert run(["ask", *what, "4", "What does line 7 say?"]) == 0
+    assert run(_ask(room, *what, "8", "What?")) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "target reads cannot be kept in 8 bits: its heads are 16 wide" in error
+    assert error.endswith("keep it in full.")
+
+
+def test_the_settings_say_in_how_many_bits(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = replace(Settings(), reading=Reading(kv_bits=KvBits.EIGHT))
+    monkeypatch.setattr(ask, "user_settings", lambda: settings)
+    file = ["-f", str(room / "text.txt"), "--max-tokens", "3"]
+    assert run(_ask(room, *file, "What?")) == 2
+    assert "8 bits" in capsys.readouterr().err
+    assert run(_ask(room, *file, "--kv-bits", "full", "What?")) == 0
+
+
+def test_what_does_not_fit_is_refused_and_may_be_tried(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = memory.free
+    # Of what there is, only so much is left that the models fit and a prompt does not.
+    monkeypatch.setattr(memory, "free", lambda: 600_000.0 if engaged else original())
+    engaged: list[bool] = []
+    seen = Report.show
+
+    def show(self: Report, event: Event) -> None:
+        engaged.append(True)
+        seen(self, event)
+
+    monkeypatch.setattr(Report, "show", show)
+    file = ["-f", str(room / "text.txt"), "--max-tokens", "3", "--full", "What?"]
+    assert run(_ask(room, *file)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"needs about [1-9] MB, and 1 MB is free", error)
+    assert "choose a smaller model" in error
+    engaged.clear()
+    assert run(_ask(room, *file, "--despite-memory")) == 0

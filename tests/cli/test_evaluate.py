@@ -72,6 +72,16 @@ def test_pair_embedded_is_the_default_pair(reader: Reader) -> None:
     assert len(reader.asks) == RUNS
 
 
+def test_a_quantised_cache_is_measured_by_itself(reader: Reader, tmp_path: Path) -> None:
+    report = tmp_path / "quality.md"
+    assert run(SHORT) == 0
+    assert run([*SHORT, "--kv-bits", "8", "--report", str(report)]) == 0
+    assert [load.kv_bits for load in reader.loads] == [None, 8]
+    assert len(reader.asks) == 2 * RUNS, "nothing of the one is taken for the other"
+    assert "cache in 8 bits" in report.read_text()
+    assert "--kv-bits 8" in report.read_text()
+
+
 def test_report_figure_and_json_are_written(reader: Reader, tmp_path: Path) -> None:
     report, data = tmp_path / "quality.md", tmp_path / "quality.json"
     arguments = [*SHORT, "--auto", "--report", str(report), "--json", str(data)]

@@ -86,6 +86,19 @@ def test_at_another_length_and_with_another_draft(shell: Shell) -> None:
     assert "Too big: not even 4,096 tokens fit." in out
 
 
+def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
+    full, eight, four = (
+        shell("fit", BIG, "--memory", "16GB", "--kv-bits", bits)[1] for bits in ("full", "8", "4")
+    )
+    assert "147,456 bytes a token" in full
+    assert "78,336 bytes a token" in eight  # 8 bits, and two of 16 for each 64 numbers
+    assert "41,472 bytes a token" in four
+    assert "attention on 4 bits is not fused" in four
+    status, _, err = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")
+    assert status == 2
+    assert "cannot be kept in 8 bits: its attention has sinks: keep it in full." in err
+
+
 def test_this_machine_and_the_embedded_pair(shell: Shell) -> None:
     out = shell("fit", "embedded")[1]
     assert "with embedded as its draft" in out

@@ -25,6 +25,8 @@ from app.engine.messages import (
     Role,
     Sampling,
 )
+from app.engine.probes import MemoryProbe
+from tests.engine.scripted import ScriptedProbe
 
 LIMIT = 120.0
 """Seconds after which a test gives up on an event."""
@@ -41,10 +43,10 @@ def question(turn: int = 1, mode: Mode = Mode.SPARSE, keep: float = 0.2, tokens:
 
 class Driver:
     """Collects events. `on_event` runs on the engine's thread, so that a test can act at an exact
-    point of a turn."""
+    point of a turn. Without a `probe` memory is never tight, whatever else the machine does."""
 
-    def __init__(self, step: int | None = 64) -> None:
-        self.engine = MlxEngine(step)
+    def __init__(self, step: int | None = 64, probe: MemoryProbe | None = None) -> None:
+        self.engine = MlxEngine(step, probe or ScriptedProbe())
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self._queue: queue.Queue[Event] = queue.Queue()

@@ -22,6 +22,7 @@ from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.reading import Reader, Remembered
+from app.engine.room import Room
 from app.engine.snapshot import Snapshots
 from app.engine.tuning import Tuning
 from tests.engine.oracle import difference
@@ -84,7 +85,9 @@ class Chat:
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = Progress(1, lambda event: None, lambda: False)
-        self.reader = Reader(pair(self.model), ask, self.remembered, progress)
+        models = pair(self.model)
+        room = Room(models, progress.emit)
+        self.reader = Reader(models, ask, self.remembered, progress, room)
         if needed is None:
             self.reader.densely(prompt)
         else:

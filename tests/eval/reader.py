@@ -43,6 +43,7 @@ class Reader:
     scorer: Callable[[str, str], float] | None = None
     """Instead of words of the question; gets question and sentence."""
     asks: list[Ask] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._listener: Listener = lambda event: None
@@ -58,6 +59,7 @@ class Reader:
     def send(self, command: Command) -> None:
         match command:
             case Load():
+                self.loads.append(command)
                 target = ModelInfo("reader", "fake", 0, 0, self.context)
                 self._listener(Loaded(target, target, self.dense_only, 0.0))
             case Ask():

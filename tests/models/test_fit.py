@@ -12,15 +12,19 @@ import pytest
 from mlx.utils import tree_flatten
 
 from app.engine import prefill, seams
+from app.engine.loader import CacheMaker
+from app.engine.quantised import quantisation_of
 from app.engine.scoring import MOST_OBSERVED, Observations
 from app.engine.tuning import DEFAULT_TUNING
 from app.errors import UserError
 from app.models import fit as reckoned
+from app.models.errors import ModelError
 from app.models.fit import (
     Machine,
     Sized,
     cache_bytes,
     fit,
+    in_bits,
     machine_of,
     memory_of,
     scoring_bytes,
@@ -209,3 +213,35 @@ def test_sizes_of_a_memory(text: str) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UserError, match="32GB"):
         memory_of(text)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_next", "gemma3"])
+def test_the_peak_with_a_quantised_cache_is_foretold_within_a_tenth(
+    name: str, bits: int, larger: Any
+) -> None:
+    model, full = larger(name)
+    shape = in_bits(full, bits)
+    cache = prefill.sparse_cache(CacheMaker(model, quantisation_of(model, bits)))
+    ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    everything = np.arange(TOKENS, dtype=np.int32)
+    prefill.prefill(model, cache, ids, everything, prefill.StepSize(STEP), lambda done: None)
+    peak = mx.get_peak_memory() - before
+    weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    foretold = cache_bytes(shape, TOKENS, STEP) + step_bytes(shape, TOKENS, STEP, UNFUSED)
+    assert weights + foretold == pytest.approx(weights + peak, rel=0.1)
+
+
+def test_fewer_bits_make_longer_prompts_fit() -> None:
+    shape = shape_of(row("Qwen/Qwen3-14B"))
+    sums = [
+        fit(Sized("q", in_bits(shape, bits), 8_300_000_000), None, machine_of(16 << 30))
+        for bits in (None, 8, 4)
+    ]
+    assert sums[0].longest < sums[1].longest < sums[2].longest
+    assert "8 bits is not fused" in sums[1].lines[-1].why
+    with pytest.raises(ModelError, match="sinks"):
+        in_bits(shape_of(row("openai/gpt-oss-20b")), 8)

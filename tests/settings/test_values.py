@@ -8,8 +8,15 @@ from app.ingest.limits import Limits
 from app.settings.described import Setting, Value, as_text, every, find, matching
 from app.settings.values import Settings
 
-ELSEWHERE = {"reading.mode", "reading.keep", "storage.trash_days", "look.theme", "look.animations"}
-"""Those that the screen or the store takes as they are; their tests are there."""
+ELSEWHERE = {
+    "reading.mode",
+    "reading.keep",
+    "reading.kv_bits",
+    "storage.trash_days",
+    "look.theme",
+    "look.animations",
+}
+"""Those that the screen, the store or the engine takes as they are; their tests are there."""
 
 
 def other(setting: Setting) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo
+from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo, Rung
 from app.ui import figures
 from app.ui.chat.meter import Meter
 from app.ui.keep.next_mode import NextMode
@@ -34,6 +34,7 @@ class Header(Widget):
         self._names = (target, draft)
         self._dense_only = False
         self._memory: MemoryFigures | None = None
+        self._rung = Rung.CALM
         self._title = self._standing = ""
 
     def show_title(self, title: str, standing: str) -> None:
@@ -47,8 +48,8 @@ class Header(Widget):
         self._dense_only = loaded.dense_only is not None
         self.refresh()
 
-    def show_memory(self, memory: MemoryFigures) -> None:
-        self._memory = memory
+    def show_memory(self, memory: MemoryFigures, rung: Rung) -> None:
+        self._memory, self._rung = memory, rung
         self.refresh()
 
     def render(self) -> Content:
@@ -69,7 +70,8 @@ class Header(Widget):
                 break
         pair = pair.truncate(max(0, free), ellipsis=True)
         gap = max(1, width - left.cell_length - 3 - pair.cell_length - len(memory))
-        return Content.assemble(left, "   ", pair, " " * gap, (memory, DIM))
+        style = DIM if self._rung is Rung.CALM else BAD if self._rung is Rung.CRITICAL else ACCENT
+        return Content.assemble(left, "   ", pair, " " * gap, (memory, style))
 
     def _pair(self) -> Content:
         target, draft = self._names
@@ -85,7 +87,8 @@ class Header(Widget):
         used = memory.total - memory.available
         filled = round(MEMORY_CELLS * used / memory.total)
         cells = "▓" * filled + "░" * (MEMORY_CELLS - filled) + " " if bar else ""
-        return f"mem {cells}{figures.gigabytes(used)}/{figures.gigabytes(memory.total)} GB"
+        mark = "" if self._rung is Rung.CALM else "! "
+        return f"{mark}mem {cells}{figures.gigabytes(used)}/{figures.gigabytes(memory.total)} GB"
 
 
 class Opening(Widget):
@@ -183,7 +186,7 @@ class Notice(Widget):
     def render(self) -> Content:
         if sentence := self._sentence or self._standing:
             return Content.assemble(("! ", ACCENT), sanitize_line(sentence))
-        return Content.styled(self._suggestion, DIM)
+        return Content.styled(sanitize_line(self._suggestion), DIM)
 
     def _update(self) -> None:
         self.display = bool(self.text)

@@ -11,10 +11,14 @@ from app.engine.messages import (
     Failed,
     Healed,
     Loaded,
+    MadeRoom,
     MemoryReport,
     NotSaved,
+    Parked,
+    PressureChanged,
     Saved,
     Selected,
+    Unparked,
 )
 from app.ui.chat.asking import Asking
 from app.ui.words import ended, sentence
@@ -42,7 +46,14 @@ class Hearing:
             case Failed(turn=None):
                 self._failed_outside(event)
             case MemoryReport():
-                self._screen.header.show_memory(event.figures)
+                self._screen.header.show_memory(event.figures, event.rung)
+            case PressureChanged():
+                self._screen.header.show_memory(event.figures, event.rung)
+                self._screen.notice.say(event.sentence)
+            case Parked() | MadeRoom():
+                self._screen.notice.suggest(event.sentence)
+            case Unparked():
+                self._screen.notice.suggest("")
             case Closed():
                 self.broken = True
             case NotSaved() | Saved():

@@ -164,6 +164,9 @@ class TurnView(Vertical):
         await self.answer.update_turn()
 
 
+INSIST = "\n  Asked again in the same way, it is tried all the same."
+
+
 def _ending(turn: Turn) -> Content | None:
     """How a turn ended, in words, when it did not simply end."""
     if turn.failure is not None:
@@ -173,6 +176,11 @@ def _ending(turn: Turn) -> Content | None:
             "\n  ",
             (sanitize_line(sentence(turn.failure.advice)), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
+            (INSIST if turn.failure.foreseen else "", "$ink-dim"),
+        )
+    if turn.ended is Ended.MEMORY:
+        return Content.styled(
+            "■ stopped: memory was nearly used up · what was written stays", "$ink-dim"
         )
     if turn.state is TurnState.STOPPED and turn.text:
         return Content.styled("■ stopped · what was written stays", "$ink-dim")

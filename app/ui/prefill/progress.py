@@ -30,6 +30,7 @@ SPARSE_PHASES = (
     Phase.DECODE,
 )
 DENSE_PHASES = (Phase.TOKENISE, Phase.PREFILL, Phase.DECODE)
+STOPPED = (Ended.CANCELLED, Ended.MEMORY)
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 
 
@@ -167,7 +168,7 @@ class ReadingProgress:
             return PhaseStatus.FAILED
         if self.ended is None:
             return PhaseStatus.RUNNING
-        return PhaseStatus.CUT if self.ended is Ended.CANCELLED else PhaseStatus.DONE
+        return PhaseStatus.CUT if self.ended in STOPPED else PhaseStatus.DONE
 
     def seconds(self, phase: Phase) -> float:
         """How long a phase took: by the figures at the end, before that by its last report."""

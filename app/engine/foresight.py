@@ -1,0 +1,110 @@
+"""Whether a turn fits, told before it begins, and what would fit where it does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from app.engine import needs
+from app.engine.loader import Pair
+from app.engine.memory import NotEnoughMemory
+from app.engine.messages import Ask, Reading
+from app.engine.prompt import Prompt
+from app.engine.reading import Remembered
+from app.engine.room import Room
+from app.engine.tuning import Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """For one turn, on what is `remembered` of its conversation. Everything that `room` can give
+    up counts as free."""
+
+    pair: Pair
+    ask: Ask
+    prompt: Prompt
+    remembered: Remembered
+    room: Room
+
+    def check(self, reading: Reading) -> None:
+        """Raise NotEnoughMemory, with what would fit, when this way of reading does not."""
+        found = self._lacking(self._scoring()) if reading is Reading.SPARSE else None
+        if found is None:
+            count = self._sparsely(self.ask.keep) if reading is Reading.SPARSE else self._densely()
+            found = self._lacking(self._reading(count, reading is Reading.SPARSE))
+        if found is not None:
+            found.advice = self._advice(reading)
+            raise found
+
+    def fits(self, reading: Reading) -> bool:
+        try:
+            self.check(reading)
+        except NotEnoughMemory:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------ inside
+
+    def _lacking(self, need: needs.Need | None) -> NotEnoughMemory | None:
+        if need is None:
+            return None
+        free = self.room.most(need.model, self.remembered)
+        return NotEnoughMemory(need.what, need.least, free) if need.least > free else None
+
+    def _scoring(self) -> needs.Need | None:
+        """Nothing where the draft is not asked."""
+        draft, held = self.pair.draft, self.remembered.draft
+        by_draft = self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
+        if draft is None or held is None or not by_draft:
+            return None
+        total = len(self.prompt.ids)
+        return needs.scoring(draft, total - held.shared(self.prompt.ids), total)
+
+    def _reading(self, count: int, retained: bool) -> needs.Need:
+        held = self.remembered.target
+        read = int(held.read[: held.shared(self.prompt.ids)].sum())
+        return needs.reading(self.pair.target, count, read + count, retained)
+
+    def _densely(self) -> int:
+        """How many tokens are to be read."""
+        held = self.remembered.target
+        return len(self.prompt.ids) - min(held.shared(self.prompt.ids), held.exact)
+
+    def _sparsely(self, keep: float) -> int:
+        held, prompt = self.remembered.target, self.prompt
+        shared = held.shared(prompt.ids)
+        read = int(held.read[:shared].sum())
+        wanted = len(prompt.ids) - prompt.eligible + math.ceil(keep * prompt.eligible)
+        return max(wanted - read, len(prompt.ids) - max(shared, prompt.question_start))
+
+    def _advice(self, reading: Reading) -> str:
+        """What would fit: in keep, in length, or nothing of it."""
+        ways = []
+        keep = self._fitting_keep(self.ask.keep if reading is Reading.SPARSE else 1.0)
+        if keep:
+            how = "lower keep to" if reading is Reading.SPARSE else "read it sparsely, at keep"
+            ways.append(f"{how} {keep} % or less")
+        if length := self._fitting_length():
+            ways.append(f"attach less, {length:,} tokens can be read in full")
+        return ", or ".join([*ways, "close other programs, or choose a smaller model"])
+
+    def _fitting_keep(self, below: float) -> int:
+        """The largest keep, in percent, or 0."""
+        possible = self.pair.dense_only is None and self.prompt.eligible
+        if not possible or self._lacking(self._scoring()) is not None:
+            return 0
+        highest = math.ceil(below * 100) - 1
+
+        def fits(percent: int) -> bool:
+            return self._lacking(self._reading(self._sparsely(percent / 100), True)) is None
+
+        return next((percent for percent in range(highest, 0, -1) if fits(percent)), 0)
+
+    def _fitting_length(self) -> int:
+        """The longest prompt that could be read in full, in round numbers."""
+        target = self.pair.target
+        free = self.room.most(target, self.remembered) + self.remembered.target.nbytes
+        longest = needs.most_that_fits(
+            lambda n: needs.reading(target, n, n).least, free, len(self.prompt.ids)
+        )
+        return longest // 100 * 100

@@ -1,0 +1,79 @@
+"""How tight memory is, and what is done about it, in events. Plain data, which `messages.py` shows
+to the rest of the app."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Rung(StrEnum):
+    """How tight memory is, from the lowest rung of the ladder to the highest."""
+
+    CALM = "calm"
+    WARN = "warn"
+    """What is only kept for later goes, and steps are halved."""
+    TIGHT = "tight"
+    """The draft is parked."""
+    CRITICAL = "critical"
+    """The turn stops at its step border."""
+
+    @property
+    def height(self) -> int:
+        return tuple(Rung).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Bytes: the machine's total and available memory, this process, MLX active, cached, peak,
+    and the most MLX should take here."""
+
+    total: int
+    available: int
+    process: int
+    active: int
+    cached: int
+    peak: int
+    ceiling: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    figures: MemoryFigures
+    rung: Rung = Rung.CALM
+
+
+@dataclass(frozen=True, slots=True)
+class PressureChanged:
+    """Another rung was reached. `sentence` says why, with the figures, and what is done."""
+
+    rung: Rung
+    was: Rung
+    figures: MemoryFigures
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRoom:
+    """`freed` bytes were given up so that something else fits; `sentence` says which."""
+
+    freed: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A model's weights left memory; they come back when it is needed. `sentence` says why."""
+
+    model: str
+    freed: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked:
+    """They came back, `size` bytes, which took so many `seconds`."""
+
+    model: str
+    size: int
+    seconds: float

@@ -1,0 +1,253 @@
+"""What the system says about memory: macOS and Linux, behind one Protocol.
+
+The macOS calls are written from Apple's headers and were never run on a Mac.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+import mlx.core as mx
+import psutil
+
+SHARE = 0.85
+"""Of the machine's memory, what MLX may take where the device names no limit of its own."""
+
+
+class Level(IntEnum):
+    """The system's own word, numbered as macOS does: NOTE_MEMORYSTATUS_PRESSURE_NORMAL, _WARN and
+    _CRITICAL in xnu's `bsd/sys/event_private.h`, DISPATCH_MEMORYPRESSURE_* in `dispatch/source.h`.
+    """
+
+    NORMAL = 1
+    WARN = 2
+    CRITICAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """MLX has `used` bytes of `ceiling`; `swapping` bytes a second go to swap. What other programs
+    leave is in the system's `level`."""
+
+    level: Level
+    used: int
+    ceiling: int
+    swapping: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Of what MLX may have, 0..1 or more."""
+        return self.used / max(self.ceiling, 1)
+
+
+class MemoryProbe(Protocol):
+    def read(self) -> MemoryReading:
+        """What there is now. Called from two threads, one at a time; takes less than a ms."""
+        ...
+
+
+def system_probe() -> MemoryProbe:
+    return MacProbe() if sys.platform == "darwin" else LinuxProbe()
+
+
+def ceiling() -> int:
+    """The most that MLX should take here."""
+    recommended = mx.device_info().get("max_recommended_working_set_size")
+    total = psutil.virtual_memory().total
+    most = int(recommended) if recommended else int(total * SHARE)
+    limit = process_limit()
+    return most if limit is None else min(most, limit.free + _held())
+
+
+def available() -> int:
+    """What can be had without swapping or running into the process's own limit."""
+    limit = process_limit()
+    free = int(psutil.virtual_memory().available)
+    return free if limit is None else min(free, limit.free)
+
+
+def _held() -> int:
+    """Bytes in MLX's hands."""
+    return int(mx.get_active_memory() + mx.get_cache_memory())
+
+
+# ------------------------------------------------------------------------------------------ macOS
+
+
+class MacProbe:
+    """The kernel's pressure level, and how fast swap grows."""
+
+    def __init__(self) -> None:
+        self._level = _sysctl_int("kern.memorystatus_vm_pressure_level")
+        self._swap = SwapPace(lambda: psutil.swap_memory().sout)
+
+    def read(self) -> MemoryReading:
+        level = self._level()
+        known = Level(level) if level in tuple(Level) else Level.NORMAL
+        return MemoryReading(known, _held(), ceiling(), self._swap.pace())
+
+
+def _sysctl_int(name: str) -> Callable[[], int]:
+    """Reads a sysctl of type CTLTYPE_INT: `int sysctlbyname(const char *name, void *oldp, size_t
+    *oldlenp, void *newp, size_t newlen)` of <sys/sysctl.h>; 0 where there is none. The pressure
+    level is `SYSCTL_PROC(_kern, OID_AUTO, memorystatus_vm_pressure_level, CTLTYPE_INT | CTLFLAG_RD
+    ...)` in xnu's `bsd/kern/kern_memorystatus_notify.c`."""
+    library = ctypes.CDLL(None)
+    call = library.sysctlbyname
+    call.restype = ctypes.c_int
+    size_pointer = ctypes.POINTER(ctypes.c_size_t)
+    call.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_void_p,
+        size_pointer,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+    ]
+
+    def read() -> int:
+        value = ctypes.c_int(0)
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        failed = call(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+        return 0 if failed or size.value != ctypes.sizeof(value) else value.value
+
+    return read
+
+
+class SwapPace:
+    """Bytes a second that go to swap, by a counter that only grows."""
+
+    def __init__(self, written: Callable[[], int]) -> None:
+        self._written = written
+        self._last = (time.monotonic(), written())
+        self._pace = 0.0
+
+    def pace(self) -> float:
+        now, written = time.monotonic(), self._written()
+        at, before = self._last
+        if now - at >= 0.5:
+            self._pace = max(written - before, 0) / (now - at)
+            self._last = (now, written)
+        return self._pace
+
+
+# ------------------------------------------------------------------------------------------ Linux
+
+STALLED, STUCK = 20.0, 40.0
+"""Percent of the last ten seconds in which some tasks waited for memory, from which on it is WARN,
+and in which all did, from which on it is CRITICAL if little is left. Chosen, not measured: Linux
+has no levels of its own. (systemd-oomd kills at 60.)"""
+LITTLE, SCARCE, NOTHING = 0.10, 0.05, 0.025
+"""Of the machine's memory, what is available: below SCARCE it is WARN, below NOTHING CRITICAL."""
+
+
+class LinuxProbe:
+    """Pressure stall information, what is available, and the process's own limits."""
+
+    def __init__(self, pressure: Path = Path("/proc/pressure/memory")) -> None:
+        self._pressure = pressure
+        self._swap = SwapPace(lambda: psutil.swap_memory().sout)
+
+    def read(self) -> MemoryReading:
+        return MemoryReading(self._level(), _held(), ceiling(), self._swap.pace())
+
+    def _level(self) -> Level:
+        memory = psutil.virtual_memory()
+        left = memory.available / memory.total
+        try:
+            stalled = stalls(self._pressure.read_text())
+        except OSError:  # kernels before 4.20, or built without it
+            stalled = {}
+        stuck = stalled.get("full", 0.0) > STUCK and left < LITTLE
+        if stuck or left < NOTHING:
+            return Level.CRITICAL
+        waits = stalled.get("some", 0.0) > STALLED
+        return Level.WARN if waits or left < SCARCE else Level.NORMAL
+
+
+def stalls(text: str) -> dict[str, float]:
+    """`some` and `full` of a pressure file, percent of the last ten seconds."""
+    found = re.findall(r"^(some|full) avg10=([\d.]+)", text, re.MULTILINE)
+    return {kind: float(percent) for kind, percent in found}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit of the process's own, and how much of it is used, both in bytes."""
+
+    most: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        return max(self.most - self.used, 0)
+
+
+def process_limit() -> Limit | None:
+    """The limit that leaves the least room: RLIMIT_DATA, RLIMIT_AS, or a control group's. It stands
+    on Linux for what a Mac's device recommends; None where there is none, as on macOS."""
+    if sys.platform != "linux":
+        return None
+    return min([*_resource_limits(), *_group_limits()], key=lambda one: one.free, default=None)
+
+
+def _resource_limits() -> Iterator[Limit]:
+    """`VmData` and `VmSize` are what Linux holds against the two, see getrlimit(2)."""
+    limits = ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize"))
+    set_here = [(most, name) for kind, name in limits if (most := _soft(kind)) is not None]
+    if not set_here:
+        return
+    status = Path("/proc/self/status").read_text()
+    for most, name in set_here:
+        if found := re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE):
+            yield Limit(most, int(found[1]) * 1024)
+
+
+def _soft(kind: int) -> int | None:
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def _group_limits(root: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Limit]:
+    """Of the control group of this process and of those around it, versions 2 and 1. Files that
+    were read count as used there, though they go first: they are taken off."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, kinds, path = line.split(":", 2)
+        if number == "0" and not kinds:
+            base, most, used = root, "memory.max", "memory.current"
+        elif "memory" in kinds.split(","):
+            base, most, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path).relative_to("/")
+        # In a container the path may be the host's, of which only the root can be seen.
+        for part in (group, *group.parents):
+            if (limit := _group_limit(base / part, most, used)) is not None:
+                yield limit
+
+
+def _group_limit(folder: Path, most: str, used: str) -> Limit | None:
+    try:
+        limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
+        files = re.search(r"^inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
+    except (OSError, ValueError):
+        return None
+    # Version 1 says "no limit" with the largest number of pages there is.
+    if not limit.isdigit() or int(limit) > psutil.virtual_memory().total:
+        return None
+    return Limit(int(limit), max(now - (int(files[1]) if files else 0), 0))

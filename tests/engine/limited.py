@@ -1,0 +1,60 @@
+"""Runs turns in a process that may not have more than so much memory; a child of the tests.
+
+`python -m tests.engine.limited LIMIT TARGET DRAFT GATES MODE...` asks of a text about so many gates
+in each mode (`full!` is full despite memory), and prints what came of each turn as a JSON line.
+LIMIT is RLIMIT_DATA, in bytes: what is allocated beyond it is not had, and MLX's workers end the
+process then. A control group would do as well, but takes rights that tests seldom have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+
+def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    from app.engine.messages import Ask, Document, Loaded, Message, Mode, Role, Sampling
+    from app.engine.probes import Level, LinuxProbe
+    from app.engine.tuning import Tuning
+    from tests.engine.driver import Driver
+
+    class Probe(LinuxProbe):
+        """Without the system's own word: other programs may keep it busy."""
+
+        def _level(self) -> Level:
+            return Level.NORMAL
+
+    driver = Driver(step=None, probe=Probe())
+    loaded = driver.load(target, draft)
+    assert isinstance(loaded, Loaded), loaded
+    text = " ".join(f"The code of gate {n} is {n * 37 % 1009}." for n in range(gates))
+    message = Message(Role.USER, "What is the code of gate 7?", (Document("g", text),))
+    for turn, mode in enumerate(modes):
+        tuning = Tuning(dense_below=1 << 20)  # auto would read densely
+        sampling, dare = Sampling(max_tokens=4), mode.endswith("!")
+        ask = Ask(turn, (message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
+        ask = replace(ask, despite_memory=dare)
+        event = driver.run(ask)
+        said = [getattr(e, "sentence", "") for e in driver.events]
+        used = re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())
+        assert used is not None
+        kinds = [type(e).__name__ for e in driver.events]
+        line = {"event": kinds[-1], "kinds": kinds, "said": [s for s in said if s]}
+        statistics = getattr(event, "statistics", None)
+        if statistics is not None:
+            line |= {"reading": str(statistics.reading), "fallback": statistics.fallback}
+            line |= {"kept": statistics.kept_tokens, "prompt": statistics.prompt_tokens}
+            line |= {"reason": statistics.reason, "peak": statistics.peak_bytes}
+            line |= {"seconds": {str(p.phase): p.seconds for p in statistics.phases}}
+        sys.stdout.write(json.dumps(line | {"data": int(used[1]) * 1024}) + "\n")
+        sys.stdout.flush()
+    driver.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])

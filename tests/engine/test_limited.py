@@ -1,0 +1,93 @@
+"""For real: a process under a limit refuses what does not fit, does what fits, and lives."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import tiny
+
+MB = 1_000_000
+SCANT = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+WIDE = {**SCANT, "num_hidden_layers": 13, "head_dim": 2048, "max_position_embeddings": 1 << 16}
+"""Of every token it keeps 2 x 13 x 2 x 2,048 numbers, 426 KB."""
+HEAVY = {**SCANT, "hidden_size": 1536, "intermediate_size": 12_288, "head_dim": 64}
+"""240 MB of weights."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no such limit")
+
+
+def saved(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, seed: int, changes: dict[str, int]
+) -> Path:
+    config = {**copy.deepcopy(tiny.CONFIGS["llama"]), **changes}
+    monkeypatch.setitem(tiny.CONFIGS, "llama", config)
+    path = tiny.save(folder, "llama", seed)
+    monkeypatch.undo()
+    return path
+
+
+def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.engine.limited"]
+    what = [str(limit), str(target), str(draft), str(gates), *modes]
+    done = subprocess.run([*command, *what], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
+    draft = saved(monkeypatch, tmp_path / "draft", 1, {**SCANT, "max_position_embeddings": 1 << 16})
+    full, sparse, auto, again = run(1500 * MB, target, draft, 270, "full", "sparse", "auto", "full")
+
+    assert full["event"] == "Failed"
+    assert "needs about 3." in full["said"][-1]
+    assert "read it sparsely, at keep" in full["said"][-1]
+    assert "can be read in full" in full["said"][-1]
+    assert sparse["event"] == "Finished"
+    assert (sparse["reading"], sparse["fallback"]) == ("sparse", None)
+    assert sparse["kept"] < 0.2 * sparse["prompt"]
+    assert sparse["peak"] > 300 * MB, "a tenth of 3 GB"
+    assert auto["reading"] == "sparse"
+    assert "needs about 3." in auto["reason"]
+    assert again["event"] == "Failed"
+
+
+def test_what_is_dared_stops_before_it_is_too_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
+    draft = saved(monkeypatch, tmp_path / "draft", 1, SCANT)
+    refused, dared, sparse = run(700 * MB, target, draft, 60, "full", "full!", "sparse")
+
+    assert refused["kinds"].count("PhaseProgress") == 0
+    assert dared["event"] == "Failed"
+    assert "Memory was nearly used up" in dared["said"][-1]
+    assert dared["kinds"].count("PhaseProgress") > 3, "it was begun"
+    assert sparse["event"] == "Finished", "the process lives"
+
+
+def test_two_models_that_do_not_fit_together_take_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = saved(monkeypatch, tmp_path / "target", 0, HEAVY)
+    draft = saved(monkeypatch, tmp_path / "draft", 1, HEAVY)
+    weights = (target / "model.safetensors").stat().st_size
+    first, second = run(200 * MB + 2 * weights, target, draft, 60, "sparse", "sparse")
+
+    for turn in (first, second):
+        assert turn["event"] == "Finished"
+        assert (turn["reading"], turn["fallback"]) == ("sparse", None)
+        order = [kind for kind in turn["kinds"] if kind in ("Parked", "Unparked", "Selected")]
+        assert order[-3:] == ["Selected", "Parked", "Unparked"], "the draft made way"
+        assert turn["peak"] < 1.5 * weights, "never both"
+    assert "take turns" in first["said"][0]
+    assert second["kinds"].index("Unparked") < second["kinds"].index("Selected")

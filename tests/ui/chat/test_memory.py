@@ -1,0 +1,105 @@
+"""Memory on the screen: the gauge, the line that says what is done, an answer that it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.engine.messages import (
+    Ended,
+    MadeRoom,
+    MemoryFigures,
+    MemoryReport,
+    Parked,
+    PressureChanged,
+    Rung,
+    Token,
+    Unparked,
+)
+from app.ui.app import SpecchatApp
+from tests.fakes import GIB, FakeEngine, Story
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+WIDE = (100, 24)
+FIGURES = MemoryFigures(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
+TIGHT = "Memory is tight (21.6 GB of 24.0 GB, 90%): the draft leaves memory until it is needed."
+
+
+async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=WIDE) as pilot:
+        await until_shown(pilot, "ready", "mem ▓▓▓▓░░ 21/32 GB")
+        assert "! mem" not in screen_text(pilot)
+        engine.say(PressureChanged(Rung.TIGHT, Rung.CALM, FIGURES, TIGHT))
+        await until_shown(pilot, "! mem ▓▓▓▓▓░ 29/32 GB", "! Memory is tight (21.6 GB")
+        engine.say(MemoryReport(FIGURES, Rung.CALM))
+        await until_gone(pilot, "! mem")
+
+
+async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=WIDE) as pilot:
+        await until_shown(pilot, "ready")
+        engine.say(MadeRoom(GIB, "What was read of other conversations was dropped."))
+        await until_shown(pilot, "What was read of other conversations was dropped.")
+        engine.say(Parked("draft", GIB, "draft left memory, 0.4 GB.\x1b[2J"))
+        await until_shown(pilot, "draft left memory, 0.4 GB.")
+        assert "\x1b" not in screen_text(pilot)
+        engine.say(Unparked("draft", GIB, 0.4))
+        await until_gone(pilot, "draft left memory")
+
+
+async def test_an_answer_that_memory_stopped_says_so() -> None:
+    engine = FakeEngine(Story(ended=Ended.MEMORY), stepping=True)
+    async with app_with(engine).run_test(size=WIDE) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        engine.advance_to(lambda event: isinstance(event, Token))
+        engine.finish()
+        await until_shown(pilot, "■ stopped: memory was nearly used up · what was written stays")
+        await until_shown(pilot, "stopped · read")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
+    kept: bool, tmp_path: Path
+) -> None:
+    engine = FakeEngine(Story(foreseen=True))
+    app = kept_app(tmp_path, engine) if kept else unkept_app(engine)
+    async with app as (pilot, _):
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await until_shown(pilot, "There is not enough memory", "Asked again in the same way")
+        assert not engine.asks[0].despite_memory
+        await pilot.press("ctrl+r")  # in full: another way, so that it is refused as well
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert not engine.asks[1].despite_memory
+        await until_shown(pilot, "Asked again in the same way")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 3)
+        assert engine.asks[2].despite_memory
+        await until_shown(pilot, "generally available free programs")
+
+
+@asynccontextmanager
+async def unkept_app(engine: FakeEngine) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
+    app = app_with(engine)
+    async with app.run_test(size=SMALL) as pilot:
+        yield pilot, app
