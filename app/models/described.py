@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.models.cache import Cache, check_repository, is_repository
 from app.models.catalogue import Entry, find
@@ -29,6 +30,8 @@ class Described:
     sized: Sized
     folder: Path | None
     entry: Entry | None
+    quantised: str = ""
+    """How its weights are stored, by its configuration or the catalogue."""
 
     @property
     def name(self) -> str:
@@ -53,10 +56,11 @@ def describe(
         name = entry.name
     folder = _folder(name, cache, draft)
     if folder is not None:
-        sized = Sized(name, shape_of(read_json(folder / "config.json")), loaded_bytes(folder))
-        return Described(sized, folder, entry)
+        config = read_json(folder / "config.json")
+        sized = Sized(name, shape_of(config), loaded_bytes(folder))
+        return Described(sized, folder, entry, _quantised(config))
     if entry is not None and entry.shape is not None and entry.download:
-        return Described(Sized(name, entry.shape, entry.download), None, entry)
+        return Described(Sized(name, entry.shape, entry.download), None, entry, entry.quantised)
     check_repository(name)
     if look is None:
         raise ModelError(
@@ -65,7 +69,16 @@ def describe(
         )
     remote = look(name)
     sized = Sized(name, shape_of(remote.config), listed_bytes(remote.files))
-    return Described(sized, None, entry)
+    return Described(sized, None, entry, _quantised(remote.config))
+
+
+def _quantised(config: dict[str, Any]) -> str:
+    """`4-bit`, or the type of its numbers."""
+    stored = config.get("quantization")
+    if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
+        return f"{stored['bits']}-bit"
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.") if isinstance(named, str) else ""
 
 
 def _folder(name: str, cache: Cache, draft: bool) -> Path | None:

@@ -64,6 +64,18 @@ class Hub:
             raise _no_hub()
         return sha
 
+    async def search(self, words: str, most: int) -> list[Any]:
+        """Models converted for MLX that mention these words, the most downloaded first, as the hub
+        sent them."""
+        url = (
+            f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
+            f"&sort=downloads&direction=-1&limit={most}"
+        )
+        answer, _ = await self._json("of these words", url)
+        if not isinstance(answer, list):
+            raise _no_hub()
+        return answer
+
     async def tree(self, repository: str, commit: str) -> list[Any]:
         """The entries of the repository's recursive tree, as the hub sent them."""
         entries: list[Any] = []
