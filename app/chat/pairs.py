@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.messages import Load
+from app.models.cache import Cache
 from app.models.check import check_model
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
@@ -14,16 +15,17 @@ from app.models.locate import locate
 from app.models.tokenizers import same_tokenizer
 
 
-def pair(target: str = EMBEDDED, draft: str | None = None) -> Load:
-    """The command that loads this pair. A target without a draft reads everything, but for the
-    embedded target, which brings its own. Raises ModelError, in one sentence."""
+def pair(target: str = EMBEDDED, draft: str | None = None, cache: Cache | None = None) -> Load:
+    """The command that loads this pair, from `cache` or the user's own. A target without a draft
+    reads everything, but for the embedded target, which brings its own. Raises ModelError, in one
+    sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
-    target_folder = locate(target)
+    target_folder = locate(target, cache=cache)
     check_model(target_folder)
     if draft is None:
         return Load(str(target_folder), shown_as=(_shown(target), ""))
-    draft_folder = locate(draft, draft=True)
+    draft_folder = locate(draft, draft=True, cache=cache)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)
     if difference is not None:

@@ -66,11 +66,12 @@ class _Version(argparse.Action):
         parser.exit(message=f"specchat {version('specchat')}\n")
 
 
-def _models(command: argparse.ArgumentParser) -> None:
+def _models(command: argparse.ArgumentParser, target: str | None = None) -> None:
+    """Without a default the settings say which."""
     command.add_argument(
         "--target",
         metavar="T",
-        default="embedded",
+        default=target,
         help="the model that answers: a folder or a repository in the local cache",
     )
     command.add_argument(
@@ -204,7 +205,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     )
     again = "; may be given again"
     say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
-    _models(command)
+    _models(command, "embedded")
     say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
     say("--length", default="4k", help="tokens of a prompt, say 1k,4k,32k (default %(default)s)")
     say("--keep", default="0.05,0.1,0.2,0.3,0.5,1.0", help="fractions (default %(default)s)")

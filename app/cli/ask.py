@@ -17,7 +17,7 @@ from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
-from app.cli.settings import user_settings
+from app.cli.settings import named_pair, user_settings
 from app.cli.stored import PATIENCE, find, opened_store
 from app.engine.messages import (
     Ask,
@@ -45,7 +45,7 @@ def ask(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything that can be checked is checked before a model loads."""
     settings = user_settings()
     question, sampling = _question(options, settings)
-    load = pair(options.target, options.draft)
+    load = pair(*named_pair(options.target, options.draft, settings))
     if options.conversation is None:
         command = Conversation(sampling).begin(question)[1]
         with Session() as session:

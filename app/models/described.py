@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.models.cache import Cache, check_repository, is_repository
 from app.models.catalogue import Entry, find
@@ -14,11 +14,13 @@ from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Sized
 from app.models.locate import locate
-from app.models.remote import Remote
 from app.models.shape import shape_of
 from app.models.weights import listed_bytes, loaded_bytes
 
-Look = Callable[[str], Remote]
+if TYPE_CHECKING:
+    from app.models.remote import Remote
+
+Look = Callable[[str], "Remote"]
 """Asks the hub for a repository. Raises ModelError."""
 
 
@@ -85,7 +87,7 @@ def _folder(name: str, cache: Cache, draft: bool) -> Path | None:
     """Where a model lies on this machine, if it does. A folder comes before a repository."""
     try:
         if name == EMBEDDED or Path(name).expanduser().is_dir():
-            return locate(name, draft=draft)
+            return locate(name, draft=draft, cache=cache)
     except (OSError, ValueError, RuntimeError):
         return None
     return cache.snapshot(name) if is_repository(name) else None

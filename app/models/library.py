@@ -6,21 +6,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.models.cache import Cache, default_cache
 from app.models.catalogue import Entry, catalogue
-from app.models.pull import Settings, default_settings
-from app.models.remote import Remote, look, search
 from app.paths import config_path
+
+if TYPE_CHECKING:
+    from app.models.pull import Settings
+    from app.models.remote import Remote
+
+
+def _user_settings() -> Settings:
+    from app.models.pull import default_settings
+
+    return default_settings()
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`own` is the folder of the user's catalogue; `hub` says how the hub is reached."""
+    """`own` is the folder of the user's catalogue; `hub` says how the hub is reached. What speaks
+    to it is imported when it is needed: that takes longer than all else here."""
 
     cache: Cache
     own: Path | None = None
-    hub: Callable[[], Settings] = default_settings
+    hub: Callable[[], Settings] = _user_settings
 
     def entries(self) -> tuple[Entry, ...]:
         """Of both catalogues. ModelError when the user's cannot be used."""
@@ -28,10 +38,14 @@ class Library:
 
     def look(self, repository: str) -> Remote:
         """Ask the hub for a repository. Blocks; ModelError."""
+        from app.models.remote import look
+
         return look(repository, self.hub())
 
     def search(self, words: str) -> tuple[str, ...]:
         """Ask the hub for models with these words in their names. Blocks; ModelError."""
+        from app.models.remote import search
+
         return search(words, self.hub())
 
 

@@ -10,6 +10,8 @@ def facts(model: Described) -> list[str]:
     """Architecture, parameters, quantisation, context and licence, as far as they are known."""
     shape = model.sized.shape
     billions = f"{shape.parameters / 1e9:,.1f} billion parameters"
+    if shape.parameters < 50_000_000:
+        billions = f"{shape.parameters / 1e6:,.1f} million parameters"
     active = shape.active + shape.vocabulary * shape.hidden
     if active < 0.7 * shape.parameters:
         billions += f", {active / 1e9:,.1f} active"

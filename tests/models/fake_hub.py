@@ -167,6 +167,8 @@ class FakeHub:
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/(\w+)", asked.path)
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/(\w+)/(.+)", asked.path)
         cached = re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/(\w+)/(.+)", asked.path)
+        if asked.path == "/api/models":
+            return self._search(query)
         found = api or resolve or cached
         if auth is not None and auth.removeprefix("Bearer ") not in self.tokens:
             return Answer(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
@@ -197,6 +199,11 @@ class FakeHub:
         answer = ranged(data, asked.range)
         answer.headers |= headers
         return answer
+
+    def _search(self, query: dict[str, list[str]]) -> Answer:
+        words = query.get("search", [""])[0].casefold().split()
+        names = [name for name in self.repositories if all(word in name for word in words)]
+        return jsoned([{"id": name, "downloads": 1} for name in names[: int(query["limit"][0])]])
 
     def _tree_page(self, name: str, repository: Repository, start: int) -> Answer:
         entries = self.tree(repository.tree())

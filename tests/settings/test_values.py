@@ -8,12 +8,17 @@ from app.ingest.limits import Limits
 from app.settings.described import Setting, Value, as_text, every, find, matching
 from app.settings.values import Settings
 
-ELSEWHERE = {"reading.mode", "reading.keep", "storage.trash_days", "look.theme", "look.animations"}
-"""Those that the screen or the store takes as they are; their tests are there."""
+ELSEWHERE = {
+    *("reading.mode", "reading.keep", "storage.trash_days", "look.theme", "look.animations"),
+    *("models.target", "models.draft"),
+}
+"""Those that the screen, the store or a command takes as they are; their tests are there."""
 
 
 def other(setting: Setting) -> Value:
     """A value that is not the default."""
+    if setting.type is str:
+        return "mlx-community/Another"
     if setting.range is None:
         return next(choice for choice in setting.choices if choice != setting.default)
     ends = (setting.range.least, setting.range.most)

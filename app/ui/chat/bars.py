@@ -33,7 +33,7 @@ class Header(Widget):
         super().__init__()
         self._names = (target, draft)
         self._dense_only = False
-        self._memory: MemoryFigures | None = None
+        self.memory: MemoryFigures | None = None
         self._title = self._standing = ""
 
     def show_title(self, title: str, standing: str) -> None:
@@ -48,7 +48,7 @@ class Header(Widget):
         self.refresh()
 
     def show_memory(self, memory: MemoryFigures) -> None:
-        self._memory = memory
+        self.memory = memory
         self.refresh()
 
     def render(self) -> Content:
@@ -79,7 +79,7 @@ class Header(Widget):
         return Content.assemble(name, (" + ", DIM), (sanitize_line(draft), DIM))
 
     def _memory_text(self, bar: bool) -> str:
-        memory = self._memory
+        memory = self.memory
         if memory is None or not memory.total:
             return ""
         used = memory.total - memory.available
