@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,17 @@ from app.engine.prompt import PromptBuilder
 
 class LoadError(RuntimeError):
     """A model could not be loaded; one sentence."""
+
+
+class LoadStopped(LoadError):
+    """It is no longer wanted."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading was stopped")
+
+
+PIECE = 256_000_000
+"""Bytes of weights that are read together: a fifth of a second of a fast disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +58,35 @@ class Pair:
     prompts: PromptBuilder
 
 
-def load_pair(command: Load, step: int | None = None) -> Pair:
+def load_pair(
+    command: Load, step: int | None = None, stopped: Callable[[], bool] = lambda: False
+) -> Pair:
     """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
-    machine's pace. Raises LoadError, PromptError or NotEnoughMemory."""
+    machine's pace; `stopped` says whether it is still wanted. Raises LoadError, PromptError or
+    NotEnoughMemory."""
     target_name, draft_name = command.names
-    loaded = load_one(command.target, target_name, step)
+    loaded = load_one(command.target, target_name, step, stopped)
     prompts = PromptBuilder(loaded.tokenizer)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
-    reader = load_one(command.draft, draft_name, step)
+    reader = load_one(command.draft, draft_name, step, stopped)
     refusal = probe(loaded.model, loaded.info.context)
     return Pair(loaded, reader, refusal, prompts)
 
 
-def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
+def load_one(
+    folder: str, name: str, step: int | None, stopped: Callable[[], bool] = lambda: False
+) -> LoadedModel:
     path = Path(folder)
     weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
     memory.check_fits(f"Loading {name}", weights)
     try:
         model, tokenizer, config = load(
-            str(path), tokenizer_config={"trust_remote_code": False}, return_config=True
+            str(path), {"trust_remote_code": False}, lazy=True, return_config=True
         )
     except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    # `load` leaves rope frequencies and the like lazy, and they would die on another thread.
-    mx.eval(model.state)
+    _read_in(path, model, stopped)
     return LoadedModel(
         model,
         tokenizer,
@@ -80,6 +95,27 @@ def load_one(folder: str, name: str, step: int | None) -> LoadedModel:
         StepSize(step),
         _fingerprint(path),
     )
+
+
+def _read_in(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
+    """Bring the weights into memory, piece by piece, so that one can be stopped in between."""
+    pending: list[mx.array] = []
+    try:
+        for array in _arrays(model):
+            pending.append(array)
+            if sum(each.nbytes for each in pending) >= PIECE:
+                mx.eval(pending)
+                pending = []
+                if stopped():
+                    raise LoadStopped
+        # Rope frequencies and the like are lazy too, and would die on another thread.
+        mx.eval(model.state)
+    except RuntimeError as error:
+        if isinstance(error, LoadStopped):
+            raise
+        raise LoadError(f"The model in {path} could not be read ({_one_line(error)})") from error
+    if stopped():
+        raise LoadStopped
 
 
 def _fingerprint(path: Path) -> str:
