@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.engine.messages import Document, Message, Role, Segment, SegmentKind
+from app.engine.templates import Templates
 
 FIRST_PINNED = 4
 """The first tokens of a prompt take up attention that goes nowhere else; they are always read."""
@@ -93,6 +94,7 @@ class PromptBuilder:
         if not isinstance(backend, Tokenizer):
             raise PromptError("This model's tokenizer has no tokenizer.json to work with")
         self._tokenizer = tokenizer
+        self._templates = Templates()
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocabulary = 1 + max(backend.get_vocab().values(), default=-1)
         self._template = backend
@@ -175,11 +177,13 @@ class PromptBuilder:
         if not self._tokenizer.has_chat_template:
             return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
         try:
-            rendered: str = self._tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
-            )
+            with self._templates.limited():
+                rendered: str = self._tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True
+                )
         except Exception as error:  # templates raise whatever Jinja or their author likes
-            raise PromptError(f"This model's chat template refused the chat ({error})") from error
+            why = " ".join(str(error).split())[:200] or type(error).__name__
+            raise PromptError(f"This model's chat template refused the chat ({why})") from error
         return rendered
 
 
