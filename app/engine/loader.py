@@ -46,6 +46,8 @@ class LoadedModel:
     """How much to feed it at once, learnt from turn to turn."""
     fingerprint: str = ""
     """Of everything in its folder that a cache depends on."""
+    rows: int = 0
+    """How many tokens it knows; 0 where its config does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,11 @@ def load_pair(
     target_name, draft_name = command.names
     loaded = load_one(command.target, target_name, step, stopped)
     prompts = PromptBuilder(loaded.tokenizer)
+    prompts.keep_below(loaded.rows)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
     reader = load_one(command.draft, draft_name, step, stopped)
+    prompts.keep_below(reader.rows)
     refusal = probe(loaded.model, loaded.info.context)
     return Pair(loaded, reader, refusal, prompts)
 
@@ -77,6 +81,16 @@ def load_pair(
 def load_one(
     folder: str, name: str, step: int | None, stopped: Callable[[], bool] = lambda: False
 ) -> LoadedModel:
+    try:
+        return _load_one(folder, name, step, stopped)
+    except (LoadError, memory.NotEnoughMemory):
+        raise
+    except Exception as error:  # whatever a broken configuration leads to
+        problem = f"The model in {folder} could not be loaded ({_one_line(error)})"
+        raise LoadError(problem) from error
+
+
+def _load_one(folder: str, name: str, step: int | None, stopped: Callable[[], bool]) -> LoadedModel:
     path = Path(folder)
     weights = sum(f.stat().st_size for f in path.glob("model*.safetensors"))
     memory.check_fits(f"Loading {name}", weights)
@@ -94,6 +108,7 @@ def load_one(
         _cache_size(path, model),
         StepSize(step),
         _fingerprint(path),
+        int((config.get("text_config") or config).get("vocab_size") or 0),
     )
 
 
@@ -104,18 +119,32 @@ def _read_in(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
         for array in _arrays(model):
             pending.append(array)
             if sum(each.nbytes for each in pending) >= PIECE:
-                mx.eval(pending)
+                _check_numbers(path, pending)
                 pending = []
                 if stopped():
                     raise LoadStopped
+        _check_numbers(path, pending)
         # Rope frequencies and the like are lazy too, and would die on another thread.
         mx.eval(model.state)
     except RuntimeError as error:
-        if isinstance(error, LoadStopped):
+        if isinstance(error, LoadError):
             raise
         raise LoadError(f"The model in {path} could not be read ({_one_line(error)})") from error
     if stopped():
         raise LoadStopped
+
+
+def _check_numbers(path: Path, arrays: list[mx.array]) -> None:
+    """Evaluate them. Raises LoadError when one of them is not a number: every answer would be
+    nonsense."""
+    bad = [mx.isnan(each).any() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
+    mx.eval(arrays, bad)
+    if any(each.item() for each in bad):
+        raise _not_numbers(path)
+
+
+def _not_numbers(path: Path) -> LoadError:
+    return LoadError(f"The weights of the model in {path} are damaged, some are not numbers")
 
 
 def _fingerprint(path: Path) -> str:
@@ -134,9 +163,12 @@ def _fingerprint(path: Path) -> str:
 def _cache_size(path: Path, model: Any) -> memory.CacheSize:
     cache = dense_cache(model)
     try:
-        mx.eval(feed(model, cache, np.zeros(1, np.int32)))
+        logits = feed(model, cache, np.zeros(1, np.int32))
+        mx.eval(logits)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
+    if mx.isnan(logits).any().item():
+        raise _not_numbers(path)
     return memory.CacheSize.of(cache)
 
 
