@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.engine.messages import Load
-from app.models.cache import Cache
 from app.models.check import check_model
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.locate import locate
 from app.models.tokenizers import same_tokenizer
+
+if TYPE_CHECKING:
+    from app.models.cache import Cache
 
 
 def pair(target: str = EMBEDDED, draft: str | None = None, cache: Cache | None = None) -> Load:

@@ -49,7 +49,7 @@ class Doing:
             screen.say(f"The download of {name} stops and keeps what it has.")
             await screen.look()
 
-        screen.do(ask())
+        screen.do(ask)
 
     # -------------------------------------------------------------------------- the trash
 
@@ -66,7 +66,7 @@ class Doing:
             await screen.look()
             screen.say(f"{name} is in the trash, {figures.size(gone.size)}. ^Z undoes that.")
 
-        screen.do(remove())
+        screen.do(remove)
 
     def undo(self) -> None:
         if self._removed:
@@ -82,7 +82,7 @@ class Doing:
             await screen.look(f"{What.MODEL}:{name}")
             screen.say(f"{name} is back.")
 
-        screen.do(restore())
+        screen.do(restore)
 
     def empty_trash(self) -> None:
         screen = self._screen
@@ -93,7 +93,7 @@ class Doing:
             await screen.look()
             screen.say(f"{figures.size(freed)} freed.")
 
-        screen.do(empty())
+        screen.do(empty)
 
     # -------------------------------------------------------------------------- more models
 
@@ -108,7 +108,7 @@ class Doing:
             screen.say(some if self.found else none)
             screen.draw(f"{What.FOUND}:{self.found[0]}" if self.found else "")
 
-        screen.do(search())
+        screen.do(search)
 
     def ask_hub(self, name: str) -> None:
         """What a model there takes; then it is shown in full."""
@@ -126,7 +126,7 @@ class Doing:
             if (chosen := screen.chosen) is not None and chosen.name == name:
                 screen.open(chosen)
 
-        screen.do(show())
+        screen.do(show)
 
     def add(self, name: str) -> None:
         """To the user's own catalogue."""
@@ -141,4 +141,4 @@ class Doing:
             screen.go(Part.INSTALLED if here else Part.CATALOGUE, f"{What.MODEL}:{kept}")
             screen.say(f"{kept} is in your catalogue.")
 
-        screen.do(add())
+        screen.do(add)

@@ -79,12 +79,14 @@ def catalogue_rows(stock: Stock, words: str, found: Sequence[str]) -> list[Row]:
     away.sort(key=lambda known: known.fit.longest == 0)
     rows = matching([model_row(known, stock, False) for known in away], words)
     names = {row.name for row in rows}
-    rows += [
-        Row(What.FOUND, name, ("at the hub",), (("⏎ asks what it takes", DIM),))
-        for name in found
-        if name not in names and stock.here(name) is None
-    ]
+    rows += matching((_at_hub(name) for name in stock.unknown if not stock.here(name)), words)
+    names |= set(stock.unknown)
+    rows += [_at_hub(name) for name in found if name not in names and stock.here(name) is None]
     return rows + _elsewhere(stock, words.strip(), {row.name for row in rows})
+
+
+def _at_hub(name: str) -> Row:
+    return Row(What.FOUND, name, ("at the hub",), (("⏎ asks what it takes", DIM),))
 
 
 def download_rows(stock: Stock, jobs: Sequence[Job], words: str) -> list[Row]:

@@ -127,7 +127,7 @@ class ModelsScreen(Screen[Choice | None]):
     def on_mount(self) -> None:
         self.list.can_focus = False
         self.filter.focus()
-        self.do(self.look())
+        self.do(self.look)
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE, "-wide")
@@ -154,7 +154,7 @@ class ModelsScreen(Screen[Choice | None]):
 
     def job_ended(self, said: str) -> None:
         self.say(said)
-        self.do(self.look())
+        self.do(self.look)
 
     def _rows_of(self, part: Part) -> list[Row]:
         stock, words = self.stock, self.filter.value
@@ -214,13 +214,13 @@ class ModelsScreen(Screen[Choice | None]):
     def say(self, words: str) -> None:
         self._said.update(Content.styled(sanitize_line(words), "$accent"))
 
-    def do(self, task: Coroutine[Any, Any, None]) -> None:
+    def do(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """What waits for the disk or the hub, one after the other; why it does not work is said."""
 
         async def in_turn() -> None:
             async with self._in_turn:
                 try:
-                    await task
+                    await task()
                 except UserError as error:
                     self.say(str(error))
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from app.models import speed
-from app.models.cache import Installed
+from app.models.cache import Installed, is_repository
 from app.models.catalogue import Entry, catalogue
 from app.models.described import Described, everything
 from app.models.embedded import EMBEDDED
@@ -27,13 +27,15 @@ from app.sessions.records import Run
 @dataclass(frozen=True, slots=True)
 class Stock:
     """`known` are all models whose memory can be told, the embedded one first; `free` are the bytes
-    that the cache's disk has left. `problem` is what is wrong with the user's catalogue."""
+    that the cache's disk has left. `unknown` are repositories of the user's catalogue that the hub
+    would have to be asked about, and `problem` is what is wrong with that."""
 
     machine: Machine
     known: tuple[Known, ...] = ()
     installed: tuple[Installed, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
     trash: tuple[Trashed, ...] = ()
+    unknown: tuple[str, ...] = ()
     free: int = 0
     problem: str = ""
 
@@ -57,6 +59,7 @@ def take_stock(
     models = everything(library.cache, entries)
     names = {model.name for model in models}
     models += [model for model in asked if model.name not in names]
+    names |= {model.name for model in models}
     known = overview(models, machine, partial(speed.measured_ratio, runs), tokenizers)
     with suppress(ModelError):  # `doctor` says what is wrong with it
         known.insert(0, embedded_pair(library.cache, machine))
@@ -66,6 +69,7 @@ def take_stock(
         tuple(library.cache.installed()),
         tuple(unfinished(library.cache)),
         tuple(trashed(library.cache)),
+        tuple(e.name for e in entries if e.own and is_repository(e.name) and e.name not in names),
         _free(library.cache.folder),
         problem,
     )

@@ -221,6 +221,13 @@ async def test_adding_a_repository_and_a_folder(
         await until_shown(pilot, "There is no model folder")
     names = [entry.name for entry in catalogue(library.own) if entry.own]
     assert names == [BIG, str(folder)]
+    async with app().run_test(size=SMALL) as pilot:  # at the next start
+        screen = await open_models(pilot, "● installed 2", "○ catalogue 30")
+        await pilot.press("tab")
+        screen.filter.value = "big"
+        await until_shown(pilot, BIG, "at the hub")
+        await pilot.press("enter")
+        await until_shown(pilot, "Download it")
 
 
 async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
