@@ -10,6 +10,7 @@ from app.engine.messages import Failed, Load, Loaded
 from app.errors import UserError
 from app.ui import figures
 from app.ui.background import in_background
+from app.ui.chat.asking import Asking
 from app.ui.chat.hearing import in_words
 from app.ui.clock import Clock
 
@@ -23,12 +24,12 @@ class Loading:
     """The engine answers every `Load` with one `Loaded` or `Failed`, in order. When a pair cannot
     be loaded, or no longer should, the one before is loaded again."""
 
-    def __init__(self, screen: ChatScreen, load: Load, clock: Clock) -> None:
+    def __init__(self, screen: ChatScreen, asking: Asking, load: Load, clock: Clock) -> None:
         self.load = load
         """What is loaded, or is to be at the start."""
         self.failed = False
         """Whether no pair is loaded, and none is on its way."""
-        self._screen, self._clock = screen, clock
+        self._screen, self._asking, self._clock = screen, asking, clock
         self._wanted = load
         self._before: Load | None = None
         self._due = 0
@@ -167,13 +168,13 @@ class Loading:
             screen.notice.say(f"{names(self.load)} answers from now on.")
         self._why = ""
         screen.show_hints()
-        screen.ask_waiting()
+        screen.call_later(self._asking.ask_waiting)
 
     def _fail(self, failed: Failed) -> None:
         self.failed, self._before, self._why = True, None, ""
         self._screen.transcript.opening.show_failed(failed)
         self._screen.show_hints()
-        self._screen.give_back_waiting()
+        self._screen.call_later(self._asking.take_back, self._screen.desk.shown)
 
 
 def names(load: Load) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,6 @@ from app.ui.keep.next_mode import NextMode, chosen_next, default_next
 from app.ui.keep.setter import KeepSetter
 
 if TYPE_CHECKING:
-    from app.models.cache import Cache
     from app.ui.spans.screen import AskAgain
 
 TICK_SECONDS = 0.25
@@ -144,7 +142,7 @@ class ChatScreen(Choosing):
         self.forecast = Forecast(self)
         self._asking = Asking(self)
         self._hearing = Hearing(self)
-        self.loader = Loading(self, load, clock)
+        self.loader = Loading(self, self._asking, load, clock)
         self.attaching = Attaching(self, self._asking.sent, load.target)
         self.entry.attaching = self.attaching
         self.welcome = Welcome(self)
@@ -301,21 +299,10 @@ class ChatScreen(Choosing):
         if news := self.desk.shelf.news():
             self.notice.say(" ".join(news))
 
-    def choose_pair(self, target: str, draft: str | None, cache: Callable[[], Cache]) -> None:
-        """Another pair is to answer from now on."""
-        self.run_worker(self.loader.choose(target, draft, cache))
-
     # -------------------------------------------------------------------------- asking
 
     async def on_compose_box_sent(self, event: ComposeBox.Sent) -> None:
         await self.attaching.ask(event.text)
-
-    def ask_waiting(self) -> None:
-        self.call_later(self._asking.ask_waiting)
-
-    def give_back_waiting(self) -> None:
-        """No pair is loaded, so what waits cannot be asked."""
-        self.call_later(self._asking.take_back, self.desk.shown)
 
     async def action_stop(self) -> None:
         if self.attaching.let_go():

@@ -69,7 +69,8 @@ class ModelsRoom:
             except ValueError:
                 self._app.chat.notice.say(f"'{choice.target}' cannot be written into the settings.")
                 return
-        self._app.chat.choose_pair(choice.target, choice.draft, lambda: self._library().cache)
+        chat, cache = self._app.chat, lambda: self._library().cache
+        chat.run_worker(chat.loader.choose(choice.target, choice.draft, cache))
 
     def _machine(self) -> Machine:
         memory = self._app.chat.header.memory
