@@ -101,6 +101,8 @@ class FakeEngine:
     """Turns wait to be played."""
     step_load: bool = False
     """Loading waits too."""
+    load_stories: dict[str, LoadStory] = field(default_factory=dict)
+    """Of targets by the names they are shown as, where it is another one."""
     commands: list[Command] = field(default_factory=list)
     joined: bool = False
 
@@ -126,7 +128,7 @@ class FakeEngine:
             return
         match command:
             case Load():
-                self._plays.append(self._load())
+                self._plays.append(self._load(command))
             case Ask():
                 self._plays.append(self._turn(command, self.story))
             case Reselect():
@@ -200,13 +202,16 @@ class FakeEngine:
 
     # ------------------------------------------------------------------ the scripts
 
-    def _load(self) -> Iterator[Event]:
-        story = self.load_story
+    def _load(self, command: Load) -> Iterator[Event]:
+        story = self.load_stories.get(command.names[0], self.load_story)
         if story.failure is not None:
             yield story.failure
             return
-        target = ModelInfo(story.target, "qwen3", 8_190_000_000, 4_600_000_000, 40_960)
-        draft = ModelInfo(story.draft, "qwen3", 596_000_000, 340_000_000, 40_960)
+        names = command.names if command.shown_as else (story.target, story.draft)
+        target = ModelInfo(names[0], "qwen3", 8_190_000_000, 4_600_000_000, 40_960)
+        draft = None
+        if names[1] is not None:
+            draft = ModelInfo(names[1], "qwen3", 596_000_000, 340_000_000, 40_960)
         yield Loaded(target, draft, story.dense_only, 0.8)
         yield MemoryReport(
             MemoryFigures(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)

@@ -75,6 +75,13 @@ class KeptConversation:
         read_map = None if run is None else self._store.read_map(turn.number)
         return retold(turn, run, read_map, places)
 
+    def answer_with(self, models: Models) -> None:
+        """Other models answer from now on."""
+        if models.target_revision != self._models.target_revision:
+            for turn in self._known.values():
+                turn.generated_ids = None
+        self._models = models
+
     def ask(self, question: Question, edits: Turn | None = None) -> KeptTurn:
         """Commit a question and begin its answer; instead of the question of `edits`, which stays
         on its own branch. What cannot be asked, or not with what was said before, is not kept:

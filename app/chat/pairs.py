@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.engine.messages import Load
 from app.models.check import check_model
@@ -13,18 +14,26 @@ from app.models.errors import ModelError
 from app.models.locate import locate
 from app.models.tokenizers import same_tokenizer
 
+if TYPE_CHECKING:
+    from app.models.cache import Cache
 
-def pair(target: str = EMBEDDED, draft: str | None = None, kv_bits: int | None = None) -> Load:
-    """The command that loads this pair. A target without a draft reads everything, but for the
-    embedded target, which brings its own. With `kv_bits` it keeps what it reads in so many bits a
-    number. Raises ModelError, in one sentence."""
+
+def pair(
+    target: str = EMBEDDED,
+    draft: str | None = None,
+    cache: Cache | None = None,
+    kv_bits: int | None = None,
+) -> Load:
+    """The command that loads this pair, from `cache` or the user's own. A target without a draft
+    reads everything, but for the embedded target, which brings its own. With `kv_bits` it keeps
+    what it reads in so many bits a number. Raises ModelError, in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
-    target_folder = locate(target)
+    target_folder = locate(target, cache=cache)
     check_model(target_folder)
     if draft is None:
         return Load(str(target_folder), shown_as=(_shown(target), ""), kv_bits=kv_bits)
-    draft_folder = locate(draft, draft=True)
+    draft_folder = locate(draft, draft=True, cache=cache)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)
     if difference is not None:

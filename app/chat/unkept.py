@@ -10,6 +10,7 @@ from dataclasses import replace
 from app.chat.conversation import Conversation, Part, Pins, Question, QuestionError, Turn
 from app.chat.kept import KeptConversation
 from app.chat.kept_turn import KeptTurn
+from app.chat.pairs import Models
 from app.engine.messages import Ask, Event, Mode
 from app.sessions.errors import StoreError
 from app.sessions.records import Choices, Removed
@@ -54,6 +55,13 @@ class UnkeptConversation:
         for place, turn in enumerate(conversation.turns):
             before = conversation.turns[place - 1].number if place else None
             self._note(turn, before, turn.number)
+
+    def answer_with(self, models: Models) -> None:
+        """Other models answer from now on: the ids that were generated may not be theirs."""
+        if self._read is not None:
+            self._read.answer_with(models)
+        for turn in self._turns.values():
+            turn.generated_ids = None
 
     def ask(self, question: Question, edits: Turn | None = None) -> UnkeptTurn:
         """Raises QuestionError, or StoreError when a document of an earlier question is lost."""

@@ -66,11 +66,12 @@ class _Version(argparse.Action):
         parser.exit(message=f"specchat {version('specchat')}\n")
 
 
-def _models(command: argparse.ArgumentParser) -> None:
+def _models(command: argparse.ArgumentParser, target: str | None = None) -> None:
+    """Without a default the settings say which."""
     command.add_argument(
         "--target",
         metavar="T",
-        default="embedded",
+        default=target,
         help="the model that answers: a folder or a repository in the local cache",
     )
     command.add_argument(
@@ -181,6 +182,8 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     action("show", "one of them, with its files")
     finding = action("search", "find models that specchat knows by name", name_too=False)
     finding.add_argument("words", nargs="*", metavar="WORD", help="all of them; none lists all")
+    finding.add_argument("--hub", action="store_true", help="ask the hub instead of the catalogue")
+    action("add", "put one into your catalogue: organisation/name, or a folder")
     pairing = action("pair", "the drafts for a target, with what each is worth")
     pairing.add_argument("--keep", type=float, default=0.2, help="0 to 1 (default %(default)s)")
     fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
@@ -199,6 +202,7 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     action("pull", "download one, or what has changed of it")
     action("pause", "stop a download that runs elsewhere; what it fetched is kept")
     action("resume", "go on with a download")
+    action("cancel", "give a download up, and delete what was fetched")
     remove = action("rm", "move one to the trash")
     remove.add_argument("--older", action="store_true", help="only what newer commits replaced")
     action("restore", "take one out of the trash")
@@ -215,7 +219,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     )
     again = "; may be given again"
     say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
-    _models(command)
+    _models(command, "embedded")
     say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
     say("--length", default="4k", help="tokens of a prompt, say 1k,4k,32k (default %(default)s)")
     say("--keep", default="0.05,0.1,0.2,0.3,0.5,1.0", help="fractions (default %(default)s)")

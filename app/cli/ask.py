@@ -17,7 +17,7 @@ from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.cli.report import Report
-from app.cli.settings import user_settings
+from app.cli.settings import named_pair, user_settings
 from app.cli.stored import PATIENCE, find, opened_store
 from app.engine.messages import (
     Ask,
@@ -46,7 +46,7 @@ def ask(options: argparse.Namespace) -> int:
     settings = user_settings()
     question, sampling = _question(options, settings)
     kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    load = pair(options.target, options.draft, kept_in.bits)
+    load = pair(*named_pair(options.target, options.draft, settings), kv_bits=kept_in.bits)
     if options.conversation is None:
         command = Conversation(sampling).begin(question)[1]
         with Session() as session:

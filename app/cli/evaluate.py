@@ -257,7 +257,8 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
                 f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
             )
         target, draft = [*options.pair, None][:2]
-    load = pair(target, draft, int(options.kv_bits) if options.kv_bits in ("8", "4") else None)
+    kv_bits = int(options.kv_bits) if options.kv_bits in ("8", "4") else None
+    load = pair(target, draft, kv_bits=kv_bits)
     needed = [scoring for scoring in settings.scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):
         what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"

@@ -19,19 +19,12 @@ from app.models.cache import Cache
 from app.models.described import Described, describe, everything
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import (
-    KEEP,
-    LEAST,
-    Fit,
-    Machine,
-    in_bits,
-    machine_of,
-    memory_of,
-    tokens_text,
-)
+from app.models.fit import KEEP, Fit, Machine, in_bits, machine_of, memory_of
 from app.models.fit import fit as reckon
+from app.models.overview import Known, overview
 from app.models.pairing import Candidate
 from app.models.remote import Remote
+from app.models.telling import facts, gigabytes, heading, sum_rows, sum_verdict
 from app.paths import config_path, data_path
 from app.sessions.errors import StoreError
 from app.sessions.opening import Places
@@ -55,9 +48,9 @@ def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
             yield _row("", entry.name, str(error))
             continue
         yield _row(
-            _size(model.sized.weights),
+            gigabytes(model.sized.weights),
             model.name,
-            *_facts(model),
+            *facts(model),
             reckon(model.sized, None, machine).verdict,
         )
         if entry.known:
@@ -76,13 +69,13 @@ def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
             "name one with --draft all the same, or let it read everything",
         )
     taken = pairing.choice(found)
-    yield f"{target.name} · {', '.join(_facts(target))}"
+    yield f"{target.name} · {', '.join(facts(target))}"
     for candidate in found:
         yield _row(
             f"{candidate.speedup(keep):.1f} times",
             candidate.draft.name,
             f"r {candidate.ratio:.2f}" + (" by the clock" if candidate.by_clock else ""),
-            _size(candidate.draft.sized.weights),
+            gigabytes(candidate.draft.sized.weights),
             "here" if candidate.draft.here else "to download",
             f"together {candidate.fit.verdict}",
             *(["the one to take"] if candidate is taken else []),
@@ -114,7 +107,7 @@ def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
     bits = int(options.kv_bits) if options.kv_bits in ("8", "4") else None
     sized = replace(target.sized, shape=in_bits(target.sized.shape, bits))
     found = reckon(sized, draft.sized if draft else None, machine, tokens)
-    yield f"{target.name} · {', '.join(_facts(target))}"
+    yield f"{target.name} · {', '.join(facts(target))}"
     yield f"with {draft.name} as its draft" if draft else "without a draft, so that it reads all"
     yield from _sum(found)
 
@@ -130,7 +123,7 @@ def in_short(cache: Cache, name: str) -> list[str]:
     found = reckon(target.sized, draft.sized if draft else None, machine)
     with_draft = f" with {draft.name}" if draft else ""
     return [
-        ", ".join(_facts(target)),
+        ", ".join(facts(target)),
         f"{found.verdict[0].upper()}{found.verdict[1:]}{with_draft}:"
         f" `specchat models fit {name}` shows the sum.",
     ]
@@ -139,35 +132,29 @@ def in_short(cache: Cache, name: str) -> list[str]:
 def listing(cache: Cache, options: argparse.Namespace) -> list[str]:
     """Every model here and in the catalogue with what fits, and the pair that it would be."""
     machine, entries = _machine(options.memory), _entries()
-    models = everything(cache, entries)
-    runs, tokenizers = _runs(), pairing.Tokenizers()
-    rows = []
-    for target in models:
-        found = pairing.candidates(
-            target, models, machine, partial(speed.measured_ratio, runs), tokenizers
-        )
-        taken = pairing.choice(found)
-        alone = reckon(target.sized, None, machine)
-        rows.append((target, taken, taken.fit if taken else alone))
-    rows.sort(key=lambda row: (not row[0].here, row[2].longest == 0))
+    measured = partial(speed.measured_ratio, _runs())
+    rows = overview(everything(cache, entries), machine, measured)
+    rows.sort(key=lambda row: (not row.model.here, row.fit.longest == 0))
     if options.json:
-        return [json.dumps([_as_json(*row) for row in rows], indent=2)]
-    lines = [_heading(machine)]
-    for target, taken, together in rows:
-        yielded = [target.name, "here" if target.here else "to download", together.verdict]
+        return [json.dumps([_as_json(row) for row in rows], indent=2)]
+    lines = [heading(machine)]
+    for row in rows:
+        target, taken = row.model, row.taken
+        told = [target.name, "here" if target.here else "to download", row.fit.verdict]
         if taken is not None:
-            yielded += [f"with {taken.draft.name}", f"{taken.speedup():.1f} times sooner"]
-        lines.append(_row(_size(target.sized.weights), *yielded))
+            told += [f"with {taken.draft.name}", f"{taken.speedup():.1f} times sooner"]
+        lines.append(_row(gigabytes(target.sized.weights), *told))
     return [*lines, f"Sooner: the first word, at keep {KEEP:.0%}, by what is known of both models."]
 
 
-def _as_json(target: Described, taken: Candidate | None, together: Fit) -> dict[str, object]:
+def _as_json(row: Known) -> dict[str, object]:
+    target, taken = row.model, row.taken
     return {
         "name": target.name,
         "here": target.here,
         "weights": target.sized.weights,
-        "fits": together.longest,
-        "fits_sparse": together.sparse,
+        "fits": row.fit.longest,
+        "fits_sparse": row.fit.sparse,
         "draft": taken.draft.name if taken else None,
         "speedup": round(taken.speedup(), 2) if taken else None,
     }
@@ -177,43 +164,8 @@ def _as_json(target: Described, taken: Candidate | None, together: Fit) -> dict[
 
 
 def _sum(found: Fit) -> Iterator[str]:
-    for line in found.lines:
-        yield _row(_size(line.bytes), line.what, line.why)
-    yield _row(_size(found.total), "together", f"at {found.tokens:,} tokens")
-    yield _row(_size(found.machine.room), "there is", _heading(found.machine))
-    if not found.longest:
-        yield f"Too big: not even {LEAST:,} tokens fit."
-    else:
-        yield f"{found.verdict.capitalize()[:4]} {tokens_text(found.longest)} tokens, read in full."
-    if found.sparse > found.longest:
-        yield (
-            f"As long as at most {KEEP:.0%} are read, {tokens_text(found.sparse)} tokens fit; one"
-            " that is read in full then does not."
-        )
-
-
-def _heading(machine: Machine) -> str:
-    kept = machine.total - machine.ceiling
-    return (
-        f"a machine with {machine.total >> 30} GB: {_size(machine.room)} for models, since the"
-        f" system and other programs keep {_size(kept)} and a tenth of the rest stays free"
-    )
-
-
-def _facts(model: Described) -> list[str]:
-    shape = model.sized.shape
-    billions = f"{shape.parameters / 1e9:,.1f} billion parameters"
-    active = shape.active + shape.vocabulary * shape.hidden
-    if active < 0.7 * shape.parameters:
-        billions += f", {active / 1e9:,.1f} active"
-    facts = [shape.architecture, billions]
-    if model.entry is not None and model.entry.quantised:
-        facts.append(model.entry.quantised)
-    if shape.context:
-        facts.append(f"{tokens_text(shape.context)} context")
-    if model.entry is not None and model.entry.licence:
-        facts.append(model.entry.licence)
-    return facts
+    yield from (_row(*row) for row in sum_rows(found))
+    yield from sum_verdict(found)
 
 
 def _entries() -> tuple[catalogue.Entry, ...]:
@@ -275,10 +227,6 @@ def _length(text: str) -> int:
     if tokens is None or not 0 < tokens < 1 << 30:
         raise UserError(f"{text!r} is no length", "give tokens, such as 40000 or 64k")
     return tokens
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
 
 
 def _row(amount: str, *parts: str) -> str:

@@ -15,12 +15,13 @@ from app.cli import fitting
 from app.cli.interrupt import first_interrupt
 from app.cli.main import INTERRUPTED
 from app.errors import UserError
-from app.models import trash
+from app.models import catalogue, trash
 from app.models.cache import Cache, Installed, check_repository, default_cache, links
 from app.models.meter import Progress
 from app.models.pull import Outcome, Pull, default_settings
-from app.models.unfinished import Unfinished, pause, unfinished
+from app.models.unfinished import Unfinished, discard, pause, unfinished
 from app.models.verify import verify
+from app.paths import config_path
 from app.ui.sanitize import sanitize, sanitize_line
 
 
@@ -144,6 +145,29 @@ def _resume(cache: Cache, options: argparse.Namespace) -> int:
     return _pull(cache, options)
 
 
+def _cancel(cache: Cache, options: argparse.Namespace) -> int:
+    discard(cache, options.name)
+    return _say(f"The download of {options.name} was given up.")
+
+
+def _add(cache: Cache, options: argparse.Namespace) -> int:
+    kept = catalogue.add(config_path(), options.name)
+    return _say(f"{kept} is in your catalogue, '{config_path() / catalogue.FILE}'.")
+
+
+def _search(cache: Cache, options: argparse.Namespace) -> int:
+    if not options.hub:
+        return _say(*fitting.search(cache, options))
+    from app.models.remote import search
+
+    words = " ".join(options.words)
+    found = search(words, default_settings())
+    if not found:
+        raise UserError(f"The hub has no model made for MLX like {words!r}", "try other words")
+    _say(*found)
+    return _say("`specchat models fit NAME` asks the hub what one of them takes.")
+
+
 def _rm(cache: Cache, options: argparse.Namespace) -> int:
     removed = trash.remove(cache, options.name, options.older)
     return _say(
@@ -180,12 +204,14 @@ def _verify(cache: Cache, options: argparse.Namespace) -> int:
 ACTIONS: dict[str, Callable[[Cache, argparse.Namespace], int]] = {
     "list": _list,
     "show": _show,
-    "search": lambda cache, options: _say(*fitting.search(cache, options)),
+    "search": _search,
+    "add": _add,
     "pair": lambda cache, options: _say(*fitting.pair(cache, options)),
     "fit": lambda cache, options: _say(*fitting.fit(cache, options)),
     "pull": _pull,
     "pause": _pause,
     "resume": _resume,
+    "cancel": _cancel,
     "rm": _rm,
     "restore": _restore,
     "empty": _empty,

@@ -22,6 +22,13 @@ def user_settings() -> Settings:
     return _read().settings
 
 
+def named_pair(target: str | None, draft: str | None, settings: Settings) -> tuple[str, str | None]:
+    """Target and draft: those that were named, or those of the settings."""
+    if target is None and draft is None:
+        return settings.models.target, settings.models.draft or None
+    return target or settings.models.target, draft
+
+
 def settings(as_json: bool, out: TextIO) -> int:
     """Print where the settings are kept, their values and their defaults."""
     file = _read()
@@ -47,9 +54,9 @@ def _read() -> SettingsFile:
 
 def _line(setting: Setting, settings: Settings) -> str:
     value = setting.of(settings)
-    default = "" if value == setting.default else f" (default {as_text(setting.default)})"
+    default = "" if value == setting.default else f" (default {as_text(setting.default) or 'none'})"
     doc = textwrap.fill(setting.doc, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    return f"{setting.name} = {as_text(value)}{default}\n{doc}\n"
+    return f"{setting.name} = {as_text(value) or 'none'}{default}\n{doc}\n"
 
 
 def _plain(file: SettingsFile) -> dict[str, object]:

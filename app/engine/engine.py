@@ -65,6 +65,8 @@ class MlxEngine:
         self._pending: dict[int, float] = {}
         """When the turns that are not over were asked for."""
         self._cancelled: set[int] = set()
+        self._loads = self._begun = 0
+        """How many pairs were asked for, and how many of these the thread has come to."""
         self._closing = threading.Event()
         self._listener: Listener = lambda event: None
         # A daemon, so that a program that must end now need not wait for a step to finish.
@@ -91,6 +93,8 @@ class MlxEngine:
                     return
                 case Ask():
                     self._pending[command.turn] = time.perf_counter()
+                case Load():
+                    self._loads += 1
                 case Close():
                     self._closing.set()
             self._commands.put(command)
@@ -188,11 +192,18 @@ class MlxEngine:
             self._emit(_failure(turn, error))
 
     def _load(self, command: Load) -> None:
-        from app.engine.loader import load_pair
+        from app.engine.loader import LoadStopped, load_pair
+
+        def stopped() -> bool:
+            """Whether another pair was asked for since."""
+            return self._begun < self._loads or self._closing.is_set()
 
         begun = time.perf_counter()
+        self._begun += 1
+        if stopped():
+            raise LoadStopped
         self._free()
-        pair = self._pair = load_pair(command, self._step)
+        pair = self._pair = load_pair(command, self._step, stopped)
         self._settle_in()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,17 @@ class LoadError(RuntimeError):
         self.advice = advice
 
 
+class LoadStopped(LoadError):
+    """It is no longer wanted."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading was stopped")
+
+
+PIECE = 256_000_000
+"""Bytes of weights that are read together: a fifth of a second of a fast disk."""
+
+
 class CacheMaker:
     """Makes a model's empty caches, as mlx-lm asks a model for them, without the model: it may be
     parked."""
@@ -60,6 +71,8 @@ class LoadedModel:
     folder: Path | None = None
     transient: Transient = NO_TRANSIENT
     quantisation: Quantisation | None = None
+    rows: int = 0
+    """How many tokens it knows; 0 where its config does not say."""
     caches: CacheMaker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,12 +104,16 @@ class Pair:
     prompts: PromptBuilder
 
 
-def load_pair(command: Load, step: int | None = None) -> Pair:
+def load_pair(
+    command: Load, step: int | None = None, stopped: Callable[[], bool] = lambda: False
+) -> Pair:
     """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
-    machine's pace. Raises LoadError, PromptError or NotEnoughMemory."""
+    machine's pace; `stopped` says whether it is still wanted. Raises LoadError, PromptError or
+    NotEnoughMemory."""
     target_name, draft_name = command.names
-    loaded = load_one(command.target, target_name, step, command.kv_bits)
+    loaded = load_one(command.target, target_name, step, command.kv_bits, stopped)
     prompts = PromptBuilder(loaded.tokenizer)
+    prompts.keep_below(loaded.rows)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
     refusal = probe(loaded.model, loaded.info.context, loaded.caches)
@@ -104,20 +121,39 @@ def load_pair(command: Load, step: int | None = None) -> Pair:
         loaded.park()  # they take turns; the draft comes first
         gc.collect()
         mx.clear_cache()
-    reader = load_one(command.draft, draft_name, step)
+    reader = load_one(command.draft, draft_name, step, stopped=stopped)
+    prompts.keep_below(reader.rows)
     return Pair(loaded, reader, refusal, prompts)
 
 
-def load_one(folder: str, name: str, step: int | None, kv_bits: int | None = None) -> LoadedModel:
+def load_one(
+    folder: str,
+    name: str,
+    step: int | None,
+    kv_bits: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> LoadedModel:
+    try:
+        return _load_one(folder, name, step, kv_bits, stopped)
+    except (LoadError, memory.NotEnoughMemory):
+        raise
+    except Exception as error:  # whatever a broken configuration leads to
+        problem = f"The model in {folder} could not be loaded ({_one_line(error)})"
+        raise LoadError(problem) from error
+
+
+def _load_one(
+    folder: str, name: str, step: int | None, kv_bits: int | None, stopped: Callable[[], bool]
+) -> LoadedModel:
     path = Path(folder)
     memory.check_fits(f"Loading {name}", weight_bytes(path))
     try:
         model, tokenizer, config = load(
-            str(path), tokenizer_config={"trust_remote_code": False}, return_config=True
+            str(path), {"trust_remote_code": False}, lazy=True, return_config=True
         )
     except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    _settle(model)
+    _read_in(path, model, stopped)
     quantisation = _quantisation(name, path, model, kv_bits)
     size, sinks = _tried(path, model, CacheMaker(model, quantisation))
     text, element = config.get("text_config") or config, _compute_dtype(model).size
@@ -131,6 +167,7 @@ def load_one(folder: str, name: str, step: int | None, kv_bits: int | None = Non
         path,
         Transient.of(text, element, kv_bits is not None, sinks),
         quantisation,
+        int(text.get("vocab_size") or 0),
     )
 
 
@@ -153,16 +190,46 @@ def weight_bytes(folder: Path) -> int:
 def _weights(path: Path) -> Any:
     """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
     try:
-        model, _ = load_model(path)
+        model, _ = load_model(path, lazy=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    _settle(model)
+    _read_in(path, model, lambda: False)
     return model
 
 
-def _settle(model: Any) -> None:
-    """`load` leaves rope frequencies and the like lazy, and they would die on another thread."""
-    mx.eval(model.state)
+def _read_in(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
+    """Bring the weights into memory, piece by piece, so that one can be stopped in between."""
+    pending: list[mx.array] = []
+    try:
+        for array in _arrays(model):
+            pending.append(array)
+            if sum(each.nbytes for each in pending) >= PIECE:
+                _check_numbers(path, pending)
+                pending = []
+                if stopped():
+                    raise LoadStopped
+        _check_numbers(path, pending)
+        # Rope frequencies and the like are lazy too, and would die on another thread.
+        mx.eval(model.state)
+    except RuntimeError as error:
+        if isinstance(error, LoadError):
+            raise
+        raise LoadError(f"The model in {path} could not be read ({_one_line(error)})") from error
+    if stopped():
+        raise LoadStopped
+
+
+def _check_numbers(path: Path, arrays: list[mx.array]) -> None:
+    """Evaluate them. Raises LoadError when one of them is not a number: every answer would be
+    nonsense."""
+    bad = [mx.isnan(each).any() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
+    mx.eval(arrays, bad)
+    if any(each.item() for each in bad):
+        raise _not_numbers(path)
+
+
+def _not_numbers(path: Path) -> LoadError:
+    return LoadError(f"The weights of the model in {path} are damaged, some are not numbers")
 
 
 def _fingerprint(path: Path) -> str:
@@ -183,9 +250,12 @@ def _tried(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize
     cache, sunk = dense_cache(caches), []
     try:
         with seams.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
-            mx.eval(feed(model, cache, np.zeros(1, np.int32)))
+            logits = feed(model, cache, np.zeros(1, np.int32))
+            mx.eval(logits)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
+    if mx.isnan(logits).any().item():
+        raise _not_numbers(path)
     return memory.CacheSize.of(cache), any(sinks is not None for sinks in sunk)
 
 

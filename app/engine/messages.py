@@ -89,7 +89,8 @@ def _last_part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a pair from two model folders. Without a draft the target reads densely.
+    """Load a pair from two model folders. Without a draft the target reads densely. Each is
+    answered by one `Loaded` or `Failed`, in order; one that comes behind it stops it.
 
     `shown_as` names the two on the screen; without it they are named by their folders. With
     `kv_bits`, 8 or 4, what the target has read is kept in so many bits a number.

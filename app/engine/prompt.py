@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.engine.messages import Document, Message, Role, Segment, SegmentKind
+from app.engine.templates import Templates
 
 FIRST_PINNED = 4
 """The first tokens of a prompt take up attention that goes nowhere else; they are always read."""
@@ -93,6 +94,8 @@ class PromptBuilder:
         if not isinstance(backend, Tokenizer):
             raise PromptError("This model's tokenizer has no tokenizer.json to work with")
         self._tokenizer = tokenizer
+        self._templates = Templates()
+        self._rows = 0
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocabulary = 1 + max(backend.get_vocab().values(), default=-1)
         self._template = backend
@@ -100,6 +103,11 @@ class PromptBuilder:
         self._content = _twin(backend, text_only=True)
         self._documents: dict[str, tuple[NDArray[np.int32], NDArray[np.int64]]] = {}
         """How the documents of the last prompt were encoded: most turns ask about the same ones."""
+
+    def keep_below(self, rows: int) -> None:
+        """A model has that many rows for tokens (0: nobody knows), and reads any memory for others:
+        no prompt is to have them."""
+        self._rows = min(filter(None, (self._rows, rows)), default=0)
 
     def build(self, messages: tuple[Message, ...]) -> Prompt:
         """The prompt for answering the last message, a user's. Raises PromptError."""
@@ -127,7 +135,10 @@ class PromptBuilder:
                 document = messages[piece.message].documents[piece.document]
                 wanted += [(at + first, at + last) for first, last in _tokens(document, starts)]
             at = end
-        return Prompt(np.concatenate(ids), tuple(segments), offsets, tuple(wanted))
+        joined = np.concatenate(ids)
+        if self._rows and joined.max(initial=0) >= self._rows:
+            raise PromptError("This model's tokenizer has tokens that the model does not know")
+        return Prompt(joined, tuple(segments), offsets, tuple(wanted))
 
     def _encode(self, piece: _Piece) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         # Ids that another tokenizer gave, or nobody, are worth no more than the text beside them.
@@ -175,11 +186,13 @@ class PromptBuilder:
         if not self._tokenizer.has_chat_template:
             return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
         try:
-            rendered: str = self._tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
-            )
+            with self._templates.limited():
+                rendered: str = self._tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True
+                )
         except Exception as error:  # templates raise whatever Jinja or their author likes
-            raise PromptError(f"This model's chat template refused the chat ({error})") from error
+            why = " ".join(str(error).split())[:200] or type(error).__name__
+            raise PromptError(f"This model's chat template refused the chat ({why})") from error
         return rendered
 
 

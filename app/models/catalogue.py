@@ -3,14 +3,19 @@ the same form."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+from app.models.cache import is_repository
+from app.models.check import check_model
 from app.models.errors import ModelError
 from app.models.shape import Shape, shape_of
+from app.sessions.files import make_folder, put, written_aside
 
 FILE = "catalog.toml"
 
@@ -64,6 +69,35 @@ def find(entries: tuple[Entry, ...], name: str) -> Entry | None:
     return next((e for e in entries if e.name.casefold() == name.casefold()), None)
 
 
+def add(folder: Path | None, name: str) -> str:
+    """Write a model into the user's catalogue in `folder`: a repository, or the path of a folder
+    with a model. Returns its name there. ModelError when it is neither, or cannot be written."""
+    if folder is None:
+        raise ModelError("There is no place for a catalogue", "name the model with --target")
+    kept = name.strip()
+    if not is_repository(kept):
+        path = Path(kept).expanduser().absolute()
+        check_model(path)
+        kept = str(path)
+    if not kept.isprintable():
+        raise ModelError(f"{kept!r} cannot be written into a catalogue", "rename the folder")
+    path = folder / FILE
+    try:
+        text = path.read_text("utf-8") if path.is_file() else _BEGINNING
+        if find(_entries(text, str(path), own=True) if "[[model]]" in text else (), kept) is None:
+            text = f"{text.rstrip()}\n\n[[model]]\nname = {json.dumps(kept, ensure_ascii=False)}\n"
+            _entries(text, str(path), own=True)
+            make_folder(folder)
+            aside = folder / f"{uuid4().hex}.part"
+            with written_aside(aside) as out:
+                out.write(text.encode())
+            put(aside, path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"'{path}' cannot be changed ({error})", "put it right") from None
+    return kept
+
+
+_BEGINNING = "# Your own models, beside those that specchat knows: `name` is all that is needed.\n"
 _TEXTS = ("name", "family", "tokenizer", "quantised", "licence", "known")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from app.models.cache import Cache, check_repository, is_repository
 from app.models.catalogue import Entry, find
@@ -13,11 +14,13 @@ from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Sized
 from app.models.locate import locate
-from app.models.remote import Remote
 from app.models.shape import shape_of
 from app.models.weights import listed_bytes, loaded_bytes
 
-Look = Callable[[str], Remote]
+if TYPE_CHECKING:
+    from app.models.remote import Remote
+
+Look = Callable[[str], "Remote"]
 """Asks the hub for a repository. Raises ModelError."""
 
 
@@ -29,6 +32,8 @@ class Described:
     sized: Sized
     folder: Path | None
     entry: Entry | None
+    quantised: str = ""
+    """How its weights are stored, by its configuration or the catalogue."""
 
     @property
     def name(self) -> str:
@@ -53,10 +58,11 @@ def describe(
         name = entry.name
     folder = _folder(name, cache, draft)
     if folder is not None:
-        sized = Sized(name, shape_of(read_json(folder / "config.json")), loaded_bytes(folder))
-        return Described(sized, folder, entry)
+        config = read_json(folder / "config.json")
+        sized = Sized(name, shape_of(config), loaded_bytes(folder))
+        return Described(sized, folder, entry, _quantised(config))
     if entry is not None and entry.shape is not None and entry.download:
-        return Described(Sized(name, entry.shape, entry.download), None, entry)
+        return Described(Sized(name, entry.shape, entry.download), None, entry, entry.quantised)
     check_repository(name)
     if look is None:
         raise ModelError(
@@ -65,14 +71,23 @@ def describe(
         )
     remote = look(name)
     sized = Sized(name, shape_of(remote.config), listed_bytes(remote.files))
-    return Described(sized, None, entry)
+    return Described(sized, None, entry, _quantised(remote.config))
+
+
+def _quantised(config: dict[str, Any]) -> str:
+    """`4-bit`, or the type of its numbers."""
+    stored = config.get("quantization")
+    if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
+        return f"{stored['bits']}-bit"
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.") if isinstance(named, str) else ""
 
 
 def _folder(name: str, cache: Cache, draft: bool) -> Path | None:
     """Where a model lies on this machine, if it does. A folder comes before a repository."""
     try:
         if name == EMBEDDED or Path(name).expanduser().is_dir():
-            return locate(name, draft=draft)
+            return locate(name, draft=draft, cache=cache)
     except (OSError, ValueError, RuntimeError):
         return None
     return cache.snapshot(name) if is_repository(name) else None

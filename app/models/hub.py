@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -25,6 +25,11 @@ _REDIRECTS = 8
 _LONGEST_ANSWER = 32 << 20
 """Bytes of one page of the API; a page of 1,000 files is about 300 KB."""
 _PAGES = 20
+_SHORT = 1 << 16
+"""Bytes of a redirect's own text, which is read so that its connection can be used again."""
+LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=120.0)
+"""A large file comes in many requests: setting a connection up for each would cost more than some
+of them take, and a segment may take longer than the usual five seconds."""
 
 T = TypeVar("T")
 
@@ -63,6 +68,18 @@ class Hub:
         if not isinstance(sha, str) or not COMMIT.fullmatch(sha):
             raise _no_hub()
         return sha
+
+    async def search(self, words: str, most: int) -> list[Any]:
+        """Models converted for MLX that mention these words, the most downloaded first, as the hub
+        sent them."""
+        url = (
+            f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
+            f"&sort=downloads&direction=-1&limit={most}"
+        )
+        answer, _ = await self._json("of these words", url)
+        if not isinstance(answer, list):
+            raise _no_hub()
+        return answer
 
     async def tree(self, repository: str, commit: str) -> list[Any]:
         """The entries of the repository's recursive tree, as the hub sent them."""
@@ -198,9 +215,19 @@ class Hub:
                     "The hub redirects to an address that is not encrypted",
                     "check HF_ENDPOINT and the network, and pull again",
                 )
-            await response.aclose()
+            await self._empty(response)
             url = following
         raise Retry("the server redirects in a circle")
+
+    async def _empty(self, response: httpx2.Response) -> None:
+        """Let the connection of an answer that says nothing go back to where it is taken from."""
+        read = 0
+        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError, Retry):
+            async for chunk in self._patience.steady(response.aiter_raw()):
+                read += len(chunk)
+                if read > _SHORT:
+                    break
+        await response.aclose()
 
     async def _sent(
         self, url: httpx2.URL, headers: dict[str, str], at_hub: bool

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.models import embedded
 from app.models.errors import ModelError
 
+if TYPE_CHECKING:
+    from app.models.cache import Cache
 
-def locate(name: str, *, draft: bool = False) -> Path:
+
+def locate(name: str, *, draft: bool = False, cache: Cache | None = None) -> Path:
     """The folder of a model: `embedded`, the path of a folder, or a Hugging Face repository id
-    (`organisation/name`) whose files are already in the local cache.
+    (`organisation/name`) whose files are already in the local cache, or in `cache`.
 
     `draft` picks the embedded pair's draft instead of its target. A folder comes before a
     repository of the same name. ModelError when there is no such model here; whether the folder
@@ -28,7 +32,7 @@ def locate(name: str, *, draft: bool = False) -> Path:
 
     if not is_repository(name):
         raise ModelError(f"There is no model folder {name!r}", _ADVICE)
-    snapshot = default_cache().snapshot(name)
+    snapshot = (cache or default_cache()).snapshot(name)
     if snapshot is None:
         raise ModelError(
             f"There is no folder {name!r}, and the local cache has no model of that name",

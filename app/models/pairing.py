@@ -70,7 +70,7 @@ def candidates(
     for many targets passes the same `tokenizers`."""
     tokenizers = tokenizers or Tokenizers()
     found = [
-        _candidate(target, draft, machine, measured)
+        candidate(target, draft, machine, measured)
         for draft in models
         if draft.name != target.name
         and _is_smaller(draft, target)
@@ -82,7 +82,7 @@ def candidates(
 
 def choice(found: Iterable[Candidate]) -> Candidate | None:
     """The one that would be taken, or None when reading everything is as good."""
-    return next((candidate for candidate in found if candidate.worth), None)
+    return next((each for each in found if each.worth), None)
 
 
 def can_pair(target: Described, draft: Described, tokenizers: Tokenizers) -> bool:
@@ -103,9 +103,13 @@ def _is_smaller(draft: Described, target: Described) -> bool:
     return draft.sized.shape.active < target.sized.shape.active
 
 
-def _candidate(
-    target: Described, draft: Described, machine: Machine, measured: Measured
+def candidate(
+    target: Described,
+    draft: Described,
+    machine: Machine,
+    measured: Measured = lambda target, draft: None,
 ) -> Candidate:
+    """What a draft is worth to a target, whether or not their tokenizers are the same."""
     clocked = measured(_short(target.name), _short(draft.name))
     ratio = speed.ratio(target.sized.shape, draft.sized.shape) if clocked is None else clocked
     together = fit(target.sized, draft.sized, machine)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 
-from app.models.cache import check_repository
+from app.models.cache import check_repository, is_repository
 from app.models.errors import DownloadError, ModelError
 from app.models.hub import Hub
 from app.models.listing import wanted_files
 from app.models.manifest import ModelFile
-from app.models.patience import Retry
+from app.models.patience import Patience, Retry
 from app.models.pull import Settings
 
 _LARGEST = 4 << 20
 """Bytes of a config.json; the longest are under 100 KB."""
+_MOST_FOUND = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,33 @@ def look(repository: str, settings: Settings) -> Remote:
         ) from None
 
 
-async def _look(repository: str, settings: Settings) -> Remote:
-    # Somebody waits for the answer: better none soon than one in minutes.
+def search(words: str, settings: Settings) -> tuple[str, ...]:
+    """Repositories of models for MLX whose names have these words, the most used first. Blocks;
+    ModelError when the hub cannot be asked."""
+
+    async def found() -> list[Any]:
+        async with _asked(settings) as (hub, _):
+            return await hub.search(words, _MOST_FOUND)
+
+    try:
+        entries = asyncio.run(found())
+    except DownloadError:
+        raise ModelError("The hub could not be searched", "check the connection") from None
+    names = (entry.get("id") for entry in entries if isinstance(entry, dict))
+    return tuple(name for name in names if isinstance(name, str) and is_repository(name))
+
+
+@asynccontextmanager
+async def _asked(settings: Settings) -> AsyncIterator[tuple[Hub, Patience]]:
+    """Somebody waits for the answer: better none soon than one in minutes."""
     patience = replace(settings.patience, tries=min(settings.patience.tries, 2))
     timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
     async with httpx2.AsyncClient(timeout=timeout, verify=settings.tls or True) as client:
-        hub = Hub(client, settings.endpoint, settings.token, patience)
+        yield Hub(client, settings.endpoint, settings.token, patience), patience
+
+
+async def _look(repository: str, settings: Settings) -> Remote:
+    async with _asked(settings) as (hub, patience):
         commit = await hub.commit(repository)
         files = wanted_files(repository, await hub.tree(repository, commit))
 

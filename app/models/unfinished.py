@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -87,3 +88,23 @@ def _done(cache: Cache, manifest: Manifest) -> int:
         file.size if (blobs / digest).exists() else fetched_bytes(parts, file)
         for digest, file in files.items()
     )
+
+
+def discard(cache: Cache, repository: str) -> None:
+    """Delete what was fetched of a download that is not done. The model itself, if an earlier
+    commit of it is here, stays. ModelError when there is no such download, or a process is at
+    it."""
+    folder = cache.pull(check_repository(repository))
+    if not folder.is_dir():
+        raise ModelError(
+            f"There is no unfinished download of {repository}",
+            "`specchat models list` shows what there is",
+        )
+    try:
+        lock = hold(cache, repository)
+        try:
+            shutil.rmtree(folder)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise disk_error(error) from None

@@ -12,7 +12,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from app.settings.values import Range, Settings
 
-Value = bool | int | float | StrEnum
+Value = bool | int | float | StrEnum | str
+LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,15 @@ class Setting:
         """What it can be."""
         if self.range is not None:
             return f"{self.range.least:,g} to {self.range.most:,.6g}"
+        if self.type is str:
+            return "a name without quotes or backslashes"
         return ", ".join(as_text(choice) for choice in self.choices)
 
     @property
     def wanted(self) -> str:
         """The same for a sentence."""
-        kinds = {bool: "one of", int: "a whole number from", float: "a number from"}
-        return f"{kinds.get(self.type, 'one of')} {self.allowed}"
+        kinds = {int: "a whole number from ", float: "a number from ", str: ""}
+        return f"{kinds.get(self.type, 'one of ')}{self.allowed}"
 
     def of(self, settings: Settings) -> Value:
         value: Value = getattr(getattr(settings, self.group), self.name)
@@ -76,6 +79,8 @@ class Setting:
                 return self.type(str(value))
             if self.type is bool and isinstance(value, bool):
                 return value
+            if self.type is str and isinstance(value, str) and _is_name(value):
+                return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             within = self.range.least <= value <= self.range.most
             if within and (self.type is float or isinstance(value, int)):
@@ -88,6 +93,11 @@ class Group:
     name: str
     doc: str
     settings: tuple[Setting, ...]
+
+
+def _is_name(text: str) -> bool:
+    plain = text.isprintable() and not set(text) & {'"', "\\"}
+    return plain and len(text) <= LONGEST_NAME
 
 
 def as_text(value: Value) -> str:

@@ -1,7 +1,8 @@
 """What can be set: one dataclass for each group, and a docstring for each setting.
 
 Everything else comes from here: what the file may say, what its comments say, the settings screen
-and `specchat settings`. A setting's type is `bool`, an enumeration, or a number with its `Range`.
+and `specchat settings`. A setting's type is `bool`, an enumeration, a number with its `Range`, or a
+`str`, which is a name.
 """
 
 from __future__ import annotations
@@ -114,6 +115,16 @@ class Documents:
 
 
 @dataclass(frozen=True, slots=True)
+class Models:
+    """Which models answer where none are named."""
+
+    target: str = "embedded"
+    """The model that answers: a repository that is here, a folder, or embedded. ^L chooses."""
+    draft: str = ""
+    """The small model that skims for it. Without one everything is read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """What is kept, and for how long."""
 
@@ -141,6 +152,7 @@ class Settings:
     reading: Reading = field(default_factory=Reading)
     answers: Answers = field(default_factory=Answers)
     documents: Documents = field(default_factory=Documents)
+    models: Models = field(default_factory=Models)
     storage: Storage = field(default_factory=Storage)
     look: Look = field(default_factory=Look)
 

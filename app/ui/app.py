@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -30,6 +30,11 @@ from app.ui.settings.live import LiveSettings
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import inks, our_themes
+
+if TYPE_CHECKING:
+    from app.models.library import Library
+    from app.ui.models.jobs import Jobs
+    from app.ui.models.room import ModelsRoom
 
 QUIT_WINDOW_SECONDS = 2.0
 JOIN_SECONDS = 2.0
@@ -52,6 +57,7 @@ class SpecchatApp(App[None]):
         "keep/setter.tcss",
         "spans/spans.tcss",
         "conversations/conversations.tcss",
+        "models/models.tcss",
         "settings/settings.tcss",
         "palette/palette.tcss",
         "help/help.tcss",
@@ -59,6 +65,14 @@ class SpecchatApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
         Binding("f2", "settings", "Settings", id="app.settings", tooltip="Settings", priority=True),
+        Binding(
+            "ctrl+l",
+            "models",
+            "Models",
+            id="app.models",
+            tooltip="Models: what fits, downloads, which pair answers",
+            priority=True,
+        ),
         Binding(
             "ctrl+p",
             "command_palette",
@@ -91,6 +105,7 @@ class SpecchatApp(App[None]):
         watched: Callable[[], bool] = lambda: True,
         clipboard: Clipboard | None = None,
         welcomes: bool = False,
+        library: Callable[[], Library] | None = None,
     ) -> None:
         """Conversations are kept in `folder`, and what was read of them in `snapshots`. `news` is
         said first. Once `watched` says no, nobody would clean up behind the app, so it ends. With
@@ -109,6 +124,8 @@ class SpecchatApp(App[None]):
         self.chat.welcome.wanted = welcomes and kept.is_new
         self._system_clipboard = self.chat.entry.box.clipboard = clipboard
         self.settings = LiveSettings(self, kept, self.chat)
+        self._library = library
+        self._models: ModelsRoom | None = None
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
@@ -131,6 +148,8 @@ class SpecchatApp(App[None]):
     def put_away(self) -> None:
         """Keep what is to be kept; to be called when the screen is gone."""
         self._close_engine()
+        if self._models is not None:
+            self._models.jobs.close()
         self._engine.join(JOIN_SECONDS)
         if not self.chat.put_away():
             with suppress(OSError):  # the terminal may have gone
@@ -217,6 +236,28 @@ class SpecchatApp(App[None]):
             self.screen.go_to(setting)
         else:
             self.push_screen(SettingsScreen(self.settings, setting))
+
+    @property
+    def models(self) -> ModelsRoom:
+        if self._models is None:
+            from app.ui.models.room import ModelsRoom
+
+            self._models = ModelsRoom(self, self._library)
+        return self._models
+
+    def action_models(self) -> None:
+        from app.ui.models.screen import ModelsScreen
+
+        if isinstance(self.screen, ModelsScreen):
+            self.screen.dismiss(None)
+        elif not self.screen.is_modal:
+            self.models.show()
+
+    def on_jobs_changed(self) -> None:
+        self.models.changed()
+
+    def on_jobs_ended(self, ended: Jobs.Ended) -> None:
+        self.models.ended(ended.job.said)
 
     def action_command_palette(self) -> None:
         from app.ui.palette.screen import PaletteScreen

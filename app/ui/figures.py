@@ -34,7 +34,9 @@ def size(number: int) -> str:
         return f"{number} B"
     if number < 999_500:
         return f"{number / 1_000:.0f} KB"
-    return f"{number / 1_000_000:.1f} MB"
+    if number < 999_950_000:
+        return f"{number / 1_000_000:.1f} MB"
+    return f"{number / 1_000_000_000:.1f} GB"
 
 
 def gigabytes(number: int) -> str:

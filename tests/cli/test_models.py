@@ -128,3 +128,26 @@ def test_speed_is_that_of_the_last_seconds_and_bytes_never_run_backwards() -> No
     assert meter.read().speed == 0.0
     meter.add(5000)
     assert meter.read().done == 1000
+
+
+def test_giving_a_download_up(shell: Shell, hub: FakeHub) -> None:
+    hub.faults = [Fault("model-00002", fake.status(418), 100)]
+    shell("pull", NAME)
+    assert "unfinished, " in shell("list")[1]
+    assert shell("cancel", NAME)[1] == f"The download of {NAME} was given up.\n"
+    assert shell("list")[2].startswith("specchat: No model is here yet")
+    assert "There is no unfinished download of" in shell("cancel", NAME)[2]
+
+
+def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub) -> None:
+    status, out, _ = shell("search", "--hub", "tiny")
+    assert (status, out.splitlines()[0]) == (0, NAME)
+    assert (
+        "The hub has no model made for MLX like 'none such'"
+        in shell("search", "--hub", "none", "such")[2]
+    )
+    assert shell("add", NAME)[1].startswith(f"{NAME} is in your catalogue")
+    assert NAME in shell("search", "tiny")[1]
+    assert shell("add", NAME)[0] == 0
+    assert len(shell("search", "tiny")[1].splitlines()) == 1
+    assert "There is no model folder" in shell("add", "nothing here")[2]

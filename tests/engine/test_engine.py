@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from mlx_lm.models.cache import KVCache
 from app.engine import held, reading, scoring, turn
 from app.engine.messages import (
     Cancel,
+    Close,
     Ended,
     Event,
     Failed,
     FellBack,
     Finished,
     ImportanceMap,
+    Load,
     Loaded,
     Message,
     Mode,
@@ -39,7 +42,7 @@ from app.engine.messages import (
     Token,
 )
 from tests import tiny
-from tests.engine.driver import TEXT, Driver, question
+from tests.engine.driver import LIMIT, TEXT, Driver, question
 
 
 def _phases(driver: Driver) -> list[Phase]:
@@ -501,3 +504,27 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
     phases = {part.phase: part.seconds for part in finished.statistics.phases}
     assert phases[Phase.SCORE] >= 0.5
     assert phases[Phase.DECODE] < 0.5
+
+
+def test_a_pair_asked_for_later_stops_the_one_before(tmp_path: Path) -> None:
+    """Each is answered, in order, and the last one is there."""
+    driver = Driver()
+    first, second = (Load(str(tiny.save(tmp_path / name))) for name in ("first", "second"))
+    both = threading.Event()
+    start = driver.engine._start
+
+    def wait() -> bool:
+        both.wait(LIMIT)
+        return start()
+
+    driver.engine._start = wait  # type: ignore[method-assign]
+    driver.engine.send(first)
+    driver.engine.send(second)
+    both.set()
+    failed, loaded = driver.until(Failed), driver.until(Loaded)
+    assert isinstance(failed, Failed)
+    assert failed.problem == "Loading was stopped"
+    assert isinstance(loaded, Loaded)
+    assert loaded.target.name == "second"
+    driver.engine.send(Close())
+    driver.engine.join(LIMIT)

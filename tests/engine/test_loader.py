@@ -89,6 +89,21 @@ def test_models_are_named_as_asked_or_by_their_folders(tmp_path: Path) -> None:
     assert pair.target.info.name == "One"
 
 
+def test_loading_can_be_stopped_between_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "PIECE", 1000)
+    folder, asked = tiny.save(tmp_path / "m"), []
+
+    def stopped() -> bool:
+        asked.append(True)
+        return len(asked) == 3
+
+    with pytest.raises(LoadError, match="Loading was stopped"):
+        load_pair(Load(str(folder)), stopped=stopped)
+    assert len(asked) == 3
+
+
 def test_a_damaged_model_is_a_sentence(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(b"not weights")

@@ -111,6 +111,8 @@ class FakeHub:
         self.tokens: set[str] = set()
         self.page = 1000
         self.tree: Callable[[list[dict[str, Any]]], Any] = lambda entries: entries
+        self.connections = {"hub": 0, "storage": 0}
+        """How many were made to each server."""
         self.rate = 0
         """Bytes a second of a connection; 0 is as fast as it goes."""
         self.closing = threading.Event()
@@ -167,6 +169,8 @@ class FakeHub:
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/(\w+)", asked.path)
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/(\w+)/(.+)", asked.path)
         cached = re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/(\w+)/(.+)", asked.path)
+        if asked.path == "/api/models":
+            return self._search(query)
         found = api or resolve or cached
         if auth is not None and auth.removeprefix("Bearer ") not in self.tokens:
             return Answer(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
@@ -197,6 +201,11 @@ class FakeHub:
         answer = ranged(data, asked.range)
         answer.headers |= headers
         return answer
+
+    def _search(self, query: dict[str, list[str]]) -> Answer:
+        words = query.get("search", [""])[0].casefold().split()
+        names = [name for name in self.repositories if all(word in name for word in words)]
+        return jsoned([{"id": name, "downloads": 1} for name in names[: int(query["limit"][0])]])
 
     def _tree_page(self, name: str, repository: Repository, start: int) -> Answer:
         entries = self.tree(repository.tree())
@@ -255,7 +264,9 @@ def _server(hub: FakeHub, name: str) -> ThreadingHTTPServer:
             if answer.chunked:
                 headers.pop("Content-Length")
                 headers["Transfer-Encoding"] = "chunked"
-            head = f"HTTP/1.1 {answer.status} Whatever\r\nConnection: close\r\n"
+            odd = (answer.cut, answer.stall) != (None, None) or answer.reset or answer.status == 204
+            ends = "close" if odd or self.command == "HEAD" else "keep-alive"
+            head = f"HTTP/1.1 {answer.status} Whatever\r\nConnection: {ends}\r\n"
             head += "".join(f"{key}: {value}\r\n" for key, value in headers.items())
             self.wfile.write(head.encode("latin-1") + b"\r\n")
             if self.command == "HEAD":
@@ -272,6 +283,7 @@ def _server(hub: FakeHub, name: str) -> ThreadingHTTPServer:
                 linger = struct.pack("ii", 1, 0)
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 self.connection.close()
+            self.close_connection = odd
 
         def _send_body(self, answer: Answer, asked: Asked, body: bytes) -> None:
             step = 1 if answer.drip else 16384
@@ -291,6 +303,10 @@ def _server(hub: FakeHub, name: str) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
+
+        def process_request(self, *request: Any) -> None:
+            hub.connections[name] += 1
+            super().process_request(*request)
 
         def handle_error(self, *_: object) -> None:
             pass

@@ -59,6 +59,17 @@ def test_it_arrives_whole(puller: Puller, cache: Cache, hub: FakeHub) -> None:
     assert sum("model-00001" in path for path in paths) == 4
 
 
+def test_connections_are_used_again(puller: Puller, hub: FakeHub) -> None:
+    """However many segments a file has."""
+    hub.add(NAME, pulls.tiny_model(size=3_000_000))
+    assert puller.pull() is Outcome.FETCHED
+    pulls.check_whole(puller.cache, hub)
+    asked = [each.server for each in hub.asked]
+    assert min(asked.count("hub"), asked.count("storage")) > 60
+    assert hub.connections["hub"] <= puller.settings().effort.connections
+    assert hub.connections["storage"] <= puller.settings().effort.connections
+
+
 @pytest.mark.parametrize("name", ["org/parts", "org/manifest.json", "org/pause", "org/inspected"])
 def test_any_name_of_a_model_will_do(puller: Puller, hub: FakeHub, name: str) -> None:
     hub.add(name, pulls.tiny_model())

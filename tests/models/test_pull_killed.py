@@ -143,8 +143,9 @@ print("loaded")
 """
 
 
-def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: Cache, tmp_path: Path) -> None:
-    """Five faults on the way, then our loader and mlx-lm's find it, offline."""
+def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: Cache, home: Path) -> None:
+    """Five faults and a kill on the way, then our loader and mlx-lm's find it, offline,
+    and it answers."""
     hub.tokens.add(pulls.TOKEN)
     hub.add_folder("specchat/target", target_path())
     hub.add_folder("specchat/draft", draft_path())
@@ -155,12 +156,23 @@ def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: Cache, tmp_path: Pa
         Fault("/tree/", status(503, Retry_After="0")),
         Fault("/resolve/", status(429, Retry_After="0")),
     ]
+    hub.rate = 4 * MEGABYTE
+    process = command(hub, cache, "pull", "specchat/target")
+    until_sent(hub, 9 * MEGABYTE, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert cache.snapshot("specchat/target") is None
+    hub.rate = 0
     for name in ("specchat/target", "specchat/draft"):
         process = command(hub, cache, "pull", name)
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         pulls.check_whole(cache, hub, name)
     pulls.check_clean(cache)
+    names = ("specchat/target", "specchat/draft")
+    files = [data for name in names for data in hub.repositories[name].files.values()]
+    whole = [data for data in files if len(data) >= 4096]
+    assert sent(hub) - sum(map(len, whole)) <= MOST_TWICE
     offline = environment(hub, cache) | {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", LOAD, "specchat/target", "specchat/draft"],
@@ -170,3 +182,13 @@ def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: Cache, tmp_path: Pa
         timeout=300,
     )
     assert done.stdout == "loaded\n", done.stderr
+    pair = ["--target", "specchat/target", "--draft", "specchat/draft"]
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "ask", *pair, "--full", "--max-tokens", "8", "Hello?"],
+        env=offline,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

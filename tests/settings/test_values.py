@@ -9,18 +9,18 @@ from app.settings.described import Setting, Value, as_text, every, find, matchin
 from app.settings.values import Settings
 
 ELSEWHERE = {
-    "reading.mode",
-    "reading.keep",
-    "reading.kv_bits",
-    "storage.trash_days",
-    "look.theme",
-    "look.animations",
+    *("reading.mode", "reading.keep", "reading.kv_bits"),
+    *("storage.trash_days", "look.theme", "look.animations"),
+    *("models.target", "models.draft"),
 }
-"""Those that the screen, the store or the engine takes as they are; their tests are there."""
+"""Those that the screen, the store, the engine or a command takes as they are; their tests are
+there."""
 
 
 def other(setting: Setting) -> Value:
     """A value that is not the default."""
+    if setting.type is str:
+        return "mlx-community/Another"
     if setting.range is None:
         return next(choice for choice in setting.choices if choice != setting.default)
     ends = (setting.range.least, setting.range.most)

@@ -165,6 +165,14 @@ class Attaching:
         """Whether the model's tokenizer cannot be used here."""
         return self._uncountable
 
+    def count_for(self, target: str) -> None:
+        """Count anew, for another model."""
+        self._counter, self._uncountable, self._counting = TokenCounter(Path(target)), False, []
+        chips = self._screen.entry.chips
+        for each in chips.attached:
+            chips.replace(each, replace(each, tokens=None))
+        self.count()
+
     def count(self) -> None:
         """Count the tokens of what is attached, where they are not known."""
         for each in self._screen.entry.chips.attached:
@@ -174,21 +182,21 @@ class Attaching:
                 self._screen.run_worker(self._count(each.documents))
 
     async def _count(self, documents: tuple[Document, ...]) -> None:
-        chips = self._screen.entry.chips
+        chips, counter = self._screen.entry.chips, self._counter
 
         def gone() -> bool:
             return all(each.documents is not documents for each in chips.attached)
 
         texts = [document.text for document in documents]
         try:
-            tokens = await in_background(lambda: self._counter.count(texts, gone))
+            tokens = await in_background(lambda: counter.count(texts, gone))
         except UserError:  # the size says something too
             self._uncountable = True
             return
         finally:
             self._counting = [each for each in self._counting if each is not documents]
         for each in chips.attached:
-            if tokens is not None and each.documents is documents:
+            if tokens is not None and counter is self._counter and each.documents is documents:
                 chips.replace(each, replace(each, tokens=tokens))
 
 

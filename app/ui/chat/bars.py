@@ -33,7 +33,7 @@ class Header(Widget):
         super().__init__()
         self._names = (target, draft)
         self._dense_only = False
-        self._memory: MemoryFigures | None = None
+        self.memory: MemoryFigures | None = None
         self._rung = Rung.CALM
         self._title = self._standing = ""
 
@@ -49,7 +49,7 @@ class Header(Widget):
         self.refresh()
 
     def show_memory(self, memory: MemoryFigures, rung: Rung) -> None:
-        self._memory, self._rung = memory, rung
+        self.memory, self._rung = memory, rung
         self.refresh()
 
     def render(self) -> Content:
@@ -64,7 +64,7 @@ class Header(Widget):
         if self._title and room >= LEAST_TITLE:
             title = Content(sanitize_line(self._title)).truncate(room, ellipsis=True)
             left = Content.assemble(left, "  ", title)
-        for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
+        for memory in (self._memory_text(bar=True), self.memory_text(bar=False), ""):
             free = width - left.cell_length - len(memory) - 6
             if pair.cell_length <= free or not memory:
                 break
@@ -81,7 +81,7 @@ class Header(Widget):
         return Content.assemble(name, (" + ", DIM), (sanitize_line(draft), DIM))
 
     def _memory_text(self, bar: bool) -> str:
-        memory = self._memory
+        memory = self.memory
         if memory is None or not memory.total:
             return ""
         used = memory.total - memory.available

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
-from app.engine.messages import Event, NotSaved, Saved
+from app.engine.messages import Event, Load, NotSaved, Saved
 from app.settings.values import Settings
 from app.ui.chat.shelf import OpenChat, Shelf
 from app.ui.clock import Clock
@@ -132,6 +132,12 @@ class Desk:
         self.shelf.apply(settings)
         for chat in self.open_chats():
             chat.conversation.sampling = settings.sampling()
+
+    async def use(self, load: Load) -> None:
+        """Another pair answers from now on: scores and token ids of the one before are of no use
+        to it. To be called while nothing is answered."""
+        self.asked = None
+        await self.shelf.use(load, self.open_chats())
 
     # -------------------------------------------------------------------------- keeping it
 

@@ -20,7 +20,6 @@ from app.engine.messages import (
     Selected,
     Unparked,
 )
-from app.ui.chat.asking import Asking
 from app.ui.words import ended, sentence
 
 if TYPE_CHECKING:
@@ -28,23 +27,19 @@ if TYPE_CHECKING:
 
 
 class Hearing:
-    def __init__(self, screen: ChatScreen, asking: Asking) -> None:
-        self._screen, self._desk, self._asking = screen, screen.desk, asking
-        self._ready = False
-        self.broken = False
-        """Whether nothing can be asked any more."""
-
-    @property
-    def loading(self) -> bool:
-        return not self._ready and not self.broken
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._desk = screen, screen.desk
+        self.closed = False
+        """Whether the engine has ended."""
 
     def apply(self, event: Event) -> int | None:
         """Take in one event; returns the turn to be drawn anew."""
         match event:
             case Loaded():
-                self._loaded(event)
+                self._screen.loader.take(event)
             case Failed(turn=None):
-                self._failed_outside(event)
+                if not self._screen.loader.take(event):
+                    self._screen.notice.say(in_words(event))
             case MemoryReport():
                 self._screen.header.show_memory(event.figures, event.rung)
             case PressureChanged():
@@ -55,7 +50,7 @@ class Hearing:
             case Unparked():
                 self._screen.notice.suggest("")
             case Closed():
-                self.broken = True
+                self.closed = True
             case NotSaved() | Saved():
                 self._desk.note(event)
             case Healed():
@@ -69,7 +64,7 @@ class Hearing:
         for event in events:
             turn = getattr(event, "turn", None)
             if isinstance(event, Closed):
-                self.broken = True
+                self.closed = True
             elif turn is not None:
                 self._desk.apply(event, turn)
 
@@ -79,29 +74,10 @@ class Hearing:
         if isinstance(event, Selected):
             self._screen.trying.answered(event)
         elif isinstance(event, Failed):
-            self._screen.notice.say(_in_words(event))
+            self._screen.notice.say(in_words(event))
         return None
 
-    def _loaded(self, loaded: Loaded) -> None:
-        self._ready = True
-        screen = self._screen
-        screen.header.show_pair(loaded)
-        screen.forecast.loaded(loaded)
-        screen.transcript.opening.show_loaded(loaded)
-        screen.show_hints()
-        screen.call_later(self._asking.ask_waiting)
 
-    def _failed_outside(self, failed: Failed) -> None:
-        """Something that belongs to no turn: loading, before the pair was ready."""
-        screen = self._screen
-        if self._ready:
-            screen.notice.say(_in_words(failed))
-            return
-        self.broken = True
-        screen.transcript.opening.show_failed(failed)
-        screen.show_hints()
-        screen.call_later(self._asking.take_back, self._desk.shown)
-
-
-def _in_words(failed: Failed) -> str:
+def in_words(failed: Failed) -> str:
+    """What went wrong and what to do, as two sentences."""
     return f"{ended(failed.problem)} {sentence(failed.advice)}"

@@ -32,6 +32,7 @@ from app.ui.chat.desk import Desk
 from app.ui.chat.entry import Entry
 from app.ui.chat.forecast import Forecast
 from app.ui.chat.hearing import Hearing
+from app.ui.chat.loading import Loading
 from app.ui.chat.message import MessageView
 from app.ui.chat.own import Own
 from app.ui.chat.shelf import Shelf
@@ -125,11 +126,8 @@ class ChatScreen(Choosing):
         said first."""
         super().__init__()
         self.engine = engine
-        self._load = load
-        self._clock = clock
         self._snapshots = snapshots
         self._bridge = Bridge(self)
-        self._load_started = clock()
         self._kept = kept
         shelf = Shelf(folder, load, kept.settings)
         self.desk = Desk(shelf, shelf.new(self.default_next), clock)
@@ -143,7 +141,8 @@ class ChatScreen(Choosing):
         self.acting = Acting(self)
         self.forecast = Forecast(self)
         self._asking = Asking(self)
-        self._hearing = Hearing(self, self._asking)
+        self._hearing = Hearing(self)
+        self.loader = Loading(self, self._asking, load, clock)
         self.attaching = Attaching(self, self._asking.sent, load.target)
         self.entry.attaching = self.attaching
         self.welcome = Welcome(self)
@@ -181,7 +180,7 @@ class ChatScreen(Choosing):
     def _start(self) -> None:
         """Only after the first drawing: neither models nor the store may delay it."""
         self.engine.listen(self._bridge.listener)
-        self.engine.send(self._load)
+        self.loader.start()
         if self.desk.shelf.opening:
             self.run_worker(self._open_store())
         else:
@@ -200,19 +199,18 @@ class ChatScreen(Choosing):
     @property
     def broken(self) -> bool:
         """Whether nothing can be asked any more."""
-        return self._hearing.broken
+        return self._hearing.closed or self.loader.failed
 
     @property
     def busy(self) -> bool:
-        return self._hearing.loading or self.desk.shelf.opening or self.desk.busy
+        return self.loader.busy or self.desk.shelf.opening or self.desk.busy
 
     def _tick(self) -> None:
         if self.desk.running is not None:
             view = self.transcript.view(self.desk.running.number)
             if view is not None:
                 view.tick()
-        elif self._hearing.loading:
-            self.transcript.opening.show_loading(self._clock() - self._load_started)
+        self.loader.tick()
         self.entry.chips.tick()
         if not self.desk.shelf.opening:
             self._keep()
@@ -223,6 +221,8 @@ class ChatScreen(Choosing):
         hints = ["⏎ queue" if self.busy else "⏎ send", "^G keep", "F1 keys", "^J new line"]
         if chat.conversation.queued is not None:
             hints.insert(0, "Esc take back")
+        elif self.loader.changing:
+            hints.insert(0, "Esc go back")
         elif self.desk.running is not None:
             hints.insert(0, "Esc stop")
         elif chat.conversation.last is not None:
@@ -295,7 +295,7 @@ class ChatScreen(Choosing):
     def _keep(self) -> None:
         self.desk.shown.draft = self.entry.draft
         self.desk.keep()
-        self.notice.stand(self.desk.problem or self.forecast.warning)
+        self.notice.stand(self.loader.words or self.desk.problem or self.forecast.warning)
         if news := self.desk.shelf.news():
             self.notice.say(" ".join(news))
 
@@ -305,7 +305,10 @@ class ChatScreen(Choosing):
         await self.attaching.ask(event.text)
 
     async def action_stop(self) -> None:
-        if not self.attaching.let_go():
+        if self.attaching.let_go():
+            return
+        asked = self.desk.running or self.desk.shown.conversation.queued
+        if asked is not None or not self.loader.stop():
             await self._asking.stop()
 
     async def action_ask_again(self) -> None:

@@ -118,6 +118,18 @@ class Shelf:
         if self._store is not None:
             self._store.limit_attachments(settings.attachment_bytes)
 
+    async def use(self, load: Load, open_chats: Iterable[OpenChat]) -> None:
+        """Another pair answers from now on."""
+        chats = tuple(open_chats)
+
+        def task() -> None:
+            self._load = load
+            self._models = _models(load)
+            for chat in chats:
+                chat.chat.answer_with(self._models)
+
+        await self._on_disk(task)
+
     def new(self, next_mode: NextMode) -> OpenChat:
         """A new conversation, which is kept with its first question."""
         if self._store is None:
@@ -226,8 +238,7 @@ class Shelf:
         from app.sessions.store import Store  # on this thread, after the first drawing
 
         assert self._folder is not None
-        with suppress(UserError):  # the engine will say what is wrong with them
-            self._models = models(self._load)
+        self._models = _models(self._load)
         limit, days = self._settings.attachment_bytes, self.trash_days
         self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
         last = self._store.last_draft()
@@ -278,6 +289,13 @@ class Shelf:
         store.keep_draft(packed(draft, id, tuple(attached.values())))
         self._attached = attached
         self._last_draft = id, draft
+
+
+def _models(load: Load) -> Models:
+    try:
+        return models(load)
+    except UserError:  # the engine will say what is wrong with them
+        return Models(load.names[0], "", load.names[1])
 
 
 def _retell(chat: OpenChat, kept: KeptConversation) -> None:

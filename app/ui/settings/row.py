@@ -115,6 +115,8 @@ class SettingRow(Widget, can_focus=True):
         choices = self.setting.choices
         if 0 < len(choices) <= SIDE_BY_SIDE:
             return [piece for choice in choices for piece in self._choice(choice)]
+        if self.setting.type is str:
+            return [Piece(shown(self.value), "bold"), Piece("  ^L chooses", "$ink-dim")]
         less, more = partial(self.action_move, -1), partial(self.action_move, 1)
         text = f"{self.typed}▏" if self.typed else shown(self.value)
         middle = Piece(f" {text} ", "bold", self.action_set if choices else None)
@@ -161,8 +163,7 @@ class SettingRow(Widget, can_focus=True):
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
             self._want(self.setting.checked(min(bounds.most, max(bounds.least, moved))))
-        else:
-            choices = self.setting.choices
+        elif choices := self.setting.choices:
             place = choices.index(self.value) + (steps > 0) - (steps < 0)
             self._want(choices[min(len(choices) - 1, max(0, place))])
 
@@ -203,4 +204,4 @@ def shown(value: Value) -> str:
     """As people say it."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return as_text(value)
+    return as_text(value) or "none"

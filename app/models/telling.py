@@ -1,0 +1,59 @@
+"""What is known of a model and of a sum, in the words that the shell and the screen share."""
+
+from __future__ import annotations
+
+from app.models.described import Described
+from app.models.fit import KEEP, LEAST, Fit, Machine, tokens_text
+
+
+def facts(model: Described) -> list[str]:
+    """Architecture, parameters, quantisation, context and licence, as far as they are known."""
+    shape = model.sized.shape
+    billions = f"{shape.parameters / 1e9:,.1f} billion parameters"
+    if shape.parameters < 50_000_000:
+        billions = f"{shape.parameters / 1e6:,.1f} million parameters"
+    active = shape.active + shape.vocabulary * shape.hidden
+    if active < 0.7 * shape.parameters:
+        billions += f", {active / 1e9:,.1f} active"
+    found = [shape.architecture, billions]
+    if model.quantised:
+        found.append(model.quantised)
+    if shape.context:
+        found.append(f"{tokens_text(shape.context)} context")
+    if model.entry is not None and model.entry.licence:
+        found.append(model.entry.licence)
+    return found
+
+
+def sum_rows(found: Fit) -> list[tuple[str, str, str]]:
+    """The sum line by line: an amount, of what, and why."""
+    rows = [(gigabytes(line.bytes), line.what, line.why) for line in found.lines]
+    rows.append((gigabytes(found.total), "together", f"at {found.tokens:,} tokens"))
+    rows.append((gigabytes(found.machine.room), "there is", heading(found.machine)))
+    return rows
+
+
+def sum_verdict(found: Fit) -> list[str]:
+    """What the sum comes to, in sentences."""
+    if not found.longest:
+        verdicts = [f"Too big: not even {LEAST:,} tokens fit."]
+    else:
+        verdicts = [f"Fits {tokens_text(found.longest)} tokens, read in full."]
+    if found.sparse > found.longest:
+        verdicts.append(
+            f"As long as at most {KEEP:.0%} are read, {tokens_text(found.sparse)} tokens fit; one"
+            " that is read in full then does not."
+        )
+    return verdicts
+
+
+def heading(machine: Machine) -> str:
+    kept = machine.total - machine.ceiling
+    return (
+        f"a machine with {machine.total >> 30} GB: {gigabytes(machine.room)} for models, since the"
+        f" system and other programs keep {gigabytes(kept)} and a tenth of the rest stays free"
+    )
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

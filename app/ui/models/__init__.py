@@ -1,0 +1,1 @@
+"""Models: what is here, what fits, downloads, and which pair answers."""

@@ -1,0 +1,257 @@
+"""What the models screen lists, as lines of text. No widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from textual.content import Content
+
+from app.models.cache import Installed, is_repository
+from app.models.fit import Fit
+from app.models.overview import Known
+from app.models.pairing import Candidate
+from app.models.speed import MOST_RATIO
+from app.models.trash import Trashed
+from app.models.unfinished import Unfinished
+from app.ui import figures
+from app.ui.models.jobs import Job, Kind, State
+from app.ui.models.stock import Stock
+from app.ui.sanitize import sanitize_line
+
+LEAST_NAME = 36
+"""Cells that a longer name has at least; facts that leave it fewer are left out."""
+DIM, WARN = "$ink-dim", "$accent"
+
+
+class Part(StrEnum):
+    INSTALLED = "installed"
+    CATALOGUE = "catalogue"
+    DOWNLOADS = "downloads"
+
+
+class What(StrEnum):
+    """What a row stands for."""
+
+    MODEL = "model"
+    FOUND = "found"
+    """At the hub, by its name alone."""
+    DOWNLOAD = "download"
+    TRASH = "trash"
+    SEARCH = "search"
+    ADD = "add"
+    """A name or a folder that was typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`facts` stand to the right of the name, the one that is needed most first; `below` are pieces
+    of the second line with their styles."""
+
+    what: What
+    name: str
+    facts: tuple[str, ...] = ()
+    below: tuple[tuple[str, str], ...] = ()
+    mark: str = " "
+    shown: str = ""
+    """Instead of the name."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.what}:{self.name}"
+
+
+def installed_rows(stock: Stock, words: str, answering: Callable[[Known], bool]) -> list[Row]:
+    """The embedded pair, what is in the cache, folders of the user's, and the trash."""
+    here = [known for known in stock.known if known.model.here]
+    names = {known.model.name for known in here}
+    rows = [model_row(known, stock, answering(known)) for known in here]
+    rows += [_faulty(each) for each in stock.installed if each.repository not in names]
+    rows.sort(key=lambda row: (row.name != "embedded", row.name.casefold()))
+    rows += [_trashed(each) for each in stock.trash]
+    return matching(rows, words)
+
+
+def catalogue_rows(stock: Stock, words: str, found: Sequence[str]) -> list[Row]:
+    """What could be fetched: what fits first, then what the hub found, then where else to look."""
+    away = [known for known in stock.known if not known.model.here]
+    away.sort(key=lambda known: known.fit.longest == 0)
+    rows = matching([model_row(known, stock, False) for known in away], words)
+    names = {row.name for row in rows}
+    rows += matching((_at_hub(name) for name in stock.unknown if not stock.here(name)), words)
+    names |= set(stock.unknown)
+    rows += [_at_hub(name) for name in found if name not in names and stock.here(name) is None]
+    return rows + _elsewhere(stock, words.strip(), {row.name for row in rows})
+
+
+def _at_hub(name: str) -> Row:
+    return Row(What.FOUND, name, ("at the hub",), (("⏎ asks what it takes", DIM),))
+
+
+def download_rows(stock: Stock, jobs: Sequence[Job], words: str) -> list[Row]:
+    """What was begun here, the last one first, then what an earlier run, or another program,
+    began."""
+    rows = [job_row(job) for job in reversed(jobs)]
+    begun = {job.repository for job in jobs}
+    rows += [_unfinished(each) for each in stock.unfinished if each.repository not in begun]
+    return matching(rows, words)
+
+
+def matching(rows: Iterable[Row], words: str) -> list[Row]:
+    """Those with all words in their names and facts."""
+
+    def text(row: Row) -> str:
+        return f"{row.name} {' '.join(row.facts)}".casefold()
+
+    wanted = words.casefold().split()
+    return [row for row in rows if all(word in text(row) for word in wanted)]
+
+
+def drawn(row: Row, width: int) -> Content:
+    """Two lines of at most `width` cells."""
+    facts, least = list(row.facts), min(LEAST_NAME, len(row.shown or row.name))
+    while len(facts) > 1 and width - 4 - len(" · ".join(facts)) < least:
+        facts.pop()
+    right = sanitize_line(" · ".join(facts))
+    room = max(1, width - 4 - len(right))
+    name = Content(row.shown or sanitize_line(row.name)).truncate(room, ellipsis=True)
+    gap = " " * max(1, width - 2 - name.cell_length - len(right))
+    first = Content.assemble((f"{row.mark} ", WARN), name, gap, (right, DIM))
+    pieces = ((sanitize_line(text), style) for text, style in row.below)
+    second = Content.assemble("    ", *pieces).truncate(width, ellipsis=True)
+    return first.truncate(width, ellipsis=True) + "\n" + second
+
+
+def model_row(known: Known, stock: Stock, answers: bool) -> Row:
+    model = known.model
+    installed = stock.here(model.name)
+    size = installed.size if installed is not None else model.sized.weights
+    parameters = f"{figures.short_count(model.sized.shape.parameters)}"
+    facts = [figures.size(size), parameters, model.quantised, model.sized.shape.architecture]
+    below: list[tuple[str, str]] = [(known.fit.verdict, _verdict_style(known.fit))]
+    below += _pair(known)
+    if answers:
+        below.insert(0, ("answers now · ", WARN))
+    if installed is not None and installed.fault:
+        below = [(f"! {_why(installed)}", WARN)]
+    return Row(
+        What.MODEL,
+        model.name,
+        tuple(filter(None, facts)),
+        tuple(below),
+        "◆" if answers else "✓" if model.here else " ",
+    )
+
+
+def short(name: str) -> str:
+    """A repository without its owner, a folder without its path."""
+    return sanitize_line(name.rstrip("/").rpartition("/")[2] or name)
+
+
+def draft_name(known: Known, candidate: Candidate) -> str:
+    """The embedded pair's two models go by one name."""
+    own = candidate.draft.name == known.model.name
+    return "its draft" if own else short(candidate.draft.name)
+
+
+def job_row(job: Job) -> Row:
+    progress = job.progress
+    marks = {State.FAILED: "!", State.DONE: "✓", State.RUNNING: "◆"}
+    facts = [f"{figures.size(progress.done)} of {figures.size(progress.total)}"]
+    below = job.said if job.state in (State.FAILED, State.DONE) else _going(job)
+    style = WARN if job.state is State.FAILED else DIM
+    return Row(
+        What.DOWNLOAD,
+        job.repository,
+        tuple(facts if progress.total else ()),
+        ((below, style),),
+        marks.get(job.state, " "),
+    )
+
+
+def duration(seconds: float) -> str:
+    """`1:23`, or with hours."""
+    minutes, rest = divmod(min(round(seconds), 359_999), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def bar(share: float, cells: int = 12) -> str:
+    filled = int(cells * min(max(share, 0.0), 1.0))
+    return "▓" * filled + "░" * (cells - filled)
+
+
+# ------------------------------------------------------------------------------------------ inside
+
+
+def _verdict_style(fit: Fit) -> str:
+    return DIM if fit.longest else WARN
+
+
+def _pair(known: Known) -> list[tuple[str, str]]:
+    taken = known.taken
+    if taken is None:
+        return [(" · alone: no draft makes it faster", DIM)] if known.fit.longest else []
+    pieces = [(f" · {taken.speedup():.1f} times sooner", DIM)]
+    if taken.ratio > MOST_RATIO:
+        pieces.append((f" · ! draft costs {taken.ratio:.0%}", WARN))
+    return [*pieces, (f" · with {draft_name(known, taken)}", DIM)]
+
+
+def _faulty(installed: Installed) -> Row:
+    below = ((f"! {_why(installed)}", WARN),)
+    return Row(What.MODEL, installed.repository, (figures.size(installed.size),), below, "✓")
+
+
+def _why(installed: Installed) -> str:
+    """Without the path, which would be all that one sees of it."""
+    fault = installed.fault or "What memory it takes cannot be told."
+    folder = str(installed.folder)
+    return fault.replace(f"{folder}/", "").replace(f"'{folder}'", "Its folder")
+
+
+def _trashed(each: Trashed) -> Row:
+    what = "" if each.whole else "older commits, "
+    when = f"{each.when.astimezone():%d %b %H:%M}"
+    below = ((f"in the trash: {what}since {when}", DIM),)
+    return Row(What.TRASH, each.repository, (figures.size(each.size),), below)
+
+
+def _unfinished(each: Unfinished) -> Row:
+    share = each.done / each.total if each.total else 0.0
+    how = "another specchat fetches it" if each.running else "not finished: ⏎ goes on"
+    facts = (f"{figures.size(each.done)} of {figures.size(each.total)}",)
+    below = ((f"{bar(share)} {figures.percent(share)} · {how}", DIM),)
+    return Row(What.DOWNLOAD, each.repository, facts, below)
+
+
+def _going(job: Job) -> str:
+    progress = job.progress
+    share = progress.done / progress.total if progress.total else 0.0
+    parts = [f"{bar(share)} {figures.percent(share)}"]
+    if job.state is not State.RUNNING:
+        return f"{parts[0]} · {job.state}"
+    if job.kind is Kind.CHECK:
+        parts.append("checking its files")
+    if progress.speed:
+        parts.append(f"{figures.size(int(progress.speed))}/s")
+    if progress.left is not None and progress.done < progress.total:
+        parts.append(f"{duration(progress.left)} left")
+    if progress.note:
+        parts.append(progress.note)
+    return " · ".join(parts)
+
+
+def _elsewhere(stock: Stock, words: str, names: set[str]) -> list[Row]:
+    """What else can be done with what was typed."""
+    rows = []
+    if words.startswith(("/", "~", "./", "../")):
+        below = (("⏎ adds this folder to your catalogue", DIM),)
+        return [Row(What.ADD, words, (), below, "+")]
+    if is_repository(words) and words not in names and stock.here(words) is None:
+        rows.append(Row(What.FOUND, words, (), (("⏎ asks the hub what it takes", DIM),), "+"))
+    if words:
+        said = f"Search the hub for '{sanitize_line(words)}'"
+        rows.append(Row(What.SEARCH, words, (), (("models made for MLX", DIM),), "?", said))
+    return rows

@@ -1,0 +1,93 @@
+"""Whatever a model's folder holds: one sentence, soon, and nothing of it is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from app.chat.pairs import pair
+from app.engine.loader import LoadError, load_pair
+from app.engine.memory import NotEnoughMemory
+from app.engine.messages import Message, Role
+from app.engine.prompt import PromptError
+from app.errors import UserError
+from tests import tiny
+from tests.engine.hostile import HOSTILE, MARK, modules
+
+SECONDS = 5.0
+HELLO = (Message(Role.USER, "Hello?"),)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.save(tmp_path_factory.mktemp("sound") / "model")
+    assert refusal(folder) is None  # also: all that is imported once
+    return folder
+
+
+def refusal(target: Path, draft: Path | None = None) -> str | None:
+    """What is said on the way from a folder's name to a prompt for it."""
+    try:
+        load = pair(str(target), None if draft is None else str(draft))
+        load_pair(load).prompts.build(HELLO)
+    except (UserError, LoadError, PromptError, NotEnoughMemory) as error:
+        return str(error)
+    return None
+
+
+def check_sentence(sentence: str | None) -> None:
+    assert sentence is not None, "nothing was wrong with it"
+    assert sentence.isprintable()
+    assert len(sentence) < 600
+    assert re.match(r"[A-Z'\"]", sentence)
+    assert "Traceback" not in sentence
+    assert "root:" not in sentence  # of /etc/passwd
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(HOSTILE) >= 40
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_is_one_sentence(sound: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    HOSTILE[name](folder)
+    began = time.monotonic()
+    said = refusal(folder)
+    assert time.monotonic() - began < SECONDS
+    check_sentence(said)
+    assert not (tmp_path / MARK).exists()
+
+
+def test_modules_beside_a_model_are_not_run(sound: Path, tmp_path: Path) -> None:
+    """One that asks for none of them can be used."""
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    modules(folder)
+    assert refusal(folder) is None
+    assert not (tmp_path / MARK).exists()
+
+
+@pytest.mark.parametrize("what", ["vocab", "merges", "added_tokens"])
+def test_a_draft_of_another_tokenizer(sound: Path, tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "draft"
+    shutil.copytree(sound, folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    if what == "vocab":
+        vocabulary = content["model"]["vocab"]
+        one, other = list(vocabulary)[:2]
+        vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    elif what == "merges":
+        content["model"]["merges"] = [*content["model"]["merges"], ["a", "b"]]
+    else:
+        content["added_tokens"][0]["content"] = "<|other|>"
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    said = refusal(sound, folder)
+    check_sentence(said)
+    assert "choose a draft of the target's own family" in str(said)

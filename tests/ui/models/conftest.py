@@ -1,0 +1,72 @@
+"""The models screen on a cache of its own and the hub on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.messages import Load
+from app.models.cache import Cache
+from app.models.library import Library
+from app.settings.file import SettingsFile
+from app.ui.app import SpecchatApp
+from tests.fakes import FakeEngine
+from tests.models import files, pulls
+from tests.models.fake_hub import FakeHub
+from tests.models.test_pairing import SIZES
+
+BIG, SMALL, OTHER = "org/big-4bit", "org/small-4bit", "org/other"
+
+
+def model_files(layers: int, size: int = 60_000, seed: int = 0) -> dict[str, bytes]:
+    """A model whose memory can be told; those of one seed share a tokenizer."""
+    config = {**SIZES, "num_hidden_layers": layers, "quantization": {"bits": 4, "group_size": 64}}
+    tokenizer = files.tokenizer(vocab={"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4 + seed})
+    return pulls.tiny_model(size, layers) | {
+        "config.json": json.dumps(config).encode(),
+        "tokenizer.json": json.dumps(tokenizer).encode(),
+    }
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    hub = FakeHub()
+    for name, layers in ((BIG, 30), (SMALL, 2)):
+        hub.add(name, model_files(layers))
+    hub.add(OTHER, model_files(4, seed=3))
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def library(tmp_path: Path, hub: FakeHub) -> Library:
+    """Nothing is here yet, and the user has no catalogue."""
+    cache = Cache(tmp_path / "hub")
+    return Library(cache, tmp_path / "config", pulls.Puller(cache, hub).settings)
+
+
+@pytest.fixture
+def here(library: Library, hub: FakeHub) -> Callable[..., Awaitable[None]]:
+    """Fetches models, as an earlier run did."""
+
+    async def fetch(*names: str) -> None:
+        for name in names:
+            await asyncio.to_thread(pulls.Puller(library.cache, hub).pull, name)
+
+    return fetch
+
+
+@pytest.fixture
+def app(library: Library) -> Callable[..., SpecchatApp]:
+    def make(engine: FakeEngine | None = None, **more: Any) -> SpecchatApp:
+        load = Load("models/target-model", "models/draft-model", ("first", "first-draft"))
+        more.setdefault("settings", SettingsFile())
+        return SpecchatApp(engine or FakeEngine(), load, library=lambda: library, **more)
+
+    return make

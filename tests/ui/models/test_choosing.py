@@ -1,0 +1,232 @@
+"""Choosing a pair: what it costs is said first, and what goes wrong leaves the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.engine.messages import Failed, Load
+from app.models.library import Library
+from app.settings.file import SettingsFile
+from app.ui.app import SpecchatApp
+from app.ui.models.card import Card
+from app.ui.models.screen import ModelsScreen
+from tests.fakes import FakeEngine, LoadStory
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    ask,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+from tests.ui.models.conftest import BIG, OTHER
+from tests.ui.models.conftest import SMALL as DRAFT
+
+pytestmark = pytest.mark.asyncio
+
+Here = Callable[..., Awaitable[None]]
+Make = Callable[..., SpecchatApp]
+NARROW = (60, 20)
+
+
+async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
+    await until(pilot, lambda: not pilot.app.chat.busy, "the pair")  # type: ignore[attr-defined]
+    await pilot.press("ctrl+l")
+    await until_shown(pilot, *(shown or ("embedded",)))
+    screen = pilot.app.screen
+    assert isinstance(screen, ModelsScreen)
+    return screen
+
+
+async def open_card(pilot: Pilot[None], name: str) -> Card:
+    """Of the model of this name."""
+    for letter in name:
+        await pilot.press(letter if letter.isalnum() else {"-": "minus", "/": "slash"}[letter])
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, Card), "the card")
+    card = pilot.app.screen
+    assert isinstance(card, Card)
+    return card
+
+
+async def do(pilot: Pilot[None], words: str) -> None:
+    """Choose what begins with these words, on the card that is open."""
+    card = pilot.app.screen
+    assert isinstance(card, Card)
+    places = [i for i, deed in enumerate(card._deeds) if deed.words.startswith(words)]
+    assert places, [deed.words for deed in card._deeds]
+    card.list.highlighted = places[0]
+    await pilot.press("enter")
+
+
+async def choose(pilot: Pilot[None], name: str, words: str = "Answer with it,") -> None:
+    """Up to the card that says what it costs."""
+    await open_card(pilot, name)
+    await do(pilot, words)
+    await until_shown(pilot, "Load it now")
+
+
+async def test_what_it_costs_is_said_and_then_it_is_loaded(
+    app: Make, here: Here, library: Library
+) -> None:
+    await here(BIG, DRAFT, OTHER)
+    engine = FakeEngine()
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "read 2")
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big")
+        await until_shown(
+            pilot,
+            "big-4bit + small-4bit instead of first + first-draft",
+            "Loads 180 KB, in about",
+            "25,647 tokens, is read again",
+            "target, weights",
+        )
+        assert len(engine.sent(Load)) == 1
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
+        load = engine.sent(Load)[-1]
+        assert isinstance(load, Load)
+        assert load.target == str(library.cache.snapshot(BIG))
+        assert load.draft == str(library.cache.snapshot(DRAFT))
+        await until_shown(pilot, "big-4bit + small-4bit  ")  # in the header
+        await ask(pilot, engine, "And now?")
+        earlier = engine.asks[-1].messages[:-1]
+        assert [message.token_ids for message in earlier] == [None, None]
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "answers now")
+
+
+async def test_a_target_alone(app: Make, here: Here) -> None:
+    await here(OTHER)
+    engine = FakeEngine()
+    async with app(engine).run_test(size=NARROW) as pilot:
+        await open_models(pilot, "other")
+        await choose(pilot, "other", "Answer with it alone")
+        await until_shown(pilot, "Without a draft everything is read.")
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "other answers from now on.", "reads in full only")
+
+
+async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> None:
+    await here(BIG, DRAFT)
+    file = SettingsFile(tmp_path / "settings.toml")
+    async with app(settings=file).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big")
+        await do(pilot, "Load it now, and by default")
+        await until_shown(pilot, "answers from now on.")
+        await until(pilot, lambda: not file.unsaved, "the settings on the disk")
+    again = SettingsFile(tmp_path / "settings.toml").settings.models
+    assert (again.target, again.draft) == (BIG, DRAFT)
+
+
+async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    failure = Failed(None, "There is not enough memory", "choose a smaller model")
+    engine = FakeEngine(load_stories={"big-4bit": LoadStory(failure=failure)})
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big")
+        await do(pilot, "Load it now")
+        await until_shown(
+            pilot,
+            "big-4bit + small-4bit was not loaded. There is not enough memory. Choose",
+            "first-draft answers as before.",
+        )
+        assert [load.names for load in engine.sent(Load) if isinstance(load, Load)] == [
+            ("first", "first-draft"),
+            ("big-4bit", "small-4bit"),
+            ("first", "first-draft"),
+        ]
+        await ask(pilot, engine, "Are you there?")
+
+
+async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    engine = FakeEngine()
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big")
+        engine.step_load = True
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "Loading big-4bit + small-4bit", "Esc goes back to first")
+        await type_in(pilot, "Asked meanwhile")
+        await pilot.press("enter")
+        await pilot.press("escape")  # takes the question back
+        await until(pilot, lambda: "Esc go back" in screen_text(pilot), "the pair's own Esc")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(engine.sent(Load)) == 3, "the first pair")
+        engine.finish()
+        await until_shown(pilot, "was not loaded. first + first-draft answers")
+        await until_gone(pilot, "Loading big-4bit")
+        assert engine.asks == []
+
+
+async def test_a_question_waits_for_the_new_pair(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    engine = FakeEngine()
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big")
+        engine.step_load = True
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "Loading big-4bit")
+        await type_in(pilot, "Asked meanwhile")
+        await pilot.press("enter")
+        assert engine.asks == []
+        engine.finish()
+        await until(pilot, lambda: len(engine.asks) == 1, "the question")
+
+
+async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Library) -> None:
+    await here(BIG, DRAFT)
+    engine = FakeEngine()
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big")
+        snapshot = library.cache.snapshot(BIG)
+        assert snapshot is not None
+        weights = next(snapshot.glob("*.safetensors"))
+        weights.resolve().write_bytes(b"short")
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "truncated or no safetensors file")
+        assert len(engine.sent(Load)) == 1
+
+
+async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    failure = Failed(None, "The folder holds no model", "choose another one")
+    engine = FakeEngine(load_stories={"first": LoadStory(failure=failure)})
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, failure.problem)
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "big-4bit")
+        await choose(pilot, "big")
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
+        await ask(pilot, engine, "Are you there?")
+
+
+async def test_not_while_an_answer_is_under_way(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    engine = FakeEngine(stepping=True)
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "big-4bit")
+        await choose(pilot, "big")
+        await until_shown(pilot, "! An answer is under way. Esc stops it.")
+        await do(pilot, "Load it now")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen), "the chat")
+        assert len(engine.sent(Load)) == 1

@@ -1,0 +1,177 @@
+"""Downloads from the screen: they go on behind it, can be paused, gone on with and given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from app.models.library import Library
+from app.models.unfinished import unfinished
+from app.ui.app import SpecchatApp
+from app.ui.models.jobs import State
+from app.ui.models.screen import ModelsScreen
+from tests.models import fake_hub as fake
+from tests.models import pulls
+from tests.models.fake_hub import FakeHub, Fault
+from tests.ui.helpers import SMALL, until, until_gone, until_shown
+from tests.ui.models.conftest import BIG, OTHER, model_files
+from tests.ui.models.conftest import SMALL as DRAFT
+from tests.ui.models.test_choosing import do, open_card, open_models
+
+pytestmark = pytest.mark.asyncio
+
+Here = Callable[..., Awaitable[None]]
+Make = Callable[..., SpecchatApp]
+NARROW = (60, 20)
+
+
+async def ask_hub(pilot, name: str) -> None:  # type: ignore[no-untyped-def]
+    """Type a name in the catalogue, and have the hub asked about it, up to its card."""
+    screen = await open_models(pilot)
+    await pilot.press("tab")
+    screen.filter.value = name
+    await until_shown(pilot, "⏎ asks the hub what it takes")
+    await pilot.press("enter")
+    await until_shown(pilot, f"{name}\n", "Download it")
+
+
+@pytest.mark.parametrize("size", [SMALL, NARROW])
+async def test_from_a_name_at_the_hub_to_a_model_that_answers(
+    app: Make, library: Library, hub: FakeHub, size: tuple[int, int]
+) -> None:
+    running = app()
+    async with running.run_test(size=size) as pilot:
+        await ask_hub(pilot, BIG)
+        await until_shown(pilot, "to download;", "The memory that it takes alone")
+        await do(pilot, "Download it")
+        await until_shown(pilot, "● downloads 1", "is here,")
+        await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
+        await pilot.press("shift+tab", "shift+tab")
+        await until_shown(pilot, "● installed 2")
+        await open_card(pilot, "big")
+        await do(pilot, "Answer with it alone")
+        await until_shown(pilot, "Load it now")
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "answers from now on")
+    running.put_away()
+
+
+async def test_it_goes_on_behind_the_screen_and_its_end_is_said_in_the_chat(
+    app: Make, hub: FakeHub
+) -> None:
+    hub.rate = 40_000
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        await ask_hub(pilot, BIG)
+        await do(pilot, "Download it")
+        await until_shown(pilot, "KB/s")
+        await until_shown(pilot, " left")
+        await pilot.press("escape")
+        await until_gone(pilot, "downloads")
+        hub.rate = 0
+        await until_shown(pilot, f"{BIG} is here,")
+    running.put_away()
+
+
+async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub) -> None:
+    hub.add(BIG, model_files(30, size=900_000))
+    hub.rate = 40_000
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        await ask_hub(pilot, BIG)
+        await do(pilot, "Download it")
+        await until_shown(pilot, "KB/s")
+        await pilot.press("enter")
+        await do(pilot, "Pause it")
+        await until_shown(pilot, "· paused")
+        done = unfinished(library.cache)[0].done
+        assert done > 0
+        await pilot.press("enter")
+        await do(pilot, "Go on with it")
+        job = running.models.jobs.find
+        await until(pilot, lambda: (at := job(BIG)) and at.progress.done >= done, "to go on")
+        assert job(BIG).state is State.RUNNING  # type: ignore[union-attr]
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, f"The download of {BIG} was given up.", "downloads 0")
+        assert unfinished(library.cache) == []
+        assert not library.cache.pull(BIG).exists()
+        assert library.cache.snapshot(BIG) is None
+    running.put_away()
+
+
+async def test_quitting_pauses_and_the_next_start_goes_on(
+    app: Make, library: Library, hub: FakeHub
+) -> None:
+    hub.rate = 20_000
+    first = app()
+    async with first.run_test(size=SMALL) as pilot:
+        await ask_hub(pilot, BIG)
+        await do(pilot, "Download it")
+        await until_shown(pilot, "KB/s")
+    await asyncio.to_thread(first.put_away)
+    assert first.models.jobs.all()[0].state is State.PAUSED
+    left = unfinished(library.cache)
+    assert [(each.repository, each.running) for each in left] == [(BIG, False)]
+    hub.rate = 0
+    second = app()
+    async with second.run_test(size=SMALL) as pilot:
+        await open_models(pilot)
+        await pilot.press("shift+tab")
+        await until_shown(pilot, "● downloads 1", "not finished: ⏎ goes on")
+        await pilot.press("enter")
+        await do(pilot, "Go on with it")
+        await until_shown(pilot, "is here,")
+        await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
+    await asyncio.to_thread(second.put_away)
+
+
+async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: FakeHub) -> None:
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        await ask_hub(pilot, BIG)
+        hub.faults = [Fault("model-00002", fake.status(418), 100)]
+        await do(pilot, "Download it")
+        await until_shown(pilot, "The hub refuses with status 418")
+        hub.faults = []
+        await pilot.press("enter")
+        await do(pilot, "Go on with it")
+        await until_shown(pilot, "is here,")
+    running.put_away()
+
+
+async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
+    hub.rate = 20_000
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        await open_models(pilot)
+        jobs = running.models.jobs
+        for name in (BIG, DRAFT, OTHER):
+            jobs.begin(name)
+        await until(pilot, lambda: all(job.progress.total for job in jobs.all()[:2]), "progress")
+        states = [job.state for job in jobs.all()]
+        assert states == [State.RUNNING, State.RUNNING, State.WAITING]
+        jobs.pause(OTHER)
+        jobs.pause(BIG)
+        await until(pilot, lambda: jobs.all()[0].state is State.PAUSED, "the first to stop")
+        hub.rate = 0
+        await until(pilot, lambda: jobs.all()[1].state is State.DONE, "the second")
+        assert [job.state for job in jobs.all()] == [State.PAUSED, State.DONE, State.PAUSED]
+        jobs.begin(BIG)
+        jobs.begin(OTHER)
+        await until(pilot, lambda: all(j.state is State.DONE for j in jobs.all()), "the end")
+    running.put_away()
+
+
+async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
+    hub.add("org/evil", pulls.tiny_model() | {"modeling_evil.py": b"import os"})
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        screen = await open_models(pilot)
+        await pilot.press("tab")
+        screen.filter.value = "org/evil"
+        await pilot.press("enter")
+        await until_shown(pilot, "org/evil brings code ('modeling_evil.py')")
+        assert isinstance(pilot.app.screen, ModelsScreen)
+    running.put_away()

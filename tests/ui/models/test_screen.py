@@ -1,0 +1,277 @@
+"""What the models screen lists, finds, throws away and brings back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from app.models import trash
+from app.models.catalogue import catalogue
+from app.models.library import Library
+from app.ui.app import SpecchatApp
+from app.ui.models.card import Card
+from tests.models import files, pulls
+from tests.models.fake_hub import FakeHub
+from tests.models.test_pairing import SIZES
+from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
+from tests.ui.models.conftest import BIG, OTHER
+from tests.ui.models.conftest import SMALL as DRAFT
+from tests.ui.models.test_choosing import do, open_card, open_models
+
+pytestmark = pytest.mark.asyncio
+
+Here = Callable[..., Awaitable[None]]
+Make = Callable[..., SpecchatApp]
+NARROW, WIDE = (60, 20), (200, 50)
+
+
+async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT, OTHER)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "● installed 4", "○ catalogue 2", "○ downloads 0")
+        await until_shown(
+            pilot,
+            "✓ org/big-4bit",
+            "91 KB · 1.2M · 4-bit · qwen3",
+            "fits 4K · 3.5 times sooner · with small-4bit",
+            "fits 4K · alone: no draft makes it faster",
+            "32 GB here, 23.2 GB for models",
+        )
+        await pilot.press("tab")
+        await until_shown(pilot, "● catalogue 2", "mlx-community/Qwen3.5-2B-MLX-4bit")
+        await pilot.press(*"122b")
+        await until_shown(pilot, "mlx-community/Qwen3.5-122B-A10B-4bit", "too big")
+
+
+async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
+    async with app().run_test(size=SMALL) as pilot:
+        screen = await open_models(pilot)
+        await pilot.press("tab")
+        screen.filter.value = "Qwen3.5-2B"
+        await until_shown(pilot, "1.4 times sooner · ! draft costs 51% · with")
+        await pilot.press("enter")
+        await until_shown(pilot, "! The draft costs 51% of the target for each")
+
+
+@pytest.mark.parametrize("size", [NARROW, SMALL, WIDE])
+async def test_nothing_is_wider_than_the_screen(
+    app: Make, here: Here, size: tuple[int, int]
+) -> None:
+    await here(BIG, DRAFT)
+    async with app().run_test(size=size) as pilot:
+        screen = await open_models(pilot, "org/small-4bit")
+        assert screen.has_class("-wide") == (size == WIDE)
+        await pilot.press("down")
+        if size == WIDE:
+            await until_shown(pilot, "The memory that the pair takes", "target, weights")
+        assert "Esc" in screen_text(pilot).splitlines()[-1]
+        await pilot.press("tab")
+        await until_shown(pilot, "mlx-community/Qwen3.5-27B-4bit")
+
+
+async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    async with app().run_test(size=(100, 40)) as pilot:
+        await open_models(pilot, "small-4bit")
+        await open_card(pilot, "big")
+        await until_shown(
+            pilot,
+            "▸ small-4bit: 3.5 times sooner, r 0.07, together fits 4K",
+            "target, weights  org/big-4bit",
+            "target, cache  7,680 bytes a token, 4,096 tokens",
+            "draft, weights",
+            "draft, cache",
+            "one step",
+            "together  at 4,096 tokens",
+            "Fits 4K tokens, read in full.",
+        )
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, Card), "the list")
+
+
+async def test_the_mouse_does_it_too(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    async with app().run_test(size=SMALL) as pilot:
+        screen = await open_models(pilot, "small-4bit")
+        lines = screen_text(pilot).splitlines()
+        bar = next(i for i, line in enumerate(lines) if "catalogue" in line)
+        await pilot.click(offset=(lines[bar].index("catalogue"), bar))
+        await until_shown(pilot, "● catalogue")
+        await pilot.click(offset=(lines[bar].index("installed"), bar))
+        await until_shown(pilot, "● installed")
+        await pilot.click(screen.list, offset=(6, 2))
+        await until_shown(pilot, "Answer with it, small-4bit skims")
+        card = pilot.app.screen
+        assert isinstance(card, Card)
+        await pilot.click(card.list, offset=(3, 0))
+        await until_shown(pilot, "Load it now")
+
+
+async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
+    await here(BIG, DRAFT)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "small-4bit")
+        await pilot.press(*"big", "ctrl+d")
+        await until_shown(pilot, f"{BIG} is in the trash,", "^Z undoes that.", "in the trash:")
+        assert library.cache.snapshot(BIG) is None
+        await pilot.press("ctrl+z")
+        await until_shown(pilot, f"{BIG} is back.", "✓ org/big-4bit")
+        assert library.cache.snapshot(BIG) is not None
+        await open_card(pilot, "")
+        await do(pilot, "Move it to the trash · ")
+        await until_shown(pilot, "in the trash:")
+        await pilot.press("enter")
+        await do(pilot, "Empty the trash for good · ")
+        await until_shown(pilot, "freed.")
+        assert trash.trashed(library.cache) == []
+
+
+async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
+    await here(BIG, DRAFT)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "small-4bit")
+        await open_card(pilot, "big")
+        await do(pilot, "Answer with it,")
+        await until_shown(pilot, "Load it now")
+        await do(pilot, "Load it now")
+        await until_shown(pilot, "answers from now on")
+        await open_models(pilot, "small-4bit")
+        await pilot.press(*"small", "ctrl+d")
+        await until_shown(pilot, f"{DRAFT} answers now: load another pair first.")
+        await pilot.press("escape", *"embedded", "ctrl+d")
+        await until_shown(pilot, "There is nothing here that could be moved to the trash.")
+
+
+async def test_checking_its_files(app: Make, here: Here, library: Library) -> None:
+    await here(BIG)
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        await open_models(pilot, "big-4bit")
+        await open_card(pilot, "big")
+        await do(pilot, "Check its files")
+        await until_shown(pilot, f"{BIG}: 8 files whole.", "● downloads 1")
+        snapshot = library.cache.snapshot(BIG)
+        assert snapshot is not None
+        weights = sorted(snapshot.glob("*.safetensors"))[0].resolve()
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        running.models.jobs.forget(BIG)
+        await pilot.press("shift+tab", "shift+tab")
+        await open_card(pilot, "big")
+        await do(pilot, "Check its files")
+        await until_shown(pilot, "was altered", "fetches it again")
+    running.put_away()
+
+
+async def test_a_model_that_cannot_be_used_says_why(
+    app: Make, here: Here, library: Library
+) -> None:
+    await here(BIG)
+    snapshot = library.cache.snapshot(BIG)
+    assert snapshot is not None
+    (snapshot / "config.json").unlink()
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "org/big-4bit")
+        await until_shown(pilot, "! Its folder holds no model, it has no config.json")
+        card = await open_card(pilot, "big")
+        assert not [deed for deed in card._deeds if deed.words.startswith("Answer")]
+        await do(pilot, "Move it to the trash")
+        await until_shown(pilot, "in the trash")
+
+
+async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:
+    async with app().run_test(size=SMALL) as pilot:
+        screen = await open_models(pilot)
+        await pilot.press("tab")
+        screen.filter.value = "4bit org"
+        await until_shown(pilot, "Search the hub for '4bit org'")
+        await pilot.press("enter")
+        await until_shown(pilot, "2 models found at the hub.", BIG, DRAFT, "at the hub")
+        await pilot.press("enter")
+        await until_shown(pilot, "qwen3, 1.2 million parameters, 4-bit, 4K context", "Download it")
+        await pilot.press("escape")
+        screen.filter.value = "nothing like this"
+        await until_gone(pilot, "at the hub")
+        await pilot.press("enter")
+        await until_shown(pilot, "The hub has no model made for MLX like 'nothing like this'.")
+
+
+async def test_adding_a_repository_and_a_folder(
+    app: Make, hub: FakeHub, library: Library, tmp_path: Path
+) -> None:
+    folder = files.model(tmp_path / "mine")
+    files.write(folder / "config.json", {**SIZES, "num_hidden_layers": 2})
+    async with app().run_test(size=SMALL) as pilot:
+        screen = await open_models(pilot)
+        await pilot.press("tab")
+        screen.filter.value = BIG
+        await pilot.press("enter")
+        await until_shown(pilot, "Download it")
+        await do(pilot, "Add it to your catalogue")
+        await until_shown(pilot, f"{BIG} is in your catalogue.")
+        screen.filter.value = str(folder)
+        await until_shown(pilot, "⏎ adds this folder to your catalogue")
+        await pilot.press("enter")
+        await until_shown(pilot, "/mine is in", "● installed 2")
+        screen.filter.value = str(tmp_path / "nothing")
+        await pilot.press("tab", "enter")
+        await until_shown(pilot, "There is no model folder")
+    names = [entry.name for entry in catalogue(library.own) if entry.own]
+    assert names == [BIG, str(folder)]
+    async with app().run_test(size=SMALL) as pilot:  # at the next start
+        screen = await open_models(pilot, "● installed 2", "○ catalogue 30")
+        await pilot.press("tab")
+        screen.filter.value = "big"
+        await until_shown(pilot, BIG, "at the hub")
+        await pilot.press("enter")
+        await until_shown(pilot, "Download it")
+
+
+async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
+    app: Make, library: Library
+) -> None:
+    assert library.own is not None
+    library.own.mkdir()
+    (library.own / "catalog.toml").write_text("[[model]]\nname = 3\n")
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "is no text in quotes", "○ catalogue 29")
+
+
+async def test_hostile_names_are_shown_and_not_obeyed(
+    app: Make, hub: FakeHub, library: Library
+) -> None:
+    evil = "[@click=app.quit]x[/]\x1b]0;evil\x07\u202e"
+    config = dict(SIZES, num_hidden_layers=2)
+    hub.add("org/evil", pulls.tiny_model() | {"config.json": str(config).encode()})
+    async with app().run_test(size=SMALL) as pilot:
+        screen = await open_models(pilot)
+        await pilot.press("tab")
+        screen.filter.value = evil
+        await until_shown(pilot, "[@click=app.quit]x[/]␛]0;evil␇⟨RLO⟩")
+        screen.filter.value = "org/evil"
+        await pilot.press("enter")
+        await until_shown(pilot, "The config.json of org/evil holds no JSON object")
+
+
+async def test_the_help_has_its_keys(app: Make) -> None:
+    async with app().run_test(size=(80, 60)) as pilot:
+        await open_models(pilot)
+        await pilot.press("f1")
+        await until_shown(pilot, "The next list: installed, catalogue, downloads", "^L")
+        await pilot.press("escape", "ctrl+l")
+        await until_gone(pilot, "catalogue 2")
+
+
+async def test_leaving_while_it_still_looks(app: Make, here: Here) -> None:
+    await here(BIG)
+    running = app()
+    async with running.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+l", "escape")
+        await until_shown(pilot, "ready")
+        await asyncio.sleep(0)
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "org/big-4bit")
