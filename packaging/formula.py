@@ -78,10 +78,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the Homebrew formula of a built wheel.")
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--release", required=True, help="the URL below which the wheel lies")
-    parser.add_argument("--homepage", help="of the project (default: the release's site)")
+    parser.add_argument("--homepage", help="of the project (default: told from the release)")
     options = parser.parse_args()
     release = options.release.rstrip("/")
-    sys.stdout.write(formula(options.wheel, release, options.homepage or release))
+    homepage = options.homepage or release.partition("/releases/")[0]
+    sys.stdout.write(formula(options.wheel, release, homepage))
     return 0
 
 

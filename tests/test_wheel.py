@@ -111,9 +111,13 @@ class Place:
         return run(command, self.environment)
 
     def left(self) -> list[str]:
-        """Files that tell of specchat."""
+        """Files that tell of specchat, but for an empty lock that pipx leaves of everything."""
         kept = [path for path in self.root.rglob("*") if path.is_file() or path.is_symlink()]
-        return [str(path) for path in kept if "specchat" in str(path.relative_to(self.root))]
+        return [
+            str(path)
+            for path in kept
+            if "specchat" in str(path.relative_to(self.root)) and path.name != ".specchat.lock"
+        ]
 
 
 class Pip:
