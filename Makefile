@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
 
-.PHONY: help run demo test test-slow picture lint
+.PHONY: help run demo test test-slow picture lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -18,6 +18,9 @@ help:
 	@echo "make test-slow  the others"
 	@echo "make picture    the README's picture, from a run of the demo"
 	@echo "make lint       style, types, and who may import whom"
+	@echo "make shell      man page and completions, from the command line's parser"
+	@echo "make dist       wheel, source distribution and bill of materials, in dist/"
+	@echo "make formula    the Homebrew formula of that wheel, for RELEASE=the URL it will lie at"
 
 run: $(STAMP)
 	@$(BIN)/python -m app
@@ -39,6 +42,19 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+shell: $(STAMP)
+	@$(BIN)/python packaging/shell.py
+
+dist: $(STAMP)
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/python packaging/sbom.py >dist/specchat.cdx.json
+
+formula: $(STAMP)
+	@test -n "$(RELEASE)" || { echo "Say where the wheel will lie: make formula RELEASE=https://..." \
+		>&2; exit 1; }
+	@$(BIN)/python packaging/formula.py dist/specchat-*.whl --release "$(RELEASE)" >dist/specchat.rb
 
 $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "specchat needs Python 3.11 or newer: install it, or name it" \

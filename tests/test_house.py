@@ -19,12 +19,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 TOP_LEVEL = {
-    *(".ci", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
+    *(".ci", ".github", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
     *("requirements.lock", "app", "assets", "docs", "packaging", "tests"),
 }
 MAX_LINES = 420  # "about 400"
 
 REGISTRY = re.compile(r"\b(?:pypi|pythonhosted|npmjs|debian|ubuntu)\.(?:org|com|io)\b", re.I)
+NAMES_A_REGISTRY = Path("packaging/formula.py")
+"""A Homebrew formula must say where each file is fetched from, so this one may."""
 MACHINE_PATH = re.compile(r"(?<![\w.~}>-])/(?:root|work|Users|home|private|mnt)/[\w.]")
 
 
@@ -72,7 +74,8 @@ def test_files_stay_short() -> None:
 
 @pytest.mark.parametrize("pattern", [REGISTRY, MACHINE_PATH], ids=["registry", "path"])
 def test_no_host_name_of_a_registry_and_no_path_of_a_machine(pattern: re.Pattern[str]) -> None:
-    found = [f"{path}: {hit[0]}" for path, text in texts() for hit in pattern.finditer(text)]
+    searched = [(p, t) for p, t in texts() if (pattern, p) != (REGISTRY, NAMES_A_REGISTRY)]
+    found = [f"{path}: {hit[0]}" for path, text in searched for hit in pattern.finditer(text)]
     assert found == []
 
 

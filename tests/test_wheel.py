@@ -1,36 +1,62 @@
-"""The wheel holds all that the program needs: built, installed and asked in an empty place."""
+"""The wheel holds all that the program needs: built, installed by what people install with, started
+and asked in an empty place, and taken away again."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from app.bench.terminal import Terminal, own_folders
+from app.cli.bench_ui import READY
+
 ROOT = Path(__file__).resolve().parent.parent
+TEXT = ROOT / "assets" / "demo" / "gpl-3.0.txt"
+QUESTION = 'What does it say of "Corresponding Source"?'
+SHARED = {
+    "share/man/man1/specchat.1",
+    "share/bash-completion/completions/specchat",
+    "share/zsh/site-functions/_specchat",
+    "share/fish/vendor_completions.d/specchat.fish",
+}
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)], folder)
-    (built,) = folder.glob("specchat-*.whl")
-    return built
-
-
-def run(command: list[str], folder: Path) -> str:
+def run(command: Sequence[object], environment: dict[str, str] | None = None) -> str:
     """Standard output of a command that must succeed, without this checkout on its path."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    known = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+        [str(each) for each in command],
+        cwd=Path(sys.prefix),
+        env=known | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with a source distribution, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--outdir", folder, ROOT])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("specchat-*.whl")
+    return found
 
 
 def test_what_the_wheel_holds(wheel: Path) -> None:
@@ -40,17 +66,124 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         assert f"app/assets/pair/{model}/model.safetensors" in names
     assert "app/models/catalog.toml" in names
     assert any(name.endswith(".tcss") for name in names)
-    roots = {name.split("/")[0] for name in names}
-    assert roots == {"app", next(root for root in roots if root.endswith(".dist-info"))}
+    version = wheel.name.split("-")[1]
+    own = f"specchat-{version}"
+    assert {name.split("/")[0] for name in names} == {"app", f"{own}.dist-info", f"{own}.data"}
+    data = f"{own}.data/data/"
+    assert {name.removeprefix(data) for name in names if name.startswith(data)} == SHARED
     assert not [name for name in names if "recipe" in name or "__pycache__" in name]
 
 
-def test_an_installed_wheel_answers(wheel: Path, tmp_path: Path) -> None:
-    run([sys.executable, "-m", "venv", "env"], tmp_path)
-    binaries = tmp_path / "env" / "bin"
-    run([str(binaries / "python"), "-m", "pip", "install", "--quiet", str(wheel)], tmp_path)
-    text = ROOT / "assets" / "demo" / "gpl-3.0.txt"
-    question = 'What does it say of "Corresponding Source"?'
-    answer = run([str(binaries / "specchat"), "ask", "-f", str(text), question], tmp_path)
+def test_what_the_source_distribution_holds(built: Path) -> None:
+    (archive,) = built.glob("specchat-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    for name in ("Makefile", "requirements.lock", "packaging/lock.py", "tests/test_wheel.py"):
+        assert name in names
+    assert not [name for name in names if name.startswith((".venv", "dist/"))]
+
+
+# --------------------------------------------------------------------------- installers
+
+
+@dataclass
+class Place:
+    """An empty environment: where things are installed, what is run, and under which variables."""
+
+    root: Path
+    python: Path
+    """Of an environment that has pipx and uv."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The user's settings for installers stay in force: they say where packages come from.
+        self.environment = {
+            "PIPX_HOME": str(self.root / "kept"),
+            "PIPX_BIN_DIR": str(self.root / "bin"),
+            "PIPX_MAN_DIR": str(self.root / "man"),
+            "UV_TOOL_DIR": str(self.root / "kept"),
+            "UV_TOOL_BIN_DIR": str(self.root / "bin"),
+            "UV_LINK_MODE": "copy",
+            "UV_PYTHON_DOWNLOADS": "never",
+        }
+
+    def run(self, *command: object) -> str:
+        return run(command, self.environment)
+
+    def left(self) -> list[str]:
+        """Files that tell of specchat, but for an empty lock that pipx leaves of everything."""
+        kept = [path for path in self.root.rglob("*") if path.is_file() or path.is_symlink()]
+        return [
+            str(path)
+            for path in kept
+            if "specchat" in str(path.relative_to(self.root)) and path.name != ".specchat.lock"
+        ]
+
+
+class Pip:
+    def install(self, place: Place, wheel: Path) -> Path:
+        place.run(sys.executable, "-m", "venv", place.root / "env")
+        place.run(place.root / "env/bin/python", "-m", "pip", "install", "--quiet", wheel)
+        for name in SHARED:
+            assert (place.root / "env" / name).is_file()
+        return place.root / "env" / "bin" / "specchat"
+
+    def uninstall(self, place: Place) -> None:
+        place.run(place.root / "env/bin/python", "-m", "pip", "uninstall", "--yes", "specchat")
+        assert not list(place.root.glob("env/lib/*/site-packages/app"))
+
+
+class Pipx:
+    def install(self, place: Place, wheel: Path) -> Path:
+        pipx = (place.python, "-m", "pipx")
+        place.run(*pipx, "install", "--python", sys.executable, wheel)
+        assert (place.root / "man" / "man1" / "specchat.1").exists()
+        return place.root / "bin" / "specchat"
+
+    def uninstall(self, place: Place) -> None:
+        place.run(place.python, "-m", "pipx", "uninstall", "specchat")
+
+
+class Uv:
+    def install(self, place: Place, wheel: Path) -> Path:
+        uv = (place.python, "-m", "uv")
+        place.run(*uv, "tool", "install", "--python", sys.executable, wheel)
+        return place.root / "bin" / "specchat"
+
+    def uninstall(self, place: Place) -> None:
+        place.run(place.python, "-m", "uv", "tool", "uninstall", "specchat")
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with pipx and uv."""
+    folder = tmp_path_factory.mktemp("tools")
+    run([sys.executable, "-m", "venv", folder])
+    run([folder / "bin/python", "-m", "pip", "install", "--quiet", "pipx", "uv"])
+    return folder / "bin" / "python"
+
+
+@pytest.mark.parametrize("installer", [Pip(), Pipx(), Uv()], ids=["pip", "pipx", "uv"])
+def test_installed_it_starts_answers_and_goes(
+    installer: Pip | Pipx | Uv, wheel: Path, tools: Path, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "place", tools)
+    place.root.mkdir()
+    specchat = installer.install(place, wheel)
+
+    assert f"specchat {wheel.name.split('-')[1]}" in place.run(specchat, "--version")
+    own = own_folders(tmp_path / "user")
+    answer = run([specchat, "ask", "-f", TEXT, QUESTION], own)
     assert "Corresponding Source" in answer
-    run([str(binaries / "specchat"), "doctor"], tmp_path)
+    assert "Nothing is wrong." in run([specchat, "doctor"], own)
+    _starts(specchat, own)
+
+    installer.uninstall(place)
+    assert place.left() == []
+
+
+def _starts(specchat: Path, own: dict[str, str]) -> None:
+    """In a terminal it draws itself."""
+    known = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with Terminal([str(specchat)], {**known, **own, "TERM": "xterm-256color"}) as terminal:
+        terminal.wait_for(READY)

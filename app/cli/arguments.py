@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--picture", metavar="SVG", help="draw the map of the sparse answer")
     settings = commands.add_parser("settings", help="print the settings and where they are kept")
     settings.add_argument("--json", action="store_true", help="print them as JSON")
-    commands.add_parser("doctor", help="say what is here and what is wrong")
+    _add_doctor(commands.add_parser("doctor", help="say what is here and what is wrong"))
+    launcher = commands.add_parser(
+        "install-launcher", help="put specchat among the applications, for a double click"
+    )
+    launcher.add_argument("--remove", action="store_true", help="take it away again")
     bench = commands.add_parser("bench", help="measure on this machine")
     measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
     overhead = measures.add_parser(
@@ -63,7 +68,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        parser.exit(message=f"specchat {version('specchat')}\n")
+        sys.stdout.write(f"specchat {version('specchat')}\n")  # argparse would take standard error
+        parser.exit()
 
 
 def _models(command: argparse.ArgumentParser, target: str | None = None) -> None:
@@ -208,6 +214,21 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     action("restore", "take one out of the trash")
     action("empty", "delete what is in the trash", name_too=False)
     action("verify", "read all files of one and compare their digests")
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--stress",
+        action="store_true",
+        help="instead, read a long prompt again and again, and say what to report",
+    )
+    command.add_argument(
+        "--runs", type=int, default=10, metavar="N", help="so often (default %(default)s)"
+    )
+    command.add_argument(
+        "--length", default="32k", metavar="N", help="tokens of the prompt (default %(default)s)"
+    )
+    _models(command)
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:

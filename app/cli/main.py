@@ -56,6 +56,14 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.settings import settings
 
             return settings(options.json, sys.stdout)
+        case "install-launcher":
+            from app.cli.launcher import install_launcher
+
+            return install_launcher(options.remove, sys.stdout)
+        case "doctor" if options.stress:
+            from app.cli.stress import stress
+
+            return stress(options, sys.stdout)
         case "doctor":
             from app.cli.doctor import doctor
 

@@ -1,0 +1,182 @@
+"""`specchat install-launcher`: what one double-clicks to open specchat in a terminal."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import platformdirs
+
+from app.cli import icon
+from app.errors import UserError
+from app.ui.sanitize import sanitize_line
+
+MARK = "specchat.launcher"
+"""Only a launcher that holds this is ours to replace or remove."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """`files` are all it consists of; `shown` is the file or folder that is double-clicked, and
+    `marked` the file that holds the mark."""
+
+    shown: Path
+    marked: Path
+    files: Mapping[Path, bytes]
+    programs: frozenset[Path] = frozenset()
+    """Those of `files` that are run."""
+
+
+def install_launcher(remove: bool, out: TextIO) -> int:
+    """Write or remove the launcher of this system; returns the exit status."""
+    launcher = _launcher(sys.platform)
+    shown = sanitize_line(str(launcher.shown))
+    if remove:
+        removed = take_away(launcher)
+        out.write(f"Removed {shown}.\n" if removed else f"There is no launcher at {shown}.\n")
+        return 0
+    put(launcher)
+    out.write(
+        f"Wrote {shown}: it opens specchat in a terminal.\n"
+        "`specchat install-launcher --remove` takes it away again.\n"
+    )
+    return 0
+
+
+def _launcher(platform: str) -> Launcher:
+    if platform == "darwin":
+        return for_mac(Path.home() / "Applications", own_program())
+    if platform == "linux":
+        return for_linux(platformdirs.user_data_path(), own_program())
+    raise UserError("There are launchers for macOS and Linux only", "run `specchat` in a terminal")
+
+
+def own_program(called_as: str | None = None, python: str = sys.executable) -> Path:
+    """The `specchat` that runs: as it was called, since that link outlives updates, or else the one
+    beside `python`."""
+    candidates = (Path(called_as or sys.argv[0]), Path(python).with_name("specchat"))
+    for each in candidates:
+        if each.name == "specchat" and os.access(each, os.X_OK) and each.is_file():
+            return each.absolute()
+    raise UserError("The `specchat` command is not installed here", "install it, then call it")
+
+
+# --------------------------------------------------------------------------- macOS
+
+
+def for_mac(applications: Path, program: Path) -> Launcher:
+    """A bundle whose program asks Terminal to run a script. That needs no leave to control other
+    programs, as AppleScript would."""
+    contents = applications / "specchat.app" / "Contents"
+    start, script = contents / "MacOS" / "specchat", contents / "Resources" / "specchat.command"
+    information = {
+        "CFBundleIdentifier": MARK,
+        "CFBundleName": "specchat",
+        "CFBundleExecutable": start.name,
+        "CFBundleIconFile": "specchat.icns",
+        "CFBundlePackageType": "APPL",
+        "CFBundleShortVersionString": "1.0",
+        # Without it macOS offers Rosetta for a program that is a script.
+        "LSArchitecturePriority": ["arm64"],
+        # It ends at once: no place in the Dock beside Terminal's.
+        "LSUIElement": True,
+    }
+    opened = '"${0%/*}/../Resources/specchat.command"'
+    files = {
+        contents / "Info.plist": plistlib.dumps(information),
+        start: f"#!/bin/sh\nexec /usr/bin/open -a Terminal {opened}\n".encode(),
+        script: f"#!/bin/sh\nclear\nexec {shlex.quote(str(program))}\n".encode(),
+        contents / "Resources" / "specchat.icns": icon.icns(),
+    }
+    shown = applications / "specchat.app"
+    return Launcher(shown, contents / "Info.plist", files, frozenset({start, script}))
+
+
+# --------------------------------------------------------------------------- Linux
+
+
+def for_linux(data: Path, program: Path) -> Launcher:
+    """An entry for the desktop's menu, after the Desktop Entry Specification."""
+    entry = data / "applications" / "specchat.desktop"
+    lines = (
+        "[Desktop Entry]",
+        "Type=Application",
+        "Name=specchat",
+        "Comment=Chat with local models about long documents",
+        f"Exec={_quoted(str(program))}",
+        "Icon=specchat",
+        "Terminal=true",
+        "Categories=Utility;",
+        f"X-Launcher={MARK}",
+    )
+    files = {
+        entry: ("\n".join(lines) + "\n").encode(),
+        data / "icons" / "hicolor" / "scalable" / "apps" / "specchat.svg": icon.svg(),
+    }
+    return Launcher(entry, entry, files)
+
+
+def _quoted(path: str) -> str:
+    """As the value of Exec: within quotation marks some characters are escaped, then backslashes
+    once more as in every value, and % is doubled."""
+    for special in ("\\", '"', "`", "$"):
+        path = path.replace(special, f"\\{special}")
+    quoted = f'"{path}"'.replace("\\", "\\\\")
+    return quoted.replace("%", "%%")
+
+
+# --------------------------------------------------------------------------- on the disk
+
+
+def put(launcher: Launcher) -> None:
+    """Write it, over an earlier one. Raises UserError where something else is in its place."""
+    _check_ours(launcher)
+    try:
+        for path, data in launcher.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            if path in launcher.programs:
+                path.chmod(0o755)
+    except OSError as error:
+        raise _cannot(launcher, error) from error
+
+
+def take_away(launcher: Launcher) -> bool:
+    """Remove it; False where there is none. Raises UserError where something else is there."""
+    if not os.path.lexists(launcher.shown):
+        return False
+    _check_ours(launcher)
+    try:
+        if launcher.shown.is_dir():
+            shutil.rmtree(launcher.shown)
+        for path in launcher.files:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot(launcher, error) from error
+    return True
+
+
+def _check_ours(launcher: Launcher) -> None:
+    if not os.path.lexists(launcher.shown):
+        return
+    marked = launcher.marked
+    # Not through a link: what it leads to is not what we wrote.
+    ours = not launcher.shown.is_symlink() and marked.is_file()
+    if not (ours and MARK.encode() in marked.read_bytes()):
+        raise UserError(
+            f"'{launcher.shown}' was not written by specchat", "move it away, and try again"
+        )
+
+
+def _cannot(launcher: Launcher, error: OSError) -> UserError:
+    what = error.strerror or type(error).__name__
+    return UserError(
+        f"The launcher '{launcher.shown}' cannot be changed ({what})", "see who may write there"
+    )

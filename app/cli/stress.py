@@ -1,0 +1,24 @@
+"""`specchat doctor --stress`: what was asked for, checked before the first of many processes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TextIO
+
+from app.bench.stress import Stress
+from app.bench.stress import stress as stressed
+from app.chat.pairs import pair
+from app.cli.typed import prompt_length
+from app.errors import UserError
+from app.paths import logs_path
+
+LEAST = 256
+"""Tokens."""
+
+
+def stress(options: Namespace, out: TextIO) -> int:
+    tokens = prompt_length(options.length, LEAST)
+    if options.runs < 1:
+        raise UserError(f"--runs {options.runs} is too few", "give 1 or more")
+    pair(options.target, options.draft)  # raises for models that are not here
+    return stressed(Stress(options.runs, tokens, options.target, options.draft), logs_path(), out)

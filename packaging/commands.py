@@ -1,0 +1,93 @@
+"""specchat's command line as plain data, read off its parser: what man page and completions say."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PATHS = {"PATH", "FILE", "SVG", "F", "OUT", "OUT.md", "T", "D", "M"}
+"""What stands for a value in the help where that is a file or a folder, or may be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`names` are empty for what stands alone; `value` stands for a value in the help, empty where
+    there is none."""
+
+    names: tuple[str, ...]
+    value: str
+    help: str
+    choices: tuple[str, ...] = ()
+    many: bool = False
+
+    @property
+    def is_path(self) -> bool:
+        return self.value in PATHS
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`words` are what is typed for it, `specchat` first."""
+
+    words: tuple[str, ...]
+    help: str
+    description: str
+    epilog: str
+    options: tuple[Option, ...]
+    arguments: tuple[Option, ...]
+    commands: tuple[Command, ...]
+    choice: str
+    """What stands for one of `commands` in the help, in brackets where it may be left out."""
+
+    @property
+    def name(self) -> str:
+        return self.words[-1]
+
+    def all(self) -> Iterator[Command]:
+        """This one, and all below it."""
+        yield self
+        for each in self.commands:
+            yield from each.all()
+
+
+def described(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ("specchat",), help: str = ""
+) -> Command:
+    below: list[Command] = []
+    choice = ""
+    options: list[Option] = []
+    arguments: list[Option] = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            choice = f"{action.metavar}" if action.required else f"[{action.metavar}]"
+            for each in action._choices_actions:
+                inner = action.choices[each.dest]
+                below.append(described(inner, (*words, each.dest), each.help or ""))
+        elif action.help != argparse.SUPPRESS:
+            (options if action.option_strings else arguments).append(_option(parser, action))
+    return Command(
+        words,
+        help,
+        parser.description or "",
+        parser.epilog or "",
+        tuple(options),
+        tuple(arguments),
+        tuple(below),
+        choice,
+    )
+
+
+def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> Option:
+    value = ""
+    if action.nargs != 0:
+        value = str(action.metavar or action.dest.upper().replace("_", "-"))
+    # As the parser's own help fills placeholders in, `%(default)s` for one.
+    text = (action.help or "") % {**vars(action), "prog": parser.prog}
+    return Option(
+        tuple(action.option_strings),
+        value,
+        text,
+        tuple(str(each) for each in action.choices or ()),
+        action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction),
+    )

@@ -1,0 +1,43 @@
+"""Writes the man page and the completions of bash, zsh and fish, from the command line's parser.
+
+    python packaging/shell.py
+
+They lie in packaging/share/ as an installed wheel puts them below share/.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import commands
+import completions
+import lock
+import manual
+
+SHARE = lock.ROOT / "packaging" / "share"
+
+
+def files() -> dict[str, str]:
+    """Their texts, by their paths below share/."""
+    sys.path.append(str(lock.ROOT))
+    from app.cli.arguments import parser
+
+    top = commands.described(parser())
+    return {
+        "man/man1/specchat.1": manual.page(top, str(lock.project()["version"])),
+        "bash-completion/completions/specchat": completions.bash(top),
+        "zsh/site-functions/_specchat": completions.zsh(top),
+        "fish/vendor_completions.d/specchat.fish": completions.fish(top),
+    }
+
+
+def main() -> int:
+    for name, text in files().items():
+        path = SHARE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
