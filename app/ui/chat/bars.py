@@ -64,7 +64,7 @@ class Header(Widget):
         if self._title and room >= LEAST_TITLE:
             title = Content(sanitize_line(self._title)).truncate(room, ellipsis=True)
             left = Content.assemble(left, "  ", title)
-        for memory in (self._memory_text(bar=True), self.memory_text(bar=False), ""):
+        for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
             free = width - left.cell_length - len(memory) - 6
             if pair.cell_length <= free or not memory:
                 break
