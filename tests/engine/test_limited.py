@@ -61,6 +61,7 @@ def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
     assert again["event"] == "Failed"
 
 
+@pytest.mark.slow
 def test_what_is_dared_stops_before_it_is_too_late(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
