@@ -47,7 +47,7 @@ class Side(Vertical):
         """Something changed, and `shown` is on the screen now."""
         self._shown = shown
         if self.display and self._shelf.readable:
-            self.run_worker(self._read(), exclusive=True)
+            self.run_worker(self._read, exclusive=True)
 
     def on_show(self) -> None:
         self.follow(self._shown)
