@@ -82,7 +82,7 @@ class ChatScreen(Choosing):
             "set_keep",
             "Keep",
             id="chat.keep",
-            tooltip="Set how much is read (of a chosen answer: read again)",
+            tooltip="How much is read (of a chosen answer: read again)",
             priority=True,
         ),
         Binding(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOVING = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "backspace"})
 """Keys of which nobody looks for the name."""
-WIDTH, NAME_CELLS = 68, 14
+WIDTH, NAME_CELLS = 68, 13
 
 
 @dataclass(frozen=True, slots=True)
