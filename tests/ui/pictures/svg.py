@@ -26,8 +26,22 @@ FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace
 SHADES = {"░": 0.25, "▒": 0.5, "▓": 0.75}
 BARS = "▏▎▍▌▋▊▉"
 LEVELS = "▁▂▃▄▅▆▇█"
-LINES = {"─": 2, "━": 3}
-SHAPES = {*SHADES, *BARS, *LEVELS, *LINES}
+ARMS = {
+    "─": "lr",
+    "│": "ud",
+    "┌": "rd",
+    "┐": "ld",
+    "└": "ru",
+    "┘": "lu",
+    "├": "rud",
+    "┤": "lud",
+    "┬": "lrd",
+    "┴": "lru",
+    "┼": "lrud",
+}
+"""Where lines go from the middle of a cell: left, right, up, down."""
+LINE = 2
+SHAPES = {*SHADES, *BARS, *LEVELS, *ARMS, "━"}
 SYMBOLS = "\u2000"
 """From here on characters are not in every font."""
 WORDS = re.compile(r"\S+(?: \S+)*")
@@ -128,13 +142,31 @@ def _text(text: str, x: int, y: int, width: int, ink: str, look: str) -> str:
 def _shape(character: str, x: int, y: int, width: int, ink: str) -> str:
     if character in SHADES:
         return _rect(x, y, width, ROW, ink, f' fill-opacity="{SHADES[character]}"')
-    if character in LINES:
-        return _rect(x, y + (ROW - LINES[character]) // 2, width, LINES[character], ink)
+    if character == "━":
+        return _rect(x, y + (ROW - LINE) // 2, width, LINE + 1, ink)
+    if character in ARMS:
+        return "".join(_lines(character, x, y, width, ink))
     if character in LEVELS:
         height = ROW * (LEVELS.index(character) + 1) / len(LEVELS)
         return _rect(x, y + ROW - height, width, height, ink)
     part = CELL * (BARS.index(character) + 1) / len(LEVELS)
     return "".join(_rect(left, y, part, ROW, ink) for left in range(x, x + width, CELL))
+
+
+def _lines(character: str, x: int, y: int, width: int, ink: str) -> Iterator[str]:
+    arms, across, down = ARMS[character], CELL // 2, (ROW - LINE) // 2
+    if arms == "lr":
+        yield _rect(x, y + down, width, LINE, ink)
+        return
+    for left in range(x, x + width, CELL):
+        start = left if "l" in arms else left + across
+        end = left + CELL if "r" in arms else left + across + LINE
+        if "l" in arms or "r" in arms:
+            yield _rect(start, y + down, end - start, LINE, ink)
+        top = y if "u" in arms else y + down
+        bottom = y + ROW if "d" in arms else y + down + LINE
+        if "u" in arms or "d" in arms:
+            yield _rect(left + across, top, LINE, bottom - top, ink)
 
 
 def _rect(x: float, y: float, width: float, height: float, fill: str, more: str = "") -> str:

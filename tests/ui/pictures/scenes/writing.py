@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from app.ingest.records import Progress
+from app.ingest.records import Cancelled, Progress
 from app.ui.attach.attached import Attached
 from app.ui.attach.reading import Reading
 from tests.ingest.helpers import written
@@ -88,5 +88,7 @@ class Held:
 
     def __call__(self, reading: Reading) -> Attached:
         reading.progress = Progress(1_410, 1_204, 8_400_000, "src/x")
-        self.goes_on.wait()
+        while not self.goes_on.wait(0.01):
+            if reading.cancelled.is_set():
+                raise Cancelled
         return reading.run()
