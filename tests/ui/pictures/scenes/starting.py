@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from unittest.mock import patch
 
 from app.engine.messages import Failed, Loaded
+from app.models.catalogue import catalogue
+from app.models.fit import machine_of
+from app.models.offer import offer
 from app.sessions import records
 from app.sessions.store import Store
+from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, LoadStory
 from tests.ingest.helpers import written
 from tests.ui.pictures import samples
@@ -21,6 +26,13 @@ MISSING = Failed(
 
 
 async def first_start(stage: Stage) -> None:
+    """As a new user sees it, and later with nothing to say."""
+    offered = offer(catalogue(), machine_of(32 << 30))
+    with patch("app.ui.chat.welcome._offer", lambda: offered):
+        async with stage.opened(prepared=welcoming):
+            await stage.shown("ready", "This pair is tiny", "tok")
+            await stage.take("welcome")
+    shutil.rmtree(stage.home / "data")
     async with stage.opened(FakeEngine(step_load=True)):
         await stage.shown("loading the models")
         await stage.take("loading")
@@ -35,6 +47,10 @@ async def first_start(stage: Stage) -> None:
         await stage.pilot.resize_terminal(38, 9)
         await stage.shown("38 × 9")
         await stage.take("too-small")
+
+
+def welcoming(app: SpecchatApp) -> None:
+    app.chat.welcome.wanted = True
 
 
 async def trouble(stage: Stage) -> None:
