@@ -114,6 +114,7 @@ class Stage:
         """The picture of the screen, once it does not change any more."""
         before, alike = "", 1
         while alike < ALIKE:
+            self.app.chat._tick()  # what comes with time, now
             await self.pilot.pause(0.01)
             await self.pilot.pause()
             self._show_cursors()
