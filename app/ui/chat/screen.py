@@ -108,7 +108,7 @@ class ChatScreen(Choosing):
             "own",
             "System prompt",
             id="chat.system",
-            tooltip="Of this conversation alone: system prompt, sampling, keep",
+            tooltip="This conversation's system prompt, sampling, keep",
         ),
     ]
 
