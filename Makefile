@@ -9,14 +9,15 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
 
-.PHONY: help run demo test test-slow picture lint shell dist formula
+.PHONY: help run demo test test-slow picture pictures lint shell dist formula
 
 help:
 	@echo "make run        the app"
 	@echo "make demo       ask about a long text, read sparsely and in full, side by side"
 	@echo "make test       the tests that take seconds"
 	@echo "make test-slow  the others"
-	@echo "make picture    the README's picture, from a run of the demo"
+	@echo "make picture    the README's map, from a run of the demo"
+	@echo "make pictures   the app in all its states: for the tests, and some for the README"
 	@echo "make lint       style, types, and who may import whom"
 	@echo "make shell      man page and completions, from the command line's parser"
 	@echo "make dist       wheel, source distribution and bill of materials, in dist/"
@@ -36,6 +37,9 @@ test-slow: $(STAMP)
 
 picture: $(STAMP)
 	@$(BIN)/python -m app demo --picture assets/map.svg
+
+pictures: $(STAMP)
+	@$(BIN)/python -m tests.ui.pictures
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -38,6 +38,11 @@ def logs_path() -> Path:
     return platformdirs.user_log_path(APP, appauthor=False)
 
 
+def short(path: Path) -> str:
+    """As people write it: with ~ for the home folder."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+
+
 def assets_path() -> Path:
     """What ships with the program: inside the package once installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent

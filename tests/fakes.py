@@ -73,6 +73,10 @@ class Story:
     """None: from the length of what is asked about."""
     reused_tokens: int = 0
     buckets: int = 128
+    importance: tuple[float, ...] | None = None
+    """None: a few peaks."""
+    slowness: float = 1.0
+    """By how much reading takes longer than a second or two."""
     falls_back: str | None = None
     fails_in: Phase | None = None
     problem: str = "There is not enough memory to read 118,204 tokens."
@@ -256,7 +260,7 @@ class FakeEngine:
             if story.falls_back is not None:
                 yield FellBack(turn, story.falls_back)
                 dense, kept = True, total
-        for event in phase(turn, Phase.PREFILL, kept, 0.9, steps=6):
+        for event in phase(turn, Phase.PREFILL, kept, 0.9 * story.slowness, steps=6):
             yield event
             if story.fails_in is Phase.PREFILL and isinstance(event, PhaseProgress) and event.done:
                 yield Failed(turn, story.problem, story.advice)
@@ -265,21 +269,22 @@ class FakeEngine:
 
     def _sparse_phases(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
-        for event in phase(turn, Phase.SCORE, total, 0.8, steps=8):
+        for event in phase(turn, Phase.SCORE, total, 0.8 * story.slowness, steps=8):
             yield event
             if story.fails_in is Phase.SCORE and event.done:
                 yield Failed(turn, story.problem, story.advice)
                 return
             if story.falls_back is not None and event.done * 2 >= total:
                 return
-        buckets = importance(story.buckets)
+        buckets = story.importance or importance(story.buckets)
         self._importance[turn] = buckets
         observations = 4
         for seen in range(1, observations + 1):
             filled = len(buckets) * seen // observations
             shown = buckets[:filled] + (0.0,) * (len(buckets) - filled)
             yield ImportanceMap(turn, shown, seen, observations)
-            yield PhaseProgress(turn, Phase.LOOKAHEAD, seen, observations, 0.02 * seen)
+            seconds = 0.02 * seen * story.slowness
+            yield PhaseProgress(turn, Phase.LOOKAHEAD, seen, observations, seconds)
         yield self._select(turn, ask.keep)
 
     def _answer(
@@ -339,7 +344,11 @@ class FakeEngine:
     def _statistics(
         self, ask: Ask, total: int, kept: int, dense: bool, generated: int, fallback: str | None
     ) -> Statistics:
-        sparse_times = (PhaseTime(Phase.SCORE, 0.8), PhaseTime(Phase.LOOKAHEAD, 0.1))
+        slowness = self.story.slowness
+        sparse_times = (
+            PhaseTime(Phase.SCORE, 0.8 * slowness),
+            PhaseTime(Phase.LOOKAHEAD, 0.1 * slowness),
+        )
         return Statistics(
             reading=Reading.DENSE if dense else Reading.SPARSE,
             mode=ask.mode,
@@ -352,8 +361,8 @@ class FakeEngine:
             recalled_tokens=0,
             generated_tokens=generated,
             seed=0,
-            ttft=1.9 if generated else 0.0,
-            phases=(() if dense else sparse_times) + (PhaseTime(Phase.PREFILL, 0.9),),
+            ttft=1.9 * slowness if generated else 0.0,
+            phases=(() if dense else sparse_times) + (PhaseTime(Phase.PREFILL, 0.9 * slowness),),
             decode_seconds=max(0, generated - 1) / 31,
             peak_bytes=6 * GIB,
             fallback=fallback,
@@ -390,7 +399,7 @@ def phase(
 
 
 def importance(buckets: int) -> tuple[float, ...]:
-    """A few peaks of different heights on a low floor."""
+    """A few peaks of different heights on a low floor, in 255ths of the highest, as it is kept."""
     peaks = {0.12: 1.0, 0.31: 0.55, 0.33: 0.8, 0.58: 0.65, 0.83: 0.9, 0.86: 0.4}
 
     def at(place: float) -> float:
@@ -398,7 +407,8 @@ def importance(buckets: int) -> tuple[float, ...]:
         ripple = 0.06 * ((int(place * 1009) * 37 % 11) / 11)
         return min(1.0, nearest + ripple + 0.02)
 
-    return tuple(at(bucket / buckets) for bucket in range(buckets))
+    heights = [at(bucket / buckets) for bucket in range(buckets)]
+    return tuple(round(255 * height / max(heights)) / 255 for height in heights)
 
 
 def select(scores: tuple[float, ...], total: int, keep: float) -> tuple[Span, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.paths import short
 from app.sessions.errors import DamagedError, StoreError
 
 BUSY_SECONDS = 5.0
@@ -144,6 +145,6 @@ def explained(error: Exception) -> StoreError:
 
 def unusable(folder: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"Conversations cannot be kept in '{folder}' ({error.strerror})",
+        f"Conversations cannot be kept in '{short(folder)}' ({error.strerror})",
         "make that folder writable, with room left",
     )

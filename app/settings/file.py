@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from app.errors import UserError
+from app.paths import short
 from app.sessions.files import make_folder, put, written_aside
 from app.settings.described import Setting, Value, as_text, groups
 from app.settings.toml import CannotEdit, edited, parsed, template
@@ -80,11 +81,11 @@ class SettingsFile:
             return
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no TOML in UTF-8"
-            yield f"'{path}' cannot be read ({why}), so all settings have their defaults."
+            yield f"'{short(path)}' cannot be read ({why}), so all settings have their defaults."
             return
         for fault in faults:
             line = fault.line[:LONGEST_QUOTE]
-            yield f"Line {fault.number} of '{path}', '{line}', is no TOML and was left out."
+            yield f"Line {fault.number} of '{short(path)}', '{line}', is no TOML and was left out."
         yield from self._take(path, data)
 
     def _take(self, path: Path, data: dict[str, Any]) -> Iterator[str]:
@@ -93,7 +94,7 @@ class SettingsFile:
         for group in groups():
             table = data.get(group.name, {})
             if not isinstance(table, dict):
-                yield f"'{group.name}' in '{path}' must be a section, [{group.name}]."
+                yield f"'{group.name}' in '{short(path)}' must be a section, [{group.name}]."
                 continue
             for setting in group.settings:
                 if setting.name in table:
@@ -108,7 +109,7 @@ class SettingsFile:
         except ValueError:
             holds = as_text(setting.of(self.settings))
             yield (
-                f"'{setting.key}' in '{path}' is {repr(value)[:LONGEST_QUOTE]}, but must be"
+                f"'{setting.key}' in '{short(path)}' is {repr(value)[:LONGEST_QUOTE]}, but must be"
                 f" {setting.wanted}: {holds} holds instead."
             )
 
@@ -142,10 +143,11 @@ class SettingsFile:
 def _unknown(path: Path, key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, 1)
     meant = f": is '{near[0]}' meant?" if near else "."
-    return f"'{key[:LONGEST_QUOTE]}' in '{path}' is no setting{meant}"
+    return f"'{key[:LONGEST_QUOTE]}' in '{short(path)}' is no setting{meant}"
 
 
 def _not_kept(path: Path, keys: str, why: str, advice: str) -> SettingsError:
     return SettingsError(
-        f"'{keys}' only holds until specchat ends, since '{path}' cannot be changed ({why})", advice
+        f"'{keys}' only holds until specchat ends, since '{short(path)}' cannot be changed ({why})",
+        advice,
     )

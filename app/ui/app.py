@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import TextArea
 
@@ -27,6 +28,7 @@ from app.ui.clock import Clock
 from app.ui.help import Helped
 from app.ui.sanitize import sanitize_line
 from app.ui.settings.live import LiveSettings
+from app.ui.small.screen import SmallScreen, fits
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import inks, our_themes
@@ -61,6 +63,7 @@ class SpecchatApp(App[None]):
         "settings/settings.tcss",
         "palette/palette.tcss",
         "help/help.tcss",
+        "small/small.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
@@ -137,6 +140,13 @@ class SpecchatApp(App[None]):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end, SIGNALLED + signal.SIGTERM)
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    def on_resize(self, event: Resize) -> None:
+        small = isinstance(self.screen, SmallScreen)
+        if small and fits(event.size):
+            self.screen.dismiss()
+        elif not small and not fits(event.size):
+            self.push_screen(SmallScreen())
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """As `App.run`. The engine is waited for afterwards, when the terminal is restored."""
@@ -216,6 +226,8 @@ class SpecchatApp(App[None]):
 
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
+            return
+        if isinstance(self.screen, SmallScreen):
             return
         here = self.screen.help_sections() if isinstance(self.screen, Helped) else ()
         self.push_screen(HelpScreen((*here, ("Everywhere", SpecchatApp))))

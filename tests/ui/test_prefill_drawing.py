@@ -102,7 +102,7 @@ def test_the_span_row_tells_kept_partly_pinned_and_dropped() -> None:
         Span(20, 30, SpanReason.IMPORTANT, 2.0),
         Span(32, 34, SpanReason.IMPORTANT, 2.0),
     )
-    assert strip.span_row(spans, 50, 5) == "═ █▒ "
+    assert strip.span_row(spans, 50, 5) == "═ ▄▂ "
 
 
 @given(

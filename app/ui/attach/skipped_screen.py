@@ -14,10 +14,12 @@ from textual.widgets import Static
 from app.ingest.records import Reason
 from app.ui import figures
 from app.ui.attach.attached import Attached
+from app.ui.hanging import Hanging, hanging
 from app.ui.sanitize import sanitize_line
 
 LISTED = 500
 """Of each kind; of what is more, the number is told."""
+DOT = Content.styled("· ", "$ink-dim")
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
 
 
@@ -34,8 +36,19 @@ class SkippedScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static(Content("\n").join(lines(self._attached)), classes="help-section")
+            yield SkippedList(lines(self._attached))
             yield Static(Content.styled("Esc closes this.", "$ink-dim"))
+
+
+class SkippedList(Hanging):
+    """A heading and what is under it."""
+
+    def __init__(self, lines: list[Content]) -> None:
+        super().__init__()
+        self._heading, *self._sentences = lines
+
+    def lines(self, width: int) -> list[Content]:
+        return [self._heading, *(hanging(DOT, each, width) for each in self._sentences)]
 
 
 def lines(attached: Attached) -> list[Content]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
 
 T = TypeVar("T")
-EDITING = "Editing an earlier question: ⏎ asks it on a branch of its own, Esc gives up."
+EDITING = "Editing an earlier question: ⏎ asks it on its own branch, Esc gives up."
 
 
 class Acting:

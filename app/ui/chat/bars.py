@@ -10,6 +10,7 @@ from textual.widget import Widget
 from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo, Rung
 from app.ui import figures
 from app.ui.chat.meter import Meter
+from app.ui.hanging import Hanging, hanging
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.draw import ACCENT, BAD, DIM
 from app.ui.sanitize import sanitize_line
@@ -155,7 +156,7 @@ def _model_line(part: str, model: ModelInfo) -> str:
     return f"{part:<6} {' · '.join(facts)}"
 
 
-class Notice(Widget):
+class Notice(Hanging):
     """One sentence above the compose box, or a dimmer suggestion, or nothing. What stands comes
     back when a passing sentence has gone."""
 
@@ -183,10 +184,10 @@ class Notice(Widget):
         self._suggestion = suggestion
         self._update()
 
-    def render(self) -> Content:
+    def lines(self, width: int) -> list[Content]:
         if sentence := self._sentence or self._standing:
-            return Content.assemble(("! ", ACCENT), sanitize_line(sentence))
-        return Content.styled(sanitize_line(self._suggestion), DIM)
+            return [hanging(Content.styled("! ", ACCENT), Content(sanitize_line(sentence)), width)]
+        return [Content.styled(sanitize_line(self._suggestion), DIM)]
 
     def _update(self) -> None:
         self.display = bool(self.text)

@@ -23,7 +23,7 @@ from app.ui.attach.reading import Reading
 from app.ui.sanitize import sanitize_line
 
 CHIP_BYTES = 4096
-CHIP_CELLS = 48
+CHIP_CELLS = 62
 """Cells that a chip should have at least; where there are twice as many, two stand side by side."""
 LEAST_NAME = 8
 CROSS = " ✕ "

@@ -58,10 +58,12 @@ class Choosing(Screen[None]):
             self.entry.box.focus()
 
     def action_above(self) -> None:
-        """To what is next above the box."""
-        chips = self.entry.chips.query(Chip)
-        if self.focused is self.entry.box and chips:
-            chips.last().focus()
+        """To what is next above the box: from chip to chip, and from the first one back."""
+        chips = [*self.entry.chips.query(Chip)]
+        places = [*chips, self.entry.box]
+        place = places.index(self.focused) if self.focused in places else 0
+        if chips and place > 0:
+            places[place - 1].focus()
         else:
             self.action_messages()
 

@@ -82,7 +82,7 @@ class ChatScreen(Choosing):
             "set_keep",
             "Keep",
             id="chat.keep",
-            tooltip="Set how much is read; of a chosen answer: answer again so",
+            tooltip="How much is read (of a chosen answer: read again)",
             priority=True,
         ),
         Binding(
@@ -108,7 +108,7 @@ class ChatScreen(Choosing):
             "own",
             "System prompt",
             id="chat.system",
-            tooltip="Of this conversation alone: system prompt, sampling, keep",
+            tooltip="This conversation's system prompt, sampling, keep",
         ),
     ]
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from textual.content import Content
 from textual.events import Click
-from textual.widgets import Static
 
 from app.chat.conversation import Turn, TurnState
 from app.ui import figures
 from app.ui.clock import Clock
+from app.ui.hanging import Hanging, hanging
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.sanitize import sanitize
 
+RULE = Content.styled("│ ", "$ink-dim")
 
-class ThinkingView(Static):
+
+class ThinkingView(Hanging):
     """Hidden while nothing was thought."""
 
     def __init__(self, turn: Turn, progress: ReadingProgress, clock: Clock) -> None:
-        super().__init__(markup=False, classes="thinking")
+        super().__init__(classes="thinking")
         self._turn, self._progress, self._clock = turn, progress, clock
         self._open = False
 
@@ -28,7 +30,7 @@ class ThinkingView(Static):
         """What came since, and how long it takes."""
         self.display = bool(self._turn.thinking)
         if self.display:
-            self.update(self._drawn())
+            self.refresh(layout=True)
 
     def toggle(self) -> None:
         self._open = not self._open
@@ -38,14 +40,16 @@ class ThinkingView(Static):
         event.stop()
         self.toggle()
 
-    def _drawn(self) -> Content:
+    def lines(self, width: int) -> list[Content]:
         mark = "▾" if self._open else "▸"
         line = Content.styled(f"{mark} {self._words()}", "$ink-dim")
         if not self._open:
-            return line
-        text = sanitize(self._turn.thinking.strip("\n"))
-        indented = "\n".join(f"│ {each}" for each in text.split("\n"))
-        return line + "\n" + Content.styled(indented, "$ink-dim")
+            return [line]
+        thoughts = sanitize(self._turn.thinking.strip("\n")).split("\n")
+        return [
+            line,
+            *(hanging(RULE, Content.styled(each, "$ink-dim"), width, RULE) for each in thoughts),
+        ]
 
     def _words(self) -> str:
         progress, turn = self._progress, self._turn

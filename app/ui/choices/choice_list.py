@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 0.5
 """That a key waits for the names of a folder."""
-NAME_CELLS = 16
+NAME_CELLS, KEY_CELLS = 16, 6
+EDGES = 7
+"""Cells beside an option: the padding and the scrollbar."""
 
 Choice = PathChoice | Command
 
@@ -186,7 +188,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
     def _show(self, kind: str, choices: list[PathChoice] | list[Command], said: str) -> None:
         self._choices = [*choices]
         self._shown = (kind, said)
-        width = max(20, self.screen.size.width - 6)
+        width = max(20, self.screen.size.width - EDGES)
         options = [Option(_line(each).truncate(width, ellipsis=True)) for each in choices]
         if said:
             line = Content.styled(sanitize_line(said), "$ink-dim")
@@ -246,7 +248,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
 
 def _line(choice: Choice) -> Content:
     if isinstance(choice, Command):
-        name, key = f"/{choice.name}", f"  {choice.key}"
-        return Content.assemble(f"{name:<{NAME_CELLS}}", (choice.description + key, "$ink-dim"))
+        name, key = f"/{choice.name}", f"{choice.key:<{KEY_CELLS}}"
+        return Content.assemble(f"{name:<{NAME_CELLS}}", key, (choice.description, "$ink-dim"))
     name = sanitize_line(choice.name) + "/" * choice.is_folder
     return Content.assemble(name, (f"  {choice.note}" if choice.note else "", "$ink-dim"))

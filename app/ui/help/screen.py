@@ -13,6 +13,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from app.ui.hanging import Hanging, hanging
 from app.ui.help import Section
 
 KEY_WIDTH = 18
@@ -29,6 +30,8 @@ NAMES = {
     "down": "↓",
     "pageup": "PgUp",
     "pagedown": "PgDn",
+    "at": "@",
+    "slash": "/",
 }
 
 
@@ -63,11 +66,20 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             for title, owner in self._sections:
-                yield Static(_section(title, described(owner)), classes="help-section")
+                yield KeysOf(title, described(owner))
             yield Static(Content.styled("Esc closes this.", "$ink-dim"))
 
 
-def _section(title: str, keys: list[tuple[str, str]]) -> Content:
-    lines = [Content.styled(title, "bold $accent")]
-    lines += [Content.assemble(f"{key:<{KEY_WIDTH}}", (what, "$ink-dim")) for key, what in keys]
-    return Content("\n").join(lines)
+class KeysOf(Hanging):
+    """A title, and under it keys with what they do."""
+
+    def __init__(self, title: str, keys: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self._title, self._keys = title, keys
+
+    def lines(self, width: int) -> list[Content]:
+        keys = (
+            hanging(Content(f"{key:<{KEY_WIDTH}}"), Content.styled(what, "$ink-dim"), width)
+            for key, what in self._keys
+        )
+        return [Content.styled(self._title, "bold $accent"), *keys]

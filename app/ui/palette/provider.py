@@ -24,19 +24,28 @@ if TYPE_CHECKING:
 
 MOVING = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "backspace"})
 """Keys of which nobody looks for the name."""
-WIDTH = 68
+WIDTH, NAME_CELLS = 68, 13
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`text` is sanitised; `aside` says what it is, or its key."""
+    """`name` and `text` are sanitised and stand in two columns; `aside` says what it is, or its
+    key."""
 
+    name: str
     text: str
     aside: str
     run: Callable[[], Awaitable[object] | object]
 
+    @property
+    def words(self) -> str:
+        """What is matched with what is typed."""
+        return f"{self.name:<{NAME_CELLS}} {self.text}" if self.text else self.name
+
     def drawn(self, matched: tuple[int, ...] = ()) -> Content:
-        text = Content(self.text)
+        text = Content(self.words)
+        if self.text:
+            text = text.stylize("$ink-dim", NAME_CELLS)
         for place in matched:
             text = text.stylize("bold underline", place, place + 1)
         text = text.truncate(WIDTH - len(self.aside) - 2, ellipsis=True)
@@ -53,39 +62,43 @@ class Everything(Provider):
 
     async def discover(self) -> Hits:
         for entry in self._entries:
-            yield DiscoveryHit(entry.drawn(), entry.run, entry.text)
+            yield DiscoveryHit(entry.drawn(), entry.run, entry.words)
 
     async def search(self, query: str) -> Hits:
         for entry in self._entries:
-            score, matched = self._matcher.match(query, entry.text)
+            score, matched = self._matcher.match(query, entry.words)
             if score > 0:
-                yield Hit(score, entry.drawn(tuple(matched)), entry.run, entry.text)
+                yield Hit(score, entry.drawn(tuple(matched)), entry.run, entry.words)
 
     @property
     def _specchat(self) -> SpecchatApp:
         return cast("SpecchatApp", self.app)
 
     def _doings(self) -> Iterator[Entry]:
+        """Those of the screen first, then what holds everywhere and what the focus adds."""
         seen = set()
-        for active in self.screen.active_bindings.values():
+        found = self.screen.active_bindings.values()
+        for active in sorted(found, key=lambda each: each.node is not self.screen):
             binding, where = active.binding, (active.node, active.binding.action)
             named = binding.tooltip and binding.id not in (None, "app.palette")
             if not named or where in seen or not active.enabled or binding.key in MOVING:
                 continue
             seen.add(where)
             run = partial(self.app.run_action, binding.action, default_namespace=active.node)
-            yield Entry(binding.tooltip, key_name(binding.key), run)
+            text = binding.tooltip if binding.tooltip != binding.description else ""
+            yield Entry(binding.description, text, key_name(binding.key), run)
 
     def _settings(self) -> Iterator[Entry]:
         live = self._specchat.settings
         for setting in every():
             value = setting.of(live.values)
             go = partial(self._specchat.show_setting, setting)
-            yield Entry(f"{setting.label}: {shown(value)}", "setting", go)
+            yield Entry(f"{setting.label}: {shown(value)}", "", "setting", go)
             for choice in setting.choices:
                 if choice != value:
                     change = partial(live.change, setting, choice)
-                    yield Entry(f"{setting.label}: set to {shown(choice)}", "setting", change)
+                    name = f"{setting.label}: set to {shown(choice)}"
+                    yield Entry(name, "", "setting", change)
 
     async def _conversations(self) -> list[Entry]:
         """They are opened from the chat."""
@@ -99,6 +112,7 @@ class Everything(Provider):
         return [
             Entry(
                 sanitize_line(each.title[:LONGEST_MATCHED]),
+                "",
                 "conversation",
                 partial(chat.open_conversation, each.id),
             )

@@ -8,7 +8,8 @@ from app.engine.messages import Span, SpanReason
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 UNSEEN = "·"
-KEPT, PARTLY, PINNED, DROPPED = "█", "▒", "═", " "
+KEPT, PARTLY, PINNED, DROPPED = "▄", "▂", "═", " "
+"""Low, so that they stand apart from the importance above them."""
 
 
 def resample(buckets: Sequence[float], width: int) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -15,6 +14,7 @@ from textual.events import DescendantFocus
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from app.paths import short
 from app.settings.described import Setting, Value, groups, matching
 from app.ui.help import Section
 from app.ui.keys import pass_on
@@ -173,8 +173,3 @@ class SettingsScreen(Screen[None]):
     def _chosen(self, setting: Setting, value: Value | None) -> None:
         if value is not None:
             self._live.change(setting, value)
-
-
-def short(path: Path) -> str:
-    """With ~ for the home folder."""
-    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

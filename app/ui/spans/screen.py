@@ -300,6 +300,7 @@ class SpansScreen(Screen[AskAgain | None]):
         if self._try_keep is None:
             self._say("Another keep can be tried on the last answer only, if it was scored.")
             return
+        self._said = ("", 0)
         self._keep = min(1.0, max(KEEP_STEP, round(self._keep + steps * KEEP_STEP, 2)))
         self._try_keep(self._keep)
 

@@ -95,6 +95,20 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
         await until_shown(pilot, "▣ src/  1 document · 240 B")
 
 
+async def test_keys_reach_every_chip(tmp_path: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        for number in range(3):
+            await paste(pilot, f"{number}{DOCUMENT}")
+            await until_shown(pilot, f"Paste {number + 1}")
+        chips = [*pilot.app.screen.query(Chip)]
+        for chip in reversed(chips):
+            await pilot.press("shift+tab")
+            await until(pilot, lambda chip=chip: pilot.app.focused is chip, "the chip before")
+        await pilot.press("shift+tab")
+        await until(pilot, lambda: pilot.app.focused is pilot.app.chat.entry.box)
+
+
 async def test_progress_and_stopping_it(tmp_path: Path) -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")

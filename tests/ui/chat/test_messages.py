@@ -64,7 +64,7 @@ async def test_tab_chooses_the_last_and_arrows_go_through_all(tmp_path: Path) ->
         await answered(pilot, engine, "One?", "Two?")
         await pilot.press("tab")
         await until(pilot, lambda: chosen(app) == ("answer", "Two?"))
-        await until_shown(pilot, "█◆ Answer", "^Y copy", "^A again")
+        await until_shown(pilot, "▌◆ Answer", "^Y copy", "^A again")
         assert "next:" not in screen_text(pilot)
         for part, question in (("question", "Two?"), ("answer", "One?"), ("question", "One?")):
             await pilot.press("up")
@@ -74,7 +74,7 @@ async def test_tab_chooses_the_last_and_arrows_go_through_all(tmp_path: Path) ->
         await pilot.press("escape")
         await until(pilot, lambda: app.focused is app.chat.entry.box)
         await until_shown(pilot, "next: AUTO")
-        assert "█" not in screen_text(pilot)
+        assert "▌" not in screen_text(pilot)
 
 
 async def test_typing_goes_back_to_the_box_and_is_written_there() -> None:
@@ -325,7 +325,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
         await pilot.press(*"needle")
         await until_shown(pilot, "the needle")
         await pilot.press("enter")
-        await until_shown(pilot, "Answer 7 is the needle.", "█◆ Answer")
+        await until_shown(pilot, "Answer 7 is the needle.", "▌◆ Answer")
         assert chosen(app) == ("answer", "Question 7?")
         await pilot.press("up")
         await until_shown(pilot, "Question 7?", "Answer 7 is the needle.")

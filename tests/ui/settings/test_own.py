@@ -155,7 +155,7 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await pilot.press("ctrl+p")
         await until_shown(pilot, "What to do?")
         await pilot.press(*"system prompt")
-        await until_shown(pilot, "Of this conversation alone")
+        await until_shown(pilot, "This conversation's system prompt")
         await pilot.press("enter")
         await until_shown(pilot, "This conversation")
 

@@ -1,0 +1,1 @@
+"""A terminal that is too small."""

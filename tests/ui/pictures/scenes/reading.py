@@ -1,0 +1,97 @@
+"""How a question is read, from the first token to the folded panel."""
+
+from __future__ import annotations
+
+from app.engine.messages import ImportanceMap, Phase, PhaseProgress, Token
+from tests.fakes import FakeEngine
+from tests.ui.pictures import samples
+from tests.ui.pictures.stage import Stage
+
+
+async def sparsely(stage: Stage) -> None:
+    samples.earlier_conversations(stage.home / "data")
+    async with stage.opened(FakeEngine(samples.story(), stepping=True)):
+        await stage.shown("ready")
+        await stage.paste(samples.licence())
+        await stage.ask(samples.QUESTION)
+        stage.play(lambda e: at(e, Phase.SCORE, 0.6), 2.1)
+        await stage.shown("skimmed 6")
+        await stage.take("score")
+        stage.play(lambda e: isinstance(e, ImportanceMap) and e.observed == 2, 1.5)
+        await stage.shown("importance 2/4")
+        await stage.take("lookahead")
+        stage.play(lambda e: at(e, Phase.PREFILL, 0.6), 2.5)
+        await stage.shown("ETA 1.")
+        await stage.write("And may it be left on a server?")
+        await stage.press("enter")
+        await stage.shown("waiting for its turn")
+        await stage.take("queued")
+        await stage.press("escape")
+        await stage.gone("waiting for its turn")
+        stage.app.chat.entry.box.replace_all("")
+        await stage.take("prefill")
+        for _ in range(36):
+            stage.play(lambda e: isinstance(e, Token), 0.05)
+        await stage.shown("executable")
+        await stage.take("decode")
+        stage.engine.finish()
+        await stage.idle()
+        await stage.shown("▸ read")
+        await stage.take("answered")
+        await stage.press("tab", "space")
+        await stage.shown("▾ read", "why:")
+        await stage.take("opened")
+        await stage.press("space", "escape", "ctrl+g", "3", "5")
+        stage.engine.finish()
+        await stage.shown("35%", "would read")
+        await stage.take("keep-tried")
+        await stage.press("escape", "ctrl+r")
+        await stage.until(lambda: len(stage.engine.asks) == 2)
+        stage.play(lambda e: at(e, Phase.PREFILL, 0.5), 1.8)
+        await stage.shown("reading in full")
+        await stage.take("full")
+
+
+async def trouble(stage: Stage) -> None:
+    """Stopped, failed, and read in full since sparse reading did not work."""
+    story = samples.story
+    async with stage.opened(FakeEngine(story(), stepping=True)):
+        await stage.shown("ready")
+        await stage.paste(samples.licence())
+        await stage.ask(samples.QUESTION)
+        stage.play(lambda e: at(e, Phase.SCORE, 0.6), 2.1)
+        await stage.press("escape")
+        stage.engine.finish()
+        await stage.idle()
+        await stage.shown("stopped before the first word")
+        await stage.ask("What does it leave out?")
+        for _ in range(24):
+            stage.play(lambda e: isinstance(e, Token), 0.3)
+        await stage.press("escape")
+        stage.engine.finish()
+        await stage.idle()
+        await stage.shown("what was written stays")
+        await stage.take("stopped")
+        stage.engine.story = story(falls_back="The draft ran out of memory while scoring.")
+        await stage.ask("And who must offer it?")
+        stage.engine.advance_to(lambda e: at(e, Phase.PREFILL, 0.5))
+        stage.now += 4.0
+        await stage.shown("ran out of memory while")
+        await stage.take("falling-back")
+        stage.engine.finish()
+        await stage.idle()
+        await stage.shown("full ·")
+        await stage.take("fell-back")
+        stage.engine.story = story(fails_in=Phase.PREFILL)
+        await stage.ask("For how long?")
+        stage.now += 5.0
+        stage.engine.finish()
+        await stage.idle()
+        await stage.shown("failed", "not enough memory")
+        await stage.take("failed")
+
+
+def at(event: object, phase: Phase, fraction: float) -> bool:
+    """Whether a phase has come so far."""
+    is_phase = isinstance(event, PhaseProgress) and event.phase is phase
+    return is_phase and event.done >= fraction * event.total

@@ -1,0 +1,35 @@
+"""What was read of a document."""
+
+from __future__ import annotations
+
+from app.ui.spans.screen import SpansScreen
+from tests.fakes import FakeEngine
+from tests.ui.pictures import samples
+from tests.ui.pictures.stage import Stage
+
+
+async def document(stage: Stage) -> None:
+    async with stage.opened(FakeEngine(samples.story())):
+        await stage.shown("ready")
+        await stage.paste(samples.licence())
+        await stage.ask(samples.QUESTION)
+        await stage.idle()
+        await stage.shown("▸ read")
+        await stage.press("ctrl+s")
+        await stage.shown("Spans")
+        await stage.press("n", "n")
+        await stage.take("passages")
+        await stage.press("/")
+        await stage.press(*"patent")
+        await stage.shown("NOT READ")
+        await stage.take("search")
+        await stage.press("escape", "space")
+        await stage.shown("Pinned")
+        await stage.take("pinned")
+        await stage.press("f")
+        await stage.shown("not read")
+        await stage.take("folded")
+        await stage.press("f", *("right",) * 15)
+        await stage.shown("keep 35% would read")
+        await stage.take("keep")
+        assert isinstance(stage.app.screen, SpansScreen)

@@ -1,0 +1,86 @@
+"""From the first drawing to the first question."""
+
+from __future__ import annotations
+
+import shutil
+from unittest.mock import patch
+
+from app.engine.messages import Failed, Loaded
+from app.models.catalogue import catalogue
+from app.models.fit import machine_of
+from app.models.offer import offer
+from app.sessions import records
+from app.sessions.store import Store
+from app.ui.app import SpecchatApp
+from tests.fakes import FakeEngine, LoadStory
+from tests.ingest.helpers import written
+from tests.ui.pictures import samples
+from tests.ui.pictures.stage import Stage
+
+CRASH = "specchat was killed, perhaps since memory ran out. Nothing you wrote is lost."
+MISSING = Failed(
+    None,
+    "The target model's folder holds no weights: 'model.safetensors' is missing",
+    "download it again with `specchat models pull`",
+)
+
+
+async def first_start(stage: Stage) -> None:
+    """As a new user sees it, and later with nothing to say."""
+    offered = offer(catalogue(), machine_of(32 << 30))
+    with patch("app.ui.chat.welcome._offer", lambda: offered):
+        async with stage.opened(prepared=welcoming):
+            await stage.shown("ready", "This pair is tiny", "tok")
+            await stage.take("welcome")
+    shutil.rmtree(stage.home / "data")
+    async with stage.opened(FakeEngine(step_load=True)):
+        await stage.shown("loading the models")
+        await stage.take("loading")
+        stage.play(lambda event: isinstance(event, Loaded), 3.0)
+        stage.engine.finish()
+        await stage.shown("ready", "GB")
+        await stage.take("empty")
+        await stage.press("f1")
+        await stage.shown("Writing", "Enter")
+        await stage.take("help")
+        await stage.press("escape")
+        await stage.pilot.resize_terminal(38, 9)
+        await stage.shown("38 × 9")
+        await stage.take("too-small")
+
+
+def welcoming(app: SpecchatApp) -> None:
+    app.chat.welcome.wanted = True
+
+
+async def trouble(stage: Stage) -> None:
+    async with stage.opened(FakeEngine(load_story=LoadStory(failure=MISSING))):
+        await stage.shown("holds no weights")
+        await stage.take("no-model")
+    reason = "its rotary positions cannot be set from outside"
+    async with stage.opened(FakeEngine(load_story=LoadStory(dense_only=reason))):
+        await stage.shown("reads in full only:")
+        await stage.take("full-only")
+    with Store(stage.home / "data"):  # the first specchat
+        async with stage.opened():
+            await stage.shown("ready", "read-only")
+            await stage.ask("Is this kept?")
+            await stage.idle()
+            await stage.take("read-only")
+    shutil.rmtree(stage.home / "data")
+    written(stage.home / "data", "No folder.")
+    async with stage.opened():
+        await stage.shown("ready", "not kept")
+        await stage.take("not-kept")
+
+
+async def again(stage: Stage) -> None:
+    """After an end that nobody asked for, and where the disk is full."""
+    with Store(stage.home / "data") as store:
+        id = store.create("Corresponding Source").id
+        asked = store.add_message(id, records.Role.USER, samples.QUESTION)
+        store.begin_reply(asked.id).append('The "Corresponding Source" for a work in object code')
+        store.keep_draft(records.Draft(id))
+    async with stage.opened(news=CRASH):
+        await stage.shown("stopped", "killed")
+        await stage.take("crash")
