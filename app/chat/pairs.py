@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.engine.messages import Load
 from app.models.check import check_model
-from app.models.embedded import EMBEDDED
+from app.models.embedded import EMBEDDED, target_path
 from app.models.errors import ModelError
 from app.models.locate import locate
 from app.models.tokenizers import same_tokenizer
@@ -40,6 +40,11 @@ def pair(
         raise ModelError(difference.rstrip("."), "choose a draft of the target's own family")
     shown = (_shown(target), "its draft" if draft == target else _shown(draft))
     return Load(str(target_folder), str(draft_folder), shown, kv_bits)
+
+
+def knows_documents_only(load: Load) -> bool:
+    """Whether this target has learnt nothing but to answer questions about documents."""
+    return load.target == str(target_path())
 
 
 @dataclass(frozen=True, slots=True)

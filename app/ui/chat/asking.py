@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from app.chat.conversation import Pins, Question, Turn, TurnState
+from app.chat.pairs import knows_documents_only
 from app.chat.unkept import AskedTurn
 from app.engine.messages import Cancel, Mode
 from app.errors import UserError
@@ -57,7 +58,17 @@ class Asking:
             return "One question waits already. Esc takes it back."
         if self._screen.busy and self._screen.acting.editing:
             return "An answer is under way: an edited question cannot wait for it. Esc stops it."
+        if not attached and self._needs_document():
+            return (
+                "The embedded pair answers questions about documents: paste one, or type @ for a"
+                " file. ^L has pairs that chat."
+            )
         return None
+
+    def _needs_document(self) -> bool:
+        branch = self._desk.shown.conversation.branch
+        there = any(turn.question.documents for turn in branch)
+        return not there and knows_documents_only(self._screen.loader.load)
 
     def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
         self._start(chat, self._desk.shelf.ask(chat, question, edits), question)

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from app.chat.sample import QUESTION, sample
 from app.engine.messages import Load
 from app.models.catalogue import catalogue
+from app.models.embedded import draft_path, target_path
 from app.models.fit import machine_of
 from app.models.offer import Offer, offer
 from app.sessions.store import Store
@@ -141,3 +142,18 @@ async def test_what_was_typed_while_it_started_stays_alone(
         await until_shown(pilot, FIRST, "32 GB")
         assert (app.chat.entry.box.text, app.chat.entry.chips.items) == ("Hi", ())
         assert "⏎ asks a question" not in screen_text(pilot)
+
+
+async def test_the_embedded_pair_is_not_asked_without_a_document(tmp_path: Path) -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    app = SpecchatApp(engine, Load(str(target_path()), str(draft_path())))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press(*"hello", "enter")
+        await until_shown(pilot, "answers questions about documents", "❯ hello")
+        assert not engine.asks
+        await paste(pilot, DOCUMENT)
+        await pilot.press("enter")
+        await until_shown(pilot, "▸ read")
+        await pilot.press(*"more", "enter")
+        await until(pilot, lambda: len(engine.asks) == 2, "a later question needs none")
