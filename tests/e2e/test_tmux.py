@@ -126,7 +126,7 @@ def test_conversations_are_kept_over_a_crash_and_a_proper_end(tmp_path: Path) ->
 
 
 def test_a_narrow_terminal_shows_all_that_matters() -> None:
-    with Terminal(FAKE, size=(60, 20), folder=ROOT) as terminal:
+    with Terminal(FAKE, size=(60, 24), folder=ROOT) as terminal:
         terminal.wait_for("ready", "next: AUTO")
         terminal.paste(document())
         terminal.wait_for("Paste 1 · 102 KB")
