@@ -13,6 +13,7 @@ from app.models.embedded import draft_path, target_path
 from app.settings.file import SettingsFile
 from app.settings.values import Look, Settings
 from app.ui.app import SpecchatApp
+from app.ui.chat import asking
 from app.ui.chat.meter import Meter
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -129,7 +130,8 @@ async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("width", [46, 60, 80, 200])
-async def test_the_figures_fit_in_any_width(width: int) -> None:
+async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "knows_documents_only", lambda load: False)
     engine = FakeEngine(Story(answer="Yes."))
     async with counting_app(engine).run_test(size=(width, 24)) as pilot:
         await until_shown(pilot, "ready")
