@@ -92,5 +92,13 @@ def test_the_screens_never_import_mlx() -> None:
     assert "app.engine.messages" in modules
     assert not [name for name in modules if name.split(".")[0] in ("mlx", "mlx_lm", "numpy")]
     ours = {name for name in modules if name.startswith("app.engine.")}
-    plain = ("messages", "spans", "tuning", "upkeep")
+    plain = ("messages", "pressure", "spans", "tuning", "upkeep")
     assert ours == {f"app.engine.{name}" for name in plain}, "plain data, and nothing else"
+
+
+def test_the_first_drawing_waits_for_nothing_that_comes_later() -> None:
+    program = "import sys, app.ui.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    modules = set(done.stdout.decode().split())
+    later = {"markdown_it", "sqlite3", "app.ui.spans.screen", "app.ui.settings.screen"}
+    assert not later & modules
