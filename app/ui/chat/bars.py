@@ -17,6 +17,8 @@ from app.ui.sanitize import sanitize_line
 from app.ui.words import ended, sentence
 
 MEMORY_CELLS = 6
+MARK = 2
+"""Cells before the text of each line of the opening."""
 LEAST_TITLE = 10
 """Cells; of a shorter piece nobody would know which conversation it is."""
 
@@ -92,7 +94,7 @@ class Header(Widget):
         return f"{mark}mem {cells}{figures.gigabytes(used)}/{figures.gigabytes(memory.total)} GB"
 
 
-class Opening(Widget):
+class Opening(Hanging):
     """The first thing in the transcript: whether the pair is ready, and what to do."""
 
     def __init__(self) -> None:
@@ -135,9 +137,10 @@ class Opening(Widget):
             ]
         )
 
-    def render(self) -> Content:
+    def lines(self, width: int) -> Sequence[Content]:
         guide = [] if self._failed else [Content(""), *self._guide]
-        return Content("\n").join([*self._status, *guide])
+        every = [*self._status, *guide]
+        return [hanging(line[:MARK], line[MARK:], width) if line else line for line in every]
 
     @staticmethod
     def _loading(elapsed: float) -> list[Content]:
