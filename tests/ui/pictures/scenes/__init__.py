@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.ui.pictures.scenes import answers, lists, reading, settings, spans, starting, writing
+from tests.ui.pictures.scenes import (
+    answers,
+    lists,
+    memory,
+    reading,
+    settings,
+    spans,
+    starting,
+    writing,
+)
 from tests.ui.pictures.stage import Stage
 
 Scene = Callable[[Stage], Awaitable[None]]
@@ -21,6 +30,7 @@ SCENES: dict[str, Scene] = {
     "write-attach": writing.attaching,
     "read": reading.sparsely,
     "read-trouble": reading.trouble,
+    "read-memory": memory.tight,
     "answer": answers.chosen,
     "answer-thinking": answers.thinking,
     "answer-long": answers.long,

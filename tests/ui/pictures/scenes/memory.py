@@ -1,0 +1,51 @@
+"""Memory that gets tight while an answer comes, rung by rung."""
+
+from __future__ import annotations
+
+from app.engine.messages import (
+    Ended,
+    MemoryFigures,
+    Phase,
+    PressureChanged,
+    Rung,
+    Token,
+)
+from tests.fakes import GIB, FakeEngine
+from tests.ui.pictures import samples
+from tests.ui.pictures.scenes.reading import at
+from tests.ui.pictures.stage import Stage
+
+WARN = (
+    "Memory is getting tight (20.6 GB of 24.0 GB, 86%): what is only kept for later is dropped, and"
+    " reading goes in smaller steps."
+)
+TIGHT = "Memory is tight (21.8 GB of 24.0 GB, 91%): the draft leaves memory until it is needed."
+CRITICAL = "Memory is nearly used up (23.0 GB of 24.0 GB, 96%): what runs is stopped."
+
+
+async def tight(stage: Stage) -> None:
+    story = samples.story(ended=Ended.MEMORY)
+    async with stage.opened(FakeEngine(story, stepping=True)):
+        await stage.shown("ready")
+        await stage.paste(samples.licence())
+        await stage.ask(samples.QUESTION)
+        stage.play(lambda e: at(e, Phase.PREFILL, 0.6), 4.0)
+        stage.engine.say(PressureChanged(Rung.WARN, Rung.CALM, _figures(86), WARN))
+        await stage.shown("getting tight")
+        await stage.take("warn")
+        stage.engine.say(PressureChanged(Rung.TIGHT, Rung.WARN, _figures(91), TIGHT))
+        await stage.shown("Memory is tight")
+        await stage.take("tight")
+        for _ in range(24):
+            stage.play(lambda e: isinstance(e, Token), 0.1)
+        stage.engine.say(PressureChanged(Rung.CRITICAL, Rung.TIGHT, _figures(96), CRITICAL))
+        stage.engine.finish()
+        await stage.idle()
+        await stage.shown("stopped: memory was nearly used up")
+        await stage.take("critical")
+
+
+def _figures(percent: int) -> MemoryFigures:
+    ceiling = 24 * GIB
+    used = ceiling * percent // 100
+    return MemoryFigures(32 * GIB, 32 * GIB - used - 6 * GIB, used, used, 0, used, ceiling)
