@@ -230,7 +230,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def action_find(self) -> None:
         self.search.display = True
-        self.search.focus()
+        self.set_focus(self.search)  # at once: keys typed ahead are meant for it
         self._draw()
 
     @on(Input.Changed)
@@ -263,7 +263,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self.search.value = ""
         self.search.display = False
         self.view.show_hits(())
-        self.view.focus()
+        self.set_focus(self.view)
 
     # -------------------------------------------------------------------------- doing
 
