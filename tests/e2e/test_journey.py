@@ -74,7 +74,7 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.press("C-g")
     terminal.wait_for("0-9 type")
     terminal.press("2", "0", "Enter")
-    terminal.wait_for("▸ read 2", "· sparse", ANSWER, "‹ 3/3 ›", seconds=PATIENCE)
+    terminal.wait_for("▸ read 2", "· sparse", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE)
 
 
 def _pins_what_was_not_read(terminal: Terminal) -> None:
@@ -90,7 +90,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("Space")
     terminal.wait_for("Pinned: it is read whenever the document is.")
     terminal.press("Enter")
-    terminal.wait_for("· sparse", ANSWER, "‹ 4/4 ›", seconds=PATIENCE)
+    terminal.wait_for("· sparse", ANSWER, "‹ 4/4 ›", "⏎ send", seconds=PATIENCE)
 
 
 def _looks_after_conversations(terminal: Terminal) -> None:
