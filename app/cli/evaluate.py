@@ -44,6 +44,7 @@ from app.eval.run import (
 )
 from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.models.embedded import EMBEDDED
+from app.settings.values import KvBits
 from app.ui.sanitize import sanitize
 
 LEAST_LENGTH = 256
@@ -257,8 +258,7 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
                 f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
             )
         target, draft = [*options.pair, None][:2]
-    kv_bits = int(options.kv_bits) if options.kv_bits in ("8", "4") else None
-    load = pair(target, draft, kv_bits=kv_bits)
+    load = pair(target, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
     needed = [scoring for scoring in settings.scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):
         what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"

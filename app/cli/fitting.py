@@ -29,6 +29,7 @@ from app.paths import config_path, data_path
 from app.sessions.errors import StoreError
 from app.sessions.opening import Places
 from app.sessions.records import Run
+from app.settings.values import KvBits
 
 
 def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
@@ -104,7 +105,7 @@ def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
     else:
         draft = _taken(target, cache, entries, machine)
     tokens = _length(options.length) if options.length else None
-    bits = int(options.kv_bits) if options.kv_bits in ("8", "4") else None
+    bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.sized, shape=in_bits(target.sized.shape, bits))
     found = reckon(sized, draft.sized if draft else None, machine, tokens)
     yield f"{target.name} · {', '.join(facts(target))}"
