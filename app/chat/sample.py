@@ -6,7 +6,7 @@ from app.engine.messages import Document
 from app.paths import assets_path
 
 FILE = "gpl-3.0.txt"
-QUESTION = 'What does it say of "Corresponding Source"?'
+QUESTION = 'What does it say of "patent license"?'
 
 
 def sample() -> Document:
