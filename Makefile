@@ -17,7 +17,7 @@ help:
 	@echo "make test       the tests that take seconds"
 	@echo "make test-slow  the others"
 	@echo "make picture    the README's map, from a run of the demo"
-	@echo "make pictures   the app in all its states: for the tests, and some for the README"
+	@echo "make pictures   the app in all its states: for the tests, and some for docs"
 	@echo "make recording  the README's recording, from a real run on the embedded pair"
 	@echo "make lint       style, types, and who may import whom"
 	@echo "make shell      man page and completions, from the command line's parser"
