@@ -11,7 +11,7 @@ from tests.ui.helpers import screen_text
 
 KEY_SECONDS = 0.05
 PATIENCE_SECONDS = 300.0
-FIRST, SECOND = 'What does it say of "Corresponding Source"?', 'And what of a "patent license"?'
+FIRST, SECOND = 'What does it say of "patent license"?', 'And what of "Corresponding Source"?'
 
 
 async def play(pilot: Pilot[None]) -> None:
@@ -23,7 +23,7 @@ async def play(pilot: Pilot[None]) -> None:
     await asyncio.sleep(0.8)
     await pilot.press("enter")
     await _shown(pilot, " tok")
-    await _ask(pilot, FIRST, "control those activities.")
+    await _ask(pilot, FIRST, "infringement).")
     await pilot.press("ctrl+s")
     await _shown(pilot, "Spans")
     await asyncio.sleep(2.0)
@@ -33,7 +33,7 @@ async def play(pilot: Pilot[None]) -> None:
     await pilot.press("escape")
     await _shown(pilot, "⏎ send")
     await asyncio.sleep(0.8)
-    await _ask(pilot, SECOND, "infringement).")
+    await _ask(pilot, SECOND, "control those activities.")
 
 
 async def _ask(pilot: Pilot[None], question: str, answer: str) -> None:
