@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
 
-.PHONY: help run demo test test-slow picture pictures lint shell dist formula
+.PHONY: help run demo test test-slow picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -17,7 +17,8 @@ help:
 	@echo "make test       the tests that take seconds"
 	@echo "make test-slow  the others"
 	@echo "make picture    the README's map, from a run of the demo"
-	@echo "make pictures   the app in all its states: for the tests, and some for the README"
+	@echo "make pictures   the app in all its states: for the tests, and some for docs"
+	@echo "make recording  the README's recording, from a real run on the embedded pair"
 	@echo "make lint       style, types, and who may import whom"
 	@echo "make shell      man page and completions, from the command line's parser"
 	@echo "make dist       wheel, source distribution and bill of materials, in dist/"
@@ -40,6 +41,9 @@ picture: $(STAMP)
 
 pictures: $(STAMP)
 	@$(BIN)/python -m tests.ui.pictures
+
+recording: $(STAMP)
+	@$(BIN)/python -m tests.ui.recording
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

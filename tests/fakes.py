@@ -91,6 +91,7 @@ class LoadStory:
 
     failure: Failed | None = None
     dense_only: str | None = None
+    faster: str | None = None
     target: str = "qwen3-8b-4bit"
     draft: str = "qwen3-0.6b-4bit"
 
@@ -216,7 +217,7 @@ class FakeEngine:
         draft = None
         if names[1] is not None:
             draft = ModelInfo(names[1], "qwen3", 596_000_000, 340_000_000, 40_960)
-        yield Loaded(target, draft, story.dense_only, 0.8)
+        yield Loaded(target, draft, story.dense_only, 0.8, story.faster)
         yield MemoryReport(
             MemoryFigures(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)
         )

@@ -10,6 +10,8 @@ from typing import Any
 from app.engine.messages import DEFAULT_KEEP
 from app.engine.tuning import Scoring, Tuning
 
+STRESS_RUNS, STRESS_LENGTH = 10, "32k"
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
@@ -72,7 +74,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _models(command: argparse.ArgumentParser, target: str | None = None) -> None:
+def _models(
+    command: argparse.ArgumentParser, target: str | None = None, *, kv_bits: bool = True
+) -> None:
     """Without a default the settings say which."""
     command.add_argument(
         "--target",
@@ -83,6 +87,8 @@ def _models(command: argparse.ArgumentParser, target: str | None = None) -> None
     command.add_argument(
         "--draft", metavar="D", help="the small model that skims, of the target's family"
     )
+    if not kv_bits:
+        return
     command.add_argument(
         "--kv-bits",
         choices=["full", "8", "4"],
@@ -222,13 +228,12 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="instead, read a long prompt again and again, and say what to report",
     )
+    command.description = "All options but --stress are for it."
+    command.add_argument("--runs", type=int, metavar="N", help=f"so often (default {STRESS_RUNS})")
     command.add_argument(
-        "--runs", type=int, default=10, metavar="N", help="so often (default %(default)s)"
+        "--length", metavar="N", help=f"tokens of the prompt (default {STRESS_LENGTH})"
     )
-    command.add_argument(
-        "--length", default="32k", metavar="N", help="tokens of the prompt (default %(default)s)"
-    )
-    _models(command)
+    _models(command, kv_bits=False)
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:

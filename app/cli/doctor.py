@@ -7,6 +7,7 @@ import platform
 import sqlite3
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 
 from app import paths
 from app.engine import blas
+from app.errors import UserError
 from app.models import embedded
 
 Row = tuple[str, str]
@@ -27,6 +29,13 @@ Finding = tuple[list[Row], list[str]]
 
 PACKAGES = ("mlx", "mlx-lm", "textual")
 _REINSTALL = "reinstall specchat, or run make in its checkout"
+
+
+def only_for_stress(options: Namespace) -> None:
+    """Raises UserError where something was asked for that only `--stress` does."""
+    for name in ("runs", "length", "target", "draft"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is for the stress run", "add --stress, or leave it out")
 
 
 def doctor(out: TextIO) -> int:

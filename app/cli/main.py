@@ -65,8 +65,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
             return stress(options, sys.stdout)
         case "doctor":
-            from app.cli.doctor import doctor
+            from app.cli.doctor import doctor, only_for_stress
 
+            only_for_stress(options)
             return doctor(sys.stdout)
         case "bench" if options.measure == "store":
             from app.bench.store import store

@@ -8,6 +8,7 @@ from typing import TextIO
 from app.bench.stress import Stress
 from app.bench.stress import stress as stressed
 from app.chat.pairs import pair
+from app.cli.arguments import STRESS_LENGTH, STRESS_RUNS
 from app.cli.settings import named_pair, user_settings
 from app.cli.typed import prompt_length
 from app.errors import UserError
@@ -18,9 +19,10 @@ LEAST = 256
 
 
 def stress(options: Namespace, out: TextIO) -> int:
-    tokens = prompt_length(options.length, LEAST)
-    if options.runs < 1:
-        raise UserError(f"--runs {options.runs} is too few", "give 1 or more")
+    tokens = prompt_length(options.length or STRESS_LENGTH, LEAST)
+    runs = STRESS_RUNS if options.runs is None else options.runs
+    if runs < 1:
+        raise UserError(f"--runs {runs} is too few", "give 1 or more")
     target, draft = named_pair(options.target, options.draft, user_settings())
     pair(target, draft)  # raises for models that are not here
-    return stressed(Stress(options.runs, tokens, target, draft), logs_path(), out)
+    return stressed(Stress(runs, tokens, target, draft), logs_path(), out)

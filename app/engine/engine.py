@@ -207,7 +207,7 @@ class MlxEngine:
         self._settle_in()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
-        self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds))
+        self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds, blas.faster()))
         if draft is not None and not pair.target.here:
             name, size = pair.target.info.name, pair.target.info.bytes
             why = f"{name} and {draft.name} do not fit together, so they take turns."

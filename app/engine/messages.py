@@ -162,12 +162,14 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A pair is ready. `dense_only` says why it can only read densely, or is None."""
+    """A pair is ready. `dense_only` says why it can only read densely, `faster` what would make
+    this machine faster, or they are None."""
 
     target: ModelInfo
     draft: ModelInfo | None
     dense_only: str | None
     seconds: float
+    faster: str | None = None
 
 
 class Phase(StrEnum):

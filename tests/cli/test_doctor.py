@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from app import paths
 from app.cli import doctor as room
 from app.cli.doctor import doctor
+from app.cli.main import run as specchat
 from app.models import embedded
 
 
@@ -105,3 +106,17 @@ def test_mlx_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     status, lines = run()
     assert status == 1
     assert lines[-1].startswith("MLX cannot be loaded")
+
+
+@pytest.mark.parametrize(
+    "words", [("--runs", "3"), ("--length", "64k"), ("--target", "T"), ("--draft", "D")]
+)
+def test_what_only_the_stress_run_does_is_not_ignored(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert specchat(["doctor", *words]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err) == (
+        "",
+        f"specchat: {words[0]} is for the stress run: add --stress, or leave it out.\n",
+    )

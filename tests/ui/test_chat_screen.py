@@ -75,6 +75,12 @@ async def test_a_dense_only_pair_says_so() -> None:
         await until_shown(pilot, "reads in full only", "gpt2 has no rotary positions.")
 
 
+async def test_what_would_make_the_machine_faster_is_said() -> None:
+    engine = FakeEngine(load_story=LoadStory(faster="It is faster with a library: install it."))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready", "! It is faster with a library: install it.")
+
+
 # ------------------------------------------------------------------------------ pastes
 
 

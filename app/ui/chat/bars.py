@@ -124,6 +124,8 @@ class Opening(Hanging):
         if loaded.dense_only is not None:
             reason = sanitize_line(ended(loaded.dense_only))
             lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
+        if loaded.faster is not None:
+            lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.faster)))
         self._set(lines)
 
     def show_failed(self, failed: Failed) -> None:

@@ -2,5 +2,5 @@
 
 A scene plays on the scripted engine and takes pictures on its way. `python -m tests.ui.pictures`
 plays them all and puts the pictures where they are kept: into `kept/`, with which the tests compare
-what the app draws now, and a few into `assets/screens/` for the README.
+what the app draws now, and a few into `assets/screens/` for `docs/using.md`.
 """

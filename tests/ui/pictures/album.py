@@ -14,14 +14,14 @@ from tests.ui.pictures.stage import Look, Stage, fixed
 
 KEPT = Path(__file__).parent / "kept"
 ROOT = Path(__file__).parents[3]
-README, ASSETS = ROOT / "README.md", ROOT / "assets" / "screens"
+PAGE, ASSETS = ROOT / "docs" / "using.md", ROOT / "assets" / "screens"
 SHOWN = {
     "reading.svg": "120x36/read.prefill.svg",
     "answer.svg": "80x24/read.opened.svg",
     "spans.svg": "80x24/spans.search.svg",
     "keep.svg": "light/read.keep-tried.svg",
 }
-"""The pictures of the README, and which of those kept they are."""
+"""The pictures of that page, and which of those kept they are."""
 LOOKS = (
     Look("80x24", 80, 24),
     Look("120x36", 120, 36),
@@ -55,7 +55,7 @@ def keep(scene: str, look: Look, pictures: dict[str, str], folder: Path = KEPT) 
 
 
 def show() -> None:
-    """Put those of the README where it finds them."""
+    """Put those of the page where it finds them."""
     shutil.rmtree(ASSETS, ignore_errors=True)
     ASSETS.mkdir(parents=True)
     for name, source in SHOWN.items():

@@ -72,10 +72,15 @@ def drawn(rows: Sequence[Sequence[Segment]], width: int) -> str:
             f'font-size="{FONT_SIZE}">',
             f"<desc>\n{escape(text, quote=False)}\n</desc>",
             f'<rect width="{wide}" height="{high}" rx="{EDGE}" fill="{page}"/>',
-            *filter(None, (_row(number, row, page) for number, row in enumerate(cells))),
+            *filter(None, (_row(EDGE + i * ROW, row, page) for i, row in enumerate(cells))),
             "</svg>\n",
         )
     )
+
+
+def line(row: Sequence[Segment], page: str) -> str:
+    """The shapes of one row, EDGE from the left and at the top; `page` is drawn already."""
+    return _row(0, list(_cells(row)), page)
 
 
 def _cells(row: Sequence[Segment]) -> Iterator[Cell]:
@@ -96,8 +101,7 @@ def _colour(colour: Color | None, otherwise: str) -> str:
     return otherwise if colour is None else colour.get_truecolor().hex
 
 
-def _row(number: int, row: Sequence[Cell], page: str) -> str:
-    y = EDGE + number * ROW
+def _row(y: int, row: Sequence[Cell], page: str) -> str:
     return "".join((*_pages(y, row, page), *_inks(y, row)))
 
 

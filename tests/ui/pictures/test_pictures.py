@@ -39,12 +39,12 @@ def test_every_state_is_kept_in_every_look() -> None:
     assert {path.name for path in album.KEPT.iterdir()} == {look.name for look in album.LOOKS}
 
 
-def test_the_pictures_of_the_readme_are_those_kept() -> None:
-    readme = album.README.read_text(encoding="utf-8")
+def test_the_pictures_of_the_docs_are_those_kept() -> None:
+    page = album.PAGE.read_text(encoding="utf-8")
     assert {path.name for path in album.ASSETS.iterdir()} == album.SHOWN.keys()
     for name, source in album.SHOWN.items():
         assert (album.ASSETS / name).read_bytes() == (album.KEPT / source).read_bytes(), name
-        assert f"(assets/screens/{name})" in readme
+        assert f"(../assets/screens/{name})" in page
 
 
 def test_a_difference_is_told_in_words() -> None:

@@ -109,7 +109,6 @@ complete -c specchat -n '__fish_seen_subcommand_from doctor' -l runs -x -d 'so o
 complete -c specchat -n '__fish_seen_subcommand_from doctor' -l length -x -d 'tokens of the prompt (default 32k)'
 complete -c specchat -n '__fish_seen_subcommand_from doctor' -l target -r -F -d 'the model that answers: a folder or a repository in the local cache'
 complete -c specchat -n '__fish_seen_subcommand_from doctor' -l draft -r -F -d 'the small model that skims, of the target\'s family'
-complete -c specchat -n '__fish_seen_subcommand_from doctor' -l kv-bits -x -a 'full 8 4' -d 'keep what the target reads in so many bits a number: less memory'
 complete -c specchat -n '__fish_seen_subcommand_from install-launcher' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from install-launcher' -l remove -d 'take it away again'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from overhead store turns ttft ui' -a overhead -d 'what sparse reading costs beyond its two reads'

@@ -1,0 +1,95 @@
+"""The app on its real engine, and a camera that looks at its screen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from textual.app import App
+from textual.pilot import Pilot
+
+from app.chat.pairs import pair
+from app.chat.sample import FILE
+from app.engine.engine import MlxEngine
+from app.engine.messages import Heal, Mode
+from app.paths import assets_path
+from app.settings.file import SettingsFile
+from app.settings.values import Reading, Settings
+from app.ui.app import SpecchatApp
+from tests.ui.recording.film import Frame, film
+
+WIDTH, HEIGHT = 100, 30
+FRAME_SECONDS = 0.1
+ABOUT = "One run of specchat on its embedded pair, as long as it took."
+
+Play = Callable[[Pilot[None]], Awaitable[None]]
+
+
+async def recorded(play: Play) -> str:
+    """The film of one run, in a home folder of its own that holds the sample."""
+    with TemporaryDirectory(prefix="recording-") as folder:
+        home, before = Path(folder).resolve(), Path.cwd()
+        shutil.copy(assets_path() / "demo" / FILE, home)
+        with patch.dict(os.environ, {"HOME": str(home)}):
+            os.environ.pop("NO_COLOR", None)
+            os.chdir(home)
+            try:
+                return film(await _filmed(play, home), WIDTH, ABOUT)
+            finally:
+                os.chdir(before)
+
+
+async def _filmed(play: Play, home: Path) -> list[Frame]:
+    # Not in auto mode: of a text this short it would read the rest for a second question. And
+    # nothing is read between two questions, so that the second one shows what is recalled for it.
+    settings = Settings(reading=Reading(mode=Mode.SPARSE, heal=Heal.NEVER))
+    app = SpecchatApp(
+        MlxEngine(),
+        pair(),
+        settings=SettingsFile(settings=settings),
+        folder=home / ".specchat",
+        snapshots=home / ".snapshots",
+    )
+    camera = Camera(app)
+    try:
+        async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
+            filming = asyncio.create_task(camera.run())
+            try:
+                await play(pilot)
+            finally:
+                filming.cancel()
+                with suppress(asyncio.CancelledError):
+                    await filming
+            camera.look()
+    finally:
+        await asyncio.to_thread(app.put_away)
+    return camera.frames
+
+
+class Camera:
+    """Looks at the screen again and again, and keeps what is new."""
+
+    def __init__(self, app: App[None]) -> None:
+        self._app = app
+        self._started = time.monotonic()
+        self.frames: list[Frame] = []
+
+    async def run(self) -> None:
+        self._started = time.monotonic()
+        while True:
+            self.look()
+            await asyncio.sleep(FRAME_SECONDS)
+
+    def look(self) -> None:
+        compositor = self._app.screen._compositor
+        compositor.render_update(full=True, screen_stack=self._app._background_screens)
+        rows = tuple(tuple(strip.simplify()) for strip in compositor.render_strips())
+        if len(rows) == HEIGHT and (not self.frames or rows != self.frames[-1].rows):
+            self.frames.append(Frame(time.monotonic() - self._started, rows))
