@@ -135,14 +135,14 @@ def _row(cell: Cell) -> str:
 def _equal_lines(rows: Sequence[Equal]) -> list[str]:
     if not rows:
         return []
-    head = f"{'length':>7}  {'scoring':<30}{'keep':>6}{'n':>6}{'dense':>8}{'right':>8}"
+    head = f"{'length':>7}  {'scoring':<28}{'keep':>6}{'n':>6}{'dense':>8}{'right':>8}"
     lines = ["", *textwrap.wrap(EQUAL_WORDS, COLUMNS - 1), head + f"{'faster':>7}{'slower':>7}"]
     for r in rows:
         if r.keep is None:
-            lines.append(f"{r.length:>7,}  {r.scoring:<30}{'none':>6}")
+            lines.append(f"{r.length:>7,}  {r.scoring:<28}{'none':>6}")
             continue
         shares = f"{r.dense:>8.1%}{r.right:>8.1%}{_times(r.faster):>7}{_times(r.slowdown):>7}"
-        lines.append(f"{r.length:>7,}  {r.scoring:<30}{r.keep:>6.3g}{r.n:>6}{shares}")
+        lines.append(f"{r.length:>7,}  {r.scoring:<28}{r.keep:>6.3g}{r.n:>6}{shares}")
     return lines
 
 
