@@ -123,6 +123,7 @@ def _command(options: argparse.Namespace) -> str:
     parts += ["--kv-bits", options.kv_bits] if options.kv_bits else []
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
+    parts += ["--published"] if options.published else []
     for name, values in (
         ("tune", options.tune),
         ("ablate", options.ablate),
@@ -167,6 +168,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         options.auto,
         tunings,
         files,
+        options.published,
     )
 
 
@@ -259,7 +261,8 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
             )
         target, draft = [*options.pair, None][:2]
     load = pair(target, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
-    needed = [scoring for scoring in settings.scorings if scoring not in NEED_NO_DRAFT]
+    scorings = [tuning.scoring for tuning in settings.tuned.values()]
+    needed = [scoring for scoring in scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):
         what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"
         free = ",".join(s for s in Scoring if s in NEED_NO_DRAFT)

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from app.engine.messages import Ended, Mode, Reading
+from app.engine.tuning import DEFAULT_TUNING
 from app.eval import results
 from app.eval.ledger import Record
-from app.eval.results import Cell, Guard, Interval, Perplexity
+from app.eval.results import EQUAL, Cell, Equal, Guard, Interval, Perplexity
 from app.eval.run import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
 
@@ -43,6 +44,10 @@ class Study:
     @cached_property
     def cases(self) -> tuple[Cell, ...]:
         return results.cells(self.records, by_case=True)
+
+    @cached_property
+    def equals(self) -> tuple[Equal, ...]:
+        return results.equals(self.records)
 
     @cached_property
     def perplexities(self) -> tuple[Perplexity, ...]:
@@ -104,6 +109,7 @@ def table(study: Study) -> str:
         for cell in study.cells:
             if (cell.length, cell.scoring) == (length, scoring):
                 lines.append(_row(cell))
+    lines += _equal_lines(study.equals)
     lines += _perplexity_lines(study.perplexities)
     if study.guard is not None:
         lines += _guard_lines(study.guard)
@@ -124,6 +130,31 @@ def _row(cell: Cell) -> str:
         f"{cell.accuracy.share:>7.0%}{_range(cell.accuracy):>9}{cell.regressions:>6}"
         f"{cell.repairs:>8}{cell.read_fraction:>6.0%}{faster:>8}"
     )
+
+
+def _equal_lines(rows: Sequence[Equal]) -> list[str]:
+    if not rows:
+        return []
+    head = f"{'length':>7}  {'scoring':<28}{'keep':>6}{'n':>6}{'dense':>8}{'right':>8}"
+    lines = ["", *textwrap.wrap(EQUAL_WORDS, COLUMNS - 1), head + f"{'faster':>7}{'slower':>7}"]
+    for r in rows:
+        if r.keep is None:
+            lines.append(f"{r.length:>7,}  {r.scoring:<28}{'none':>6}")
+            continue
+        shares = f"{r.dense:>8.1%}{r.right:>8.1%}{_times(r.faster):>7}{_times(r.slowdown):>7}"
+        lines.append(f"{r.length:>7,}  {r.scoring:<28}{r.keep:>6.3g}{r.n:>6}{shares}")
+    return lines
+
+
+EQUAL_WORDS = (
+    f"The smallest keep from which on the safe suites together stay within {100 * EQUAL:.0f} points"
+    " of dense, how much sooner the first token then comes than in full, and how much later than"
+    f" with the default scoring ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
+)
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"
 
 
 def _range(interval: Interval) -> str:
@@ -180,6 +211,7 @@ def markdown(study: Study, figure: str) -> str:
     if study.cells:
         parts.append(f"![Accuracy over keep, one panel a suite]({figure})")
         parts += _overview(study)
+        parts += _equal_parts(study.equals)
         parts += _details(study)
     if study.perplexities:
         parts += [f"## Perplexity of the next {FORCED_TOKENS} tokens", _perplexity_table(study)]
@@ -225,6 +257,18 @@ def _overview(study: Study) -> list[str]:
         head = ["suite", "scoring", "dense", *(f"keep {keep:g}" for keep in keeps)]
         parts += [f"### {length:,} tokens", _markdown_table(head, body, texts=2)]
     return parts
+
+
+def _equal_parts(rows: Sequence[Equal]) -> list[str]:
+    if not rows:
+        return []
+    body = []
+    for r in rows:
+        row = [f"{r.length:,}", r.scoring, "none" if r.keep is None else f"{r.keep:g}", str(r.n)]
+        row += [_percent(r.dense), _percent(r.right), _times(r.faster), _times(r.slowdown)]
+        body.append(row)
+    head = ["length", "scoring", "keep", "n", "dense", "right", "faster", "slower"]
+    return ["## Equal answers", EQUAL_WORDS, _markdown_table(head, body, texts=2)]
 
 
 def _details(study: Study) -> list[str]:
@@ -308,6 +352,7 @@ def as_json(study: Study) -> str:
         "stale": study.stale,
         "cells": [asdict(cell) for cell in study.cells],
         "cases": [asdict(cell) for cell in study.cases],
+        "equal": [asdict(row) for row in study.equals],
         "perplexity": [asdict(row) for row in study.perplexities],
         "guard": None if study.guard is None else asdict(study.guard),
         "records": [asdict(record) for record in study.records],

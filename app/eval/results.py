@@ -15,6 +15,8 @@ from app.eval.ledger import Record
 from app.eval.suites import JUDGED, PERPLEXITY, SUITES, UNSAFE
 
 Z = NormalDist().inv_cdf(0.975)
+EQUAL = 0.02
+"""How far below dense the accuracy on the safe suites may be to count as equal."""
 SUITE_ORDER, SCORING_ORDER = tuple(SUITES), tuple(Scoring)
 
 
@@ -115,6 +117,23 @@ class Guard:
     separation: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """The smallest keep from which on a scoring's answers on the safe suites equal dense ones, None
+    without one. `dense` and `right` are shares of their `n` items; `faster` is as in a cell, and
+    `slowdown` the median over items of its time to the first token over the default scoring's, each
+    at its own keep."""
+
+    length: int
+    scoring: str
+    keep: float | None
+    n: int = 0
+    dense: float = 0.0
+    right: float = 0.0
+    faster: float | None = None
+    slowdown: float | None = None
+
+
 Pair = tuple[Record, Record]
 """The same item, dense and otherwise."""
 
@@ -183,6 +202,60 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> Cell:
         fell_back=sum(sparse.reading == Reading.DENSE for _, sparse in pairs),
         failed=sum(sparse.failed is not None for _, sparse in pairs),
         differing=differing if keep == 1.0 else None,
+    )
+
+
+def equals(records: Iterable[Record]) -> tuple[Equal, ...]:
+    """One row for each length and scoring, where several keeps were measured."""
+    groups: dict[tuple[int, str], dict[float, list[Pair]]] = {}
+    for dense, sparse in paired(records, Mode.SPARSE):
+        if SUITES[sparse.suite].safe:
+            keeps = groups.setdefault((sparse.length, sparse.scoring), {})
+            keeps.setdefault(sparse.keep, []).append((dense, sparse))
+    order = sorted(groups, key=lambda key: (key[0], scoring_place(key[1])))
+    at = {key: _smallest_equal(groups[key]) for key in order if len(groups[key]) > 1}
+    return tuple(
+        Equal(*key, None)
+        if keep is None
+        else _equal(key, keep, groups[key][keep], _default_times(groups, at, key[0]))
+        for key, keep in at.items()
+    )
+
+
+def _smallest_equal(keeps: dict[float, list[Pair]]) -> float | None:
+    smallest = None
+    for keep in sorted(keeps, reverse=True):
+        lost = fmean(dense.right - sparse.right for dense, sparse in keeps[keep])
+        if lost > EQUAL:
+            break
+        smallest = keep
+    return smallest
+
+
+def _default_times(
+    groups: dict[tuple[int, str], dict[float, list[Pair]]],
+    at: dict[tuple[int, str], float | None],
+    length: int,
+) -> dict[str, float]:
+    """By item, the time to the first token with the default scoring at its smallest keep."""
+    key = (length, str(DEFAULT_TUNING.scoring))
+    keep = at.get(key)
+    return {} if keep is None else {s.item: s.ttft for _, s in groups[key][keep] if s.ttft > 0}
+
+
+def _equal(
+    key: tuple[int, str], keep: float, pairs: Sequence[Pair], default: dict[str, float]
+) -> Equal:
+    timed = [(d.ttft / s.ttft, s) for d, s in pairs if d.ttft > 0 and s.ttft > 0]
+    slower = [s.ttft / default[s.item] for _, s in timed if s.item in default]
+    return Equal(
+        *key,
+        keep,
+        len(pairs),
+        fmean(dense.right for dense, _ in pairs),
+        fmean(sparse.right for _, sparse in pairs),
+        median(ratio for ratio, _ in timed) if timed else None,
+        median(slower) if slower else None,
     )
 
 

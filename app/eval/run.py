@@ -41,6 +41,8 @@ from app.eval.tasks import right
 
 TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
+PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, lookahead=8, pool=13, chunk=32, carry=0.0)
+"""As SpecPrefill has it (arXiv 2502.02789)."""
 ANSWER_ROOM = 32
 SPARSE_OVERHEAD = 0.15
 """What scoring costs, as a share of a dense read: for the ETA only."""
@@ -48,8 +50,8 @@ SPARSE_OVERHEAD = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is measured: every scoring with each of `tunings`, which hold everything else. `files`
-    are the perplexity suite's."""
+    """What is measured: every scoring with each of `tunings`, which hold everything else, and the
+    published one if it is wanted. `files` are the perplexity suite's."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -61,6 +63,7 @@ class Settings:
     auto: bool = False
     tunings: tuple[Tuning, ...] = (TUNING,)
     files: tuple[Document, ...] = ()
+    published: bool = False
 
     def ways(self, suite: str) -> tuple[Way, ...]:
         """How each item of a suite is read; dense first, the others are compared with it."""
@@ -73,6 +76,7 @@ class Settings:
     def tuned(self) -> dict[str, Tuning]:
         """Every tuning by its name, in the order of measuring."""
         every = [replace(t, scoring=s) for s in self.scorings for t in self.tunings]
+        every += [PUBLISHED] if self.published else []
         return {tuning_name(tuning): tuning for tuning in every}
 
 

@@ -19,6 +19,7 @@ from app.chat.session import Session
 from app.cli import evaluate
 from app.cli.main import run
 from app.engine.messages import Ask, Cancel, Mode
+from app.engine.tuning import Scoring
 from app.models.embedded import target_path
 from tests.eval.reader import Reader
 
@@ -136,6 +137,16 @@ def test_several_values_are_measured_beside_each_other(
     assert "scoring both pool=1 chunk=16" in capsys.readouterr().out
 
 
+def test_the_published_scoring_beside_ours(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*SHORT, "--scoring", "both", "--published"]) == 0
+    tried = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
+    found = {(t.scoring, t.lookahead, t.pool, t.chunk, t.carry) for t in tried}
+    assert found == {(Scoring.BOTH, 8, 13, 32, 0.5), (Scoring.LOOKAHEAD, 8, 13, 32, 0.0)}
+    assert "scoring lookahead carry=0.0" in capsys.readouterr().out
+
+
 def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
     given = ["--tune", "chunk=16", "--ablate", "pool=1,13", "--ablate", "carry=0"]
     assert run([*SHORT, *given]) == 0
@@ -179,6 +190,10 @@ REFUSALS = {
     "the pair twice": (["--pair", "embedded", "--draft", "embedded"], "given twice"),
     "no such model": (["--pair", "no/model", "embedded"], "no/model"),
     "a target alone": (["--target", "{target}"], "needs a draft"),
+    "published without a draft": (
+        ["--target", "{target}", "--scoring", "random", "--published"],
+        "'lookahead' needs a draft",
+    ),
     "auto without a draft": (["--target", "{target}", "--scoring", "random", "--auto"], "--auto"),
     "no file": (["--suite", "perplexity"], "--file"),
     "no perplexity": (["--file", "{room}/text.txt"], "--suite perplexity"),

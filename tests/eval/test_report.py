@@ -118,6 +118,8 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
         "chunk 32",
         "### 4,096 tokens",
         "| needle-single | both | 100.0 | 62.5 | 62.5 | 100.0 |",
+        "## Equal answers",
+        "| 4,096 | both | 1 | 80 | 100.0 | 100.0 | 4.00x | 1.00x |",
         "## Perplexity",
         "## The guard",
         "| count | unsafe | 16 | 16 |",
@@ -131,7 +133,7 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
 
 def test_every_table_of_the_report_is_whole(study: Study) -> None:
     blocks = re.findall(r"(?:^\|.*\n?)+", markdown(with_perplexity(study), "a.svg"), re.M)
-    assert len(blocks) == 2 + len(DEFAULT) + 2
+    assert len(blocks) == 3 + len(DEFAULT) + 2
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1, block

@@ -181,3 +181,32 @@ def test_evenness() -> None:
     assert results.evenness([1.0] * 10) == pytest.approx(1.0)
     assert results.evenness([0.0] * 9 + [5.0]) == pytest.approx(0.1)
     assert results.evenness([0.0] * 4) == 0.0
+
+
+def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
+    def at(keep: float, scoring: str, lost: int, ttft: float) -> list[Record]:
+        way = {"keep": keep, "scoring": scoring, "ttft": ttft}
+        items = [f"quote/1024/{i}" for i in range(50)]
+        return [record(it, Mode.SPARSE, i >= lost, **way) for i, it in enumerate(items)]
+
+    dense = [record(f"quote/1024/{i}", Mode.FULL, True) for i in range(50)]
+    ours = at(0.05, "both", 2, 0.5) + at(0.1, "both", 1, 0.8) + at(0.2, "both", 0, 1.0)
+    # What is right again at a smaller keep by luck does not count.
+    lucky = at(0.1, "lookahead", 0, 1.0) + at(0.2, "lookahead", 3, 1.5)
+    theirs = lucky + at(0.4, "lookahead", 1, 2.0)
+    never = at(0.1, "random", 40, 1.0) + at(0.2, "random", 30, 1.0)
+    unsafe = both("count/1024/0", True, False, keep=0.4) + both("count/1024/0", True, True)
+    found = results.equals([*dense, *ours, *theirs, *never, *unsafe])
+    assert [(row.scoring, row.keep) for row in found] == [
+        ("lookahead", 0.4),
+        ("both", 0.1),
+        ("random", None),
+    ]
+    lookahead, chosen, _ = found
+    assert (lookahead.n, lookahead.dense, lookahead.right) == (50, 1.0, 0.98)
+    assert (lookahead.faster, lookahead.slowdown) == (2.0, pytest.approx(2.5))
+    assert (chosen.faster, chosen.slowdown) == (5.0, 1.0)
+
+
+def test_one_keep_says_nothing_of_the_smallest() -> None:
+    assert results.equals(both("quote/1024/0", True, True)) == ()

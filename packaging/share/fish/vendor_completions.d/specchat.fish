@@ -150,6 +150,7 @@ complete -c specchat -n '__fish_seen_subcommand_from eval' -l n -x -d 'items a s
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l seed -x -d 'another seed makes other items (default 0)'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l held-out -d 'ask in wordings that were never trained on'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l auto -d 'ask in auto mode too, and judge its guard'
+complete -c specchat -n '__fish_seen_subcommand_from eval' -l published -d 'also score as SpecPrefill was published'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l tune -x -d 'say chunk=16,32; may be given again'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l ablate -x -d 'as --tune, but each value alone beside what --tune says'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l file -r -F -d 'a text for the perplexity suite; may be given again'
