@@ -22,6 +22,7 @@ from app.engine.messages import (
     SegmentKind,
     Statistics,
 )
+from app.engine.tuning import DEFAULT_TUNING, Tuning
 
 TAIL = 32
 """Tokens of question and generation prompt at the end."""
@@ -41,7 +42,12 @@ def plain(model: Any, ids: NDArray[np.int32], step: int) -> float:
 
 
 def sparse_turn(
-    target: Any, draft: Any, ids: NDArray[np.int32], keep: float, step: int
+    target: Any,
+    draft: Any,
+    ids: NDArray[np.int32],
+    keep: float,
+    step: int,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Statistics:
     """The figures of one sparse turn of ours on `ids` (M,), to its first token. Raises
     RuntimeError when it was not read sparsely."""
@@ -61,7 +67,7 @@ def sparse_turn(
     ]
     events: list[Event] = []
     models = Pair(loaded[0], loaded[1], None, _Ids(ids))  # type: ignore[arg-type]
-    ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, keep, Sampling(max_tokens=1))
+    ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, keep, Sampling(max_tokens=1), tuning)
     progress = Progress(ask.turn, events.append, lambda: False)
     Turn(models, ask, Remembered(models), progress).run()
     finished = events[-1]

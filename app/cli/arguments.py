@@ -41,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
     overhead = measures.add_parser(
         "overhead", help="what sparse reading costs beyond its two reads"
     )
+    overhead.add_argument(
+        "--length", default="4k", help="tokens of a prompt, say 4k,16k (default %(default)s)"
+    )
     store = measures.add_parser("store", help="how long kept conversations keep one waiting")
     turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
     first = measures.add_parser("ttft", help="how soon the first word comes, beside plain mlx-lm")

@@ -88,9 +88,11 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
             return turns(options.runs, options.json, sys.stdout)
         case "bench":
-            from app.bench.overhead import overhead
+            from app.bench.overhead import LEAST_LENGTH, overhead
+            from app.cli.typed import listed, prompt_length
 
-            return overhead(options.runs, options.json, sys.stdout)
+            lengths = listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH))
+            return overhead(options.runs, options.json, sys.stdout, lengths)
         case "eval":
             from app.cli.evaluate import evaluate
 

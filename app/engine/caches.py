@@ -349,6 +349,34 @@ def _twin(cache: Any, retains: bool) -> Any:
     raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
 
 
+class Fed:
+    """Says whether every one of `caches` (unfolded) has been given the step that is running."""
+
+    def __init__(self, caches: Iterable[Any]) -> None:
+        self._waiting = [(cache, _contents(cache)) for cache in caches][::-1]
+
+    def __call__(self) -> bool:
+        while self._waiting and _has_changed(*self._waiting[-1]):
+            self._waiting.pop()
+        return not self._waiting
+
+
+def _contents(cache: Any) -> list[Any]:
+    """What every step replaces or moves on. Empty for kinds that are not known."""
+    if isinstance(cache, PositionedCache):
+        cache = cache.inner
+    if isinstance(cache, ArraysCache):
+        return list(cache.cache)
+    return [cache.keys, cache.offset] if hasattr(cache, "offset") else []
+
+
+def _has_changed(cache: Any, before: list[Any]) -> bool:
+    now = _contents(cache)
+    if isinstance(cache, ArraysCache):
+        return all(a is not b for a, b in zip(now, before, strict=True))
+    return bool(now) and (now[0] is not before[0] or now[1] != before[1])
+
+
 def nbytes(cache: Any) -> int:
     """Of one layer. A quantised one that is empty cannot be asked."""
     empty = isinstance(cache, QuantizedKVCache) and cache.empty()

@@ -50,6 +50,9 @@ class Held:
 
     def __init__(self, fresh: Callable[[], Cache]) -> None:
         self._fresh = fresh
+        self.depth: int | None = None
+        """How many layers, from the first, are read; the caches of later ones stay empty. None for
+        all."""
         self.clear()
 
     def clear(self) -> None:
@@ -64,10 +67,17 @@ class Held:
     def fork(self) -> Held:
         """A twin that goes its own way; the arrays are shared until one of the two writes."""
         twin = Held(self._fresh)
-        twin.cache = copy.deepcopy(self.cache)
+        twin.cache, twin.depth = copy.deepcopy(self.cache), self.depth
         twin.ids, twin.read, twin.exact = self.ids, self.read.copy(), self.exact
         twin.borders = list(self.borders)
         return twin
+
+    def read_to(self, depth: int | None) -> None:
+        """Read so many layers from now on. What was read to another depth is forgotten: some
+        caches would lack it."""
+        if depth != self.depth:
+            self.clear()
+            self.depth = depth
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -145,7 +155,7 @@ class Held:
             on_step(now)
 
         placed = positions if layers(self.cache) else None
-        prefill(model, self.cache, ids[positions], placed, step, read)
+        prefill(model, self.cache, ids[positions], placed, step, read, self.depth)
 
     def forget(self, positions: Positions) -> None:
         """Take these tokens, ascending, out of caches that take in what was left out."""
@@ -180,7 +190,7 @@ class Held:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
             elif isinstance(c, STOCK):
-                c.trim(c.offset - position)
+                c.trim(max(c.offset - position, 0))  # those of layers that are not read are empty
         self.borders = [border for border in self.borders if border.position <= position]
         self.ids, self.read = self.ids[:position], self.read[:position]
         self.exact = min(self.exact, position)

@@ -12,7 +12,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from app.engine import memory, seams
-from app.engine.caches import Cache, Positions, layers, positioned
+from app.engine.caches import Cache, Fed, Positions, flat, layers, positioned
 from app.engine.memory import CPU_BLOCK, LARGEST_STEP, SMALLEST_STEP
 
 AIM = 0.5
@@ -81,6 +81,23 @@ def feed(
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
 
 
+def fill(
+    model: Any,
+    cache: Cache,
+    ids: np.ndarray[Any, Any],
+    positions: Positions | None = None,
+    depth: int | None = None,
+) -> None:
+    """As `feed`, for the sake of the caches alone, those of the first `depth` layers or of all.
+
+    What no cache needs is not computed: the last layer's attention and what comes after it, the
+    output head, layers that read another one's cache.
+    """
+    with in_blocks(), seams.ending_when(Fed(flat(cache[:depth]))):
+        feed(model, cache, ids, positions)
+    mx.eval([c.state for c in cache])
+
+
 def in_blocks() -> AbstractContextManager[None]:
     """Inside, attention runs in the way that suits the device."""
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
@@ -94,8 +111,10 @@ def prefill(
     positions: Positions | None,
     step: StepSize,
     on_step: OnStep,
+    depth: int | None = None,
 ) -> None:
-    """Read `ids` (N,) at `positions` (N,), or from the cache's own offset on when None.
+    """Read `ids` (N,) at `positions` (N,), or from the cache's own offset on when None, into the
+    caches of the first `depth` layers, or of all when None.
 
     Whatever `on_step` raises leaves the cache with what was read until then.
     """
@@ -103,9 +122,8 @@ def prefill(
     while done < len(ids):
         begun = time.perf_counter()
         end = min(done + step.tokens, len(ids))
-        with in_blocks():
-            feed(model, cache, ids[done:end], None if positions is None else positions[done:end])
-            mx.eval([c.state for c in cache])
+        placed = None if positions is None else positions[done:end]
+        fill(model, cache, ids[done:end], placed, depth)
         memory.release_spare()
         step.took(end - done, time.perf_counter() - begun)
         done = end

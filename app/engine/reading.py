@@ -4,6 +4,7 @@ turns of the conversation have read already."""
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -246,11 +247,15 @@ def _importance_map(
 def _texts(prompt: Prompt, selection: Selection) -> Iterator[SpanText]:
     """Where each kept span lies in its document's text."""
     documents = [s for s in prompt.segments if s.document is not None and s.message is not None]
+    ends = [segment.end for segment in documents]
     for number, span in enumerate(selection.spans):
-        for segment in documents:
-            start, end = max(span.start, segment.start), min(span.end, segment.end)
-            if start >= end or segment.message is None or segment.document is None:
+        for index in range(bisect_right(ends, span.start), len(documents)):
+            segment = documents[index]
+            if segment.start >= span.end:
+                break
+            if segment.message is None or segment.document is None:
                 continue
+            start, end = max(span.start, segment.start), min(span.end, segment.end)
             starts = prompt.offsets[segment.message, segment.document]
             yield SpanText(
                 number,

@@ -8,21 +8,24 @@ looks in the right place while it reads the question, but no longer when it has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import seams
+from app.engine.caches import Cache, Fed, flat
 from app.engine.held import Held
-from app.engine.prefill import OnStep, StepSize, feed, in_blocks
+from app.engine.prefill import OnStep, StepSize, feed, fill, in_blocks
 from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
 
 MOST_OBSERVED = 128
 """Of a long question, its last tokens are observed."""
 
 Importance = NDArray[np.float32]
+T = TypeVar("T")
 
 
 class ScoringError(RuntimeError):
@@ -46,14 +49,18 @@ class Observations:
         self._total = mx.zeros((prompt_tokens,), mx.float32)
         self._running: list[mx.array] = []
         self._rows = 0
+        self._from: Fed | None = None
+        self._to: Fed | None = None
 
-    def watch(self, rows: int, run: Callable[[], mx.array]) -> mx.array:
-        """Run a step of the model and observe its last `rows` tokens. Returns what `run` did,
-        evaluated. Raises ScoringError when no layer could be seen."""
+    def watch(self, rows: int, cache: Cache, run: Callable[[], T]) -> T:
+        """Let `run` run and evaluate a step of the model on `cache`, and observe its last `rows`
+        tokens. Returns what `run` did. Raises ScoringError when no layer could be seen."""
         self._rows, self._running = rows, []
+        first, end = _layers(len(cache), self._tuning)
+        self._from = Fed(flat(cache[first : first + 1])) if first else None
+        self._to = Fed(flat(cache[end : end + 1])) if end < len(cache) else None
         with seams.observed_attention(self._layer):
             result = run()
-            mx.eval(result)
         if not self._running:
             raise ScoringError("its attention cannot be observed")
         for block in self._running:
@@ -79,6 +86,8 @@ class Observations:
         total = k.shape[2]
         if total < self.prompt_tokens or q.shape[2] < self._rows:
             return  # a sliding window, or a layer that does not run over the prompt
+        if (self._from and not self._from()) or (self._to and self._to()):
+            return  # a layer that does not count
         keys = k[0, :, : self.prompt_tokens].swapaxes(-1, -2)
         size = max(1, -(-self._rows // 8))
         first_layer = not self._running
@@ -93,6 +102,12 @@ class Observations:
                 importance = mx.maximum(self._running[block], importance)
             mx.eval(importance)
             self._running[block : block + 1] = [importance]
+
+
+def _layers(count: int, tuning: Tuning) -> tuple[int, int]:
+    """Of `count` layers the first that is observed, and one past the last."""
+    end = max(round(tuning.layers * count), 1)
+    return min(round(tuning.skip_layers * count), end - 1), end
 
 
 def _scores(q: mx.array, keys: mx.array, scale: float) -> mx.array:
@@ -167,16 +182,16 @@ def score(
     rows = total - observed_from if sees_question else 0
     lookahead = tuning.lookahead if tuning.scoring is not Scoring.QUESTION else 0
     observations = Observations(total, tuning)
+    # Writing takes all layers; to be observed, a token needs those up to the last that counts.
+    last_layer = _layers(len(held.cache), tuning)[1]
+    held.read_to(None if lookahead or last_layer == len(held.cache) else last_layer)
     start = held.rewind(min(held.shared(ids), observed_from))
     positions = np.arange(start, observed_from, dtype=np.int32)
     held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
     held.mark_border()
 
-    def read_question() -> mx.array:
-        with in_blocks():
-            return feed(model, held.cache, ids[observed_from:])[:, -1]
-
-    last = observations.watch(rows, read_question) if sees_question else read_question()
+    read = partial(_run, model, held, ids[observed_from:], lookahead > 0)
+    last = observations.watch(rows, held.cache, read) if sees_question else read()
     held.note(ids, np.arange(observed_from, total, dtype=np.int32))
     on_step(total)
     on_observed(observations, rows + lookahead)
@@ -187,10 +202,22 @@ def score(
     return observations.importance
 
 
+def _run(model: Any, held: Held, ids: NDArray[np.int32], writes: bool) -> mx.array | None:
+    """The model reads `ids` (n,). If it `writes` on, the logits after the last one (1, vocabulary).
+    The head then sees the others too: to run the last token alone would take longer."""
+    if not writes:
+        fill(model, held.cache, ids, depth=held.depth)
+        return None
+    with in_blocks():
+        logits = feed(model, held.cache, ids)[:, -1]
+    mx.eval(logits)
+    return logits
+
+
 def _look_ahead(
     model: Any,
     held: Held,
-    last: mx.array,
+    last: mx.array | None,
     stop_ids: set[int],
     count: int,
     observations: Observations,
@@ -199,18 +226,17 @@ def _look_ahead(
 ) -> None:
     """Observe up to `count` greedy tokens after the prompt, stopping at an end-of-text token."""
     logits = last
-    for _ in range(count):
+    for left in reversed(range(count)):
+        assert logits is not None, "all but the last are read to write on"
         token = int(np.array(mx.argmax(logits)))
         if token in stop_ids:
             return
         ids = np.array([token], np.int32)
 
-        def write(ids: NDArray[np.int32] = ids) -> mx.array:
-            return feed(model, held.cache, ids)[:, -1]
-
+        write = partial(_run, model, held, ids, left > 0)
         held.follow(ids)
         try:
-            logits = observations.watch(1, write)
+            logits = observations.watch(1, held.cache, write)
         except ScoringError:
             if not rows:
                 raise

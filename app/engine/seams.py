@@ -24,10 +24,28 @@ Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.arr
 _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
+_enough: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_enough", default=None)
 
 
 class SeamError(RuntimeError):
     """A model calls MLX in a way the seams cannot serve; the turn reads densely instead."""
+
+
+class _Enough(BaseException):
+    """Ends a forward. No error: nothing that a model handles."""
+
+
+@contextmanager
+def ending_when(enough: Callable[[], bool]) -> Iterator[None]:
+    """Inside, a model's forward ends, and the block with it, at the first attention at which
+    `enough()` holds: that attention is observed, and neither it nor what follows is computed."""
+    token = _enough.set(enough)
+    try:
+        yield
+    except _Enough:
+        pass
+    finally:
+        _enough.reset(token)
 
 
 @contextmanager
@@ -98,6 +116,9 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         observer = _observer.get()
         if observer is not None:
             observer(q, k, scale, mask, kwargs.get("sinks"))
+        enough = _enough.get()
+        if enough is not None and enough():
+            raise _Enough
         block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
         alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
         seen = np.array(mask) if block is not None and alone and _is_places(mask) else None

@@ -55,8 +55,8 @@ def select(
         allowed = math.ceil(keep * old) - (old - len(left_out))
         least = math.ceil(tuning.recall_share * keep * old)
         recalled = max(allowed, least) if tuning.recall else 0
-        for index in (*new[: math.ceil(keep * len(new))], *left_out[:recalled]):
-            kept[starts[index] : ends[index]] = True
+        chosen = np.concatenate([new[: math.ceil(keep * len(new))], left_out[:recalled]])
+        kept |= _covered(starts[chosen], ends[chosen], len(kept))
     spans = _spans(kept, pinned, importance)
     return Selection(keep, np.flatnonzero(kept).astype(np.int32), spans)
 
@@ -80,15 +80,23 @@ def _chunks(pinned: NDArray[np.bool_], chunk: int) -> tuple[NDArray[np.int64], N
     return np.concatenate(pieces), np.concatenate(limits)
 
 
+def _covered(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
+    """The tokens of these chunks, none of which overlap, bool (length,)."""
+    steps = np.zeros(length + 1, np.int8)
+    steps[starts] += 1
+    steps[ends] -= 1
+    return np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
+
+
 def _carried(
     means: NDArray[np.float32], starts: NDArray[np.int64], ends: NDArray[np.int64], carry: float
 ) -> NDArray[np.float64]:
     """Each chunk's mean, or `carry` times its neighbour's before it when that is more."""
-    carried = means.astype(np.float64)
-    follows = starts[1:] == ends[:-1]
-    for index in np.flatnonzero(follows) + 1:
-        carried[index] = max(carried[index], carry * carried[index - 1])
-    return carried
+    carried: list[float] = means.astype(np.float64).tolist()  # each depends on the one before
+    for index, follows in enumerate((starts[1:] == ends[:-1]).tolist(), 1):
+        if follows and carry * carried[index - 1] > carried[index]:
+            carried[index] = carry * carried[index - 1]
+    return np.array(carried)
 
 
 def _spans(
@@ -96,12 +104,17 @@ def _spans(
 ) -> tuple[Span, ...]:
     eligible = importance[~pinned]
     unit = float(eligible.mean()) if len(eligible) else 1.0
-    kind = kept.astype(np.int8) + pinned  # 0 dropped, 1 important, 2 pinned
-    spans = []
-    for start, end in zip(*_runs(kind), strict=True):
-        if kind[start] == 2:
-            spans.append(Span(int(start), int(end), SpanReason.PINNED))
-        elif kind[start] == 1:
-            score = float(importance[start:end].mean()) / unit if unit > 0 else 0.0
-            spans.append(Span(int(start), int(end), SpanReason.IMPORTANT, score))
-    return tuple(spans)
+    kinds = kept.astype(np.int8) + pinned  # 0 dropped, 1 important, 2 pinned
+    starts, ends = _runs(kinds)
+    if not len(starts):
+        return ()
+    sums = np.add.reduceat(importance, starts, dtype=np.float64)
+    scores = sums / (ends - starts) / unit if unit > 0 else np.zeros(len(starts))
+    runs = zip(kinds[starts].tolist(), starts.tolist(), ends.tolist(), scores.tolist(), strict=True)
+    return tuple(
+        Span(start, end, SpanReason.PINNED)
+        if kind == 2
+        else Span(start, end, SpanReason.IMPORTANT, score)
+        for kind, start, end, score in runs
+        if kind
+    )

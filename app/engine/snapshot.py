@@ -185,6 +185,7 @@ def _described(held: Held) -> dict[str, Any]:
     """What the manifest says of one model's caches besides their arrays."""
     return {
         "exact": held.exact,
+        "depth": held.depth,
         "layers": [_layer(c) for c in flat(held.cache)],
         "borders": [
             {"position": b.position, "states": {str(i): _layer(c) for i, c in b.states.items()}}
@@ -222,7 +223,7 @@ def _fill(held: Held, described: dict[str, Any], stored: list[Any]) -> None:
         _fill_layer(cache, about, next(layers))
     held.ids = np.array(tokens[0], dtype=np.int32)
     held.read = np.array(tokens[1]).astype(bool)
-    held.exact = int(described["exact"])
+    held.exact, held.depth = int(described["exact"]), described.get("depth")
     for border in described["borders"]:
         states = {int(index): _like(kinds[int(index)]) for index in border["states"]}
         for state, about in zip(states.values(), border["states"].values(), strict=True):

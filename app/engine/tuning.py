@@ -24,8 +24,10 @@ class Scoring(StrEnum):
 class Tuning:
     """`lookahead`, `pool` and `chunk` are tokens. `carry` is the share of a chunk's importance that
     the next one gets at least. With `recall`, a later turn reads what it needs of what earlier ones
-    left out: `recall_share` of keep at least, and more where earlier ones read less than keep. The
-    defaults are what `docs/quality.md` found best."""
+    left out: `recall_share` of keep at least, and more where earlier ones read less than keep.
+    `layers` is the share of the draft's layers, from the first, that are observed, less the share
+    `skip_layers` of them; where only the question is observed, later ones are not run. The defaults
+    are what `docs/quality.md` found best."""
 
     scoring: Scoring = Scoring.BOTH
     lookahead: int = 8
@@ -34,6 +36,8 @@ class Tuning:
     carry: float = 0.5
     recall: bool = True
     recall_share: float = 0.5
+    layers: float = 1.0
+    skip_layers: float = 0.0
     dense_below: int = 8192
     """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
+from numpy.typing import NDArray
 
 from app.engine import memory, prefill, seams
+from app.engine.caches import Cache, Fed, flat
 from app.engine.prefill import AIM, LARGEST_STEP, SMALLEST_STEP, StepSize
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
@@ -50,6 +55,33 @@ def test_every_border_is_reported_and_a_raise_keeps_what_was_read() -> None:
     with pytest.raises(KeyboardInterrupt):
         prefill.prefill(model, cache, ids, ids * 3, StepSize(16), stop)
     assert cache[0].positions.array().tolist() == (ids[:32] * 3).tolist()
+
+
+@pytest.mark.parametrize("name", [*ORACLE, "falcon_h1", "deepseek_v3", "gemma3n", "gemma4_text"])
+def test_filling_leaves_the_caches_that_a_whole_forward_leaves(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = build(name), np.arange(66, dtype=np.int32) % VOCABULARY
+    ours, whole = prefill.dense_cache(model), prefill.dense_cache(model)
+    ended: list[bool] = []
+
+    def filled(cache: Cache, part: NDArray[np.int32]) -> None:
+        with seams.ending_when(Fed(flat(cache))):
+            prefill.feed(model, cache, part)
+            ended.append(False)
+
+    for part in (ids[:40], ids[40:]):  # past the window of those that have one
+        filled(ours, part)
+        prefill.feed(model, whole, part)
+    assert not ended, "the head was not reached"
+    for a, b in zip(flat(ours), flat(whole), strict=True):
+        arrays = zip(_arrays(a), _arrays(b), strict=True)
+        assert [mx.array_equal(x, y).item() for x, y in arrays] == [True] * len(_arrays(a))
+
+
+def _arrays(cache: Any) -> list[mx.array]:
+    state: list[tuple[str, Any]] = tree_flatten(cache.state)  # type: ignore[assignment]
+    return [value for _, value in state if isinstance(value, mx.array)]
 
 
 @pytest.mark.parametrize("name", ORACLE)

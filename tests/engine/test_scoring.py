@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -27,7 +28,7 @@ def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring
         "on_observed": lambda observations, expected: None,
     }
     tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
-    held = Held(lambda: dense_cache(model))
+    held = kw.pop("held") if "held" in kw else Held(lambda: dense_cache(model))
     return scoring.score(model, held, ids, start, **(options | kw), tuning=tuning)
 
 
@@ -36,10 +37,15 @@ def _ids(length: int) -> NDArray[np.int32]:
 
 
 def naive(
-    model: Any, ids: NDArray[np.int32], start: int, lookahead: int, pool: int = 13
+    model: Any,
+    ids: NDArray[np.int32],
+    start: int,
+    lookahead: int,
+    pool: int = 13,
+    counted: slice = slice(None),
 ) -> NDArray[np.float64]:
     """By definition: one dense forward, all scores of all layers at once, in float64. Importance
-    of each observation, (observations, M)."""
+    of each observation by the `counted` layers, (observations, M)."""
     total = len(ids)
     sequence = ids.tolist()
     for _ in range(lookahead):
@@ -68,7 +74,7 @@ def naive(
 
     with seams.observed_attention(see):
         mx.eval(model(mx.array([sequence])))
-    return np.asarray(np.max(layers, axis=0))
+    return np.asarray(np.max(layers[counted], axis=0))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "glm4", "gpt_oss", "qwen3_next"])
@@ -100,6 +106,45 @@ def test_which_observations_count_and_how() -> None:
     ):
         ours = _score(model, ids, 90, lookahead=3, **tuning)
         np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("scoring", [Scoring.QUESTION, Scoring.BOTH])
+@pytest.mark.parametrize(
+    ("layers", "skipped", "counted"),
+    [
+        (0.67, 0.0, slice(2)),
+        (0.0, 0.0, slice(1)),
+        (1.0, 0.34, slice(1, 3)),
+        (0.67, 1.0, slice(1, 2)),
+    ],
+)
+def test_only_the_layers_asked_for_count(
+    scoring: Scoring, layers: float, skipped: float, counted: slice
+) -> None:
+    model, ids = build("llama"), _ids(100)
+    ahead = 3 if scoring is Scoring.BOTH else 0
+    expected = naive(model, ids, 90, ahead, counted=counted).mean(axis=0)
+    ours = _score(model, ids, 90, scoring=scoring, lookahead=3, layers=layers, skip_layers=skipped)
+    np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_5", "gpt_oss", "nemotron_h"])
+def test_layers_past_the_last_that_counts_are_not_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = build(name), _ids(100)
+    held = Held(lambda: dense_cache(model))
+    half = {"scoring": Scoring.QUESTION, "layers": 0.5}
+    _score(model, ids[:70], 60, held=held, **half)
+    assert held.cache[0].nbytes > 0
+    assert held.cache[-1].nbytes == 0
+    later = _score(model, ids, 90, held=held, **half)
+    # A cache that lacks layers is of no use to a draft that writes.
+    ahead = _score(model, ids, 90, held=held, lookahead=2)
+    assert held.cache[-1].nbytes > 0
+    monkeypatch.setattr(seams, "ending_when", lambda enough: nullcontext())
+    np.testing.assert_allclose(later, _score(model, ids, 90, **half), atol=1e-6)
+    np.testing.assert_allclose(ahead, _score(model, ids, 90, lookahead=2), atol=1e-6)
 
 
 def test_lookahead_stops_at_end_of_text() -> None:

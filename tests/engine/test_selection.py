@@ -104,6 +104,59 @@ def test_importance_is_not_carried_over_what_is_pinned() -> None:
     assert positions.tolist() == list(range(2 * CHUNK))
 
 
+@given(prompts(), st.floats(0, 1), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(0, 300))
+def test_what_is_kept_is_what_the_plain_loops_keep(
+    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float, carry: float, earlier: int
+) -> None:
+    """Token by token, to the last bit; a span's score up to float32's rounding."""
+    importance, pinned = prompt
+    read = np.random.default_rng(earlier).random(min(earlier, len(pinned))) < 0.5
+    tuning = Tuning(carry=carry)
+    ours = select(importance, pinned, keep, tuning, read)
+    kept = _plainly(importance, pinned, keep, tuning, read)
+    assert ours.positions.tolist() == np.flatnonzero(kept).tolist()
+    usual = importance[~pinned].mean() if not pinned.all() else 1.0
+    for span in ours.spans:
+        if span.reason is SpanReason.IMPORTANT:
+            mean = importance[span.start : span.end].mean() / usual
+            assert span.score == pytest.approx(mean, rel=1e-5)
+
+
+def _plainly(
+    importance: NDArray[np.float32],
+    pinned: NDArray[np.bool_],
+    keep: float,
+    tuning: Tuning,
+    read: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """`select` in loops over chunks and tokens: what is kept, bool (M,)."""
+    kept = pinned.copy()
+    kept[: len(read)] |= read
+    chunks: list[tuple[int, int]] = []
+    for at in range(len(pinned)):
+        if pinned[at]:
+            continue
+        if chunks and chunks[-1][1] == at and at - chunks[-1][0] < tuning.chunk:
+            chunks[-1] = (chunks[-1][0], at + 1)
+        else:
+            chunks.append((at, at + 1))
+    carried: list[float] = []
+    for index, (start, end) in enumerate(chunks):
+        total = np.add.reduceat(importance * ~pinned, [start, end][: 1 + (end < len(pinned))])[0]
+        carried.append(float(np.float32(total) / (end - start)))
+        if index and chunks[index - 1][1] == start:
+            carried[-1] = max(carried[-1], tuning.carry * carried[-2])
+    order = sorted(range(len(chunks)), key=lambda index: -carried[index])
+    new = [i for i in order if chunks[i][0] >= len(read)]
+    old = [i for i in order if chunks[i][0] < len(read)]
+    left_out = [i for i in old if not kept[slice(*chunks[i])].all()]
+    allowed = math.ceil(keep * len(old)) - (len(old) - len(left_out))
+    least = math.ceil(tuning.recall_share * keep * len(old))
+    for index in new[: math.ceil(keep * len(new))] + left_out[: max(allowed, least)]:
+        kept[slice(*chunks[index])] = True
+    return kept
+
+
 def test_keep_outside_its_range_is_refused() -> None:
     for keep in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="between 0 and 1"):

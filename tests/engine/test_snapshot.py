@@ -208,6 +208,26 @@ def test_one_that_never_was_complete_is_none(
     assert snapshots.load("c", lambda: Remembered(models)) is None
 
 
+def test_how_deep_the_draft_has_read_is_kept(tmp_path: Path) -> None:
+    """Or the empty caches of the layers that it did not run would be used."""
+    loaded_model = pair(build("llama")).target
+    models = Pair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
+    remembered = Remembered(models)
+    assert remembered.draft is not None
+    remembered.draft.read_to(1)
+    ids = np.arange(20, dtype=np.int32)
+    remembered.draft.take_in(loaded_model.model, ids, ids, StepSize(8), lambda done: None)
+    snapshots = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
+    list(snapshots.save("c", remembered))
+    loaded = snapshots.load("c", lambda: Remembered(models))
+    assert loaded is not None
+    assert loaded.draft is not None
+    assert loaded.draft.depth == 1
+    assert loaded.draft.shared(ids) == 20
+    loaded.draft.rewind(5)
+    assert [c.offset for c in loaded.draft.cache] == [5, 0, 0]
+
+
 def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Pair) -> None:
     free = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     save(free, chat, "a")

@@ -118,6 +118,7 @@ complete -c specchat -n '__fish_seen_subcommand_from bench; and not __fish_seen_
 complete -c specchat -n '__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from overhead store turns ttft ui' -a ui -d 'how soon the app draws, starts and takes a paste'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from overhead store turns ttft ui' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from overhead' -s h -l help -d 'show this help message and exit'
+complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from overhead' -l length -x -d 'tokens of a prompt, say 4k,16k (default 4k)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from overhead' -l runs -x -d 'take the median of this many'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from overhead' -l json -d 'print the figures as JSON'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from store' -s h -l help -d 'show this help message and exit'
