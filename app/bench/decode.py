@@ -1,10 +1,11 @@
 """`specchat bench decode`: how fast the answer is written after sparse reading.
 
-Random models, since time does not depend on weights. In each run, in turns: our decoding over a cache
-of N entries that stand at positions up to M, as it is after sparse reading; plain mlx-lm's
-`generate_step` over its own cache of N entries; the same over M entries. Seconds run from the second
-token to the last one, so that no prefill and no copying of the cache is in them. Of a windowed model
-the local layers are what differs: mlx-lm's rotating cache against ours, which knows positions.
+Random models, since time does not depend on weights. In each run, in turns: our decoding over a
+cache of N entries that stand at positions up to M, as it is after sparse reading; plain mlx-lm's
+`generate_step` over its own cache of N entries; the same over M entries. Seconds run from the
+second token to the last one, so that no prefill and no copying of the cache is in them. Of a
+windowed model the local layers differ: mlx-lm's rotating cache against ours, which knows
+positions.
 """
 
 from __future__ import annotations

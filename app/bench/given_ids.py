@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bench.shapes import weights
 from app.engine.messages import (
     Ask,
     Event,
@@ -56,7 +57,6 @@ def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
     """A model that is in no folder, with what its cache and a step of it take. Without a `config`
     nothing is foretold of it."""
     import mlx.core as mx
-    from mlx.utils import tree_flatten
 
     from app.engine.loader import LoadedModel
     from app.engine.memory import NO_TRANSIENT, CacheSize, Transient
@@ -69,8 +69,7 @@ def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
         size = CacheSize.of(cache)
         element = 4 if mx.default_device().type == mx.DeviceType.cpu else 2
         transient = Transient.of(config, element, quantised=False, sinks=False)
-    weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    info = ModelInfo("random", "random", weights, 0, 0)
+    info = ModelInfo("random", "random", 0, sum(each.nbytes for each in weights(model)), 0)
     return LoadedModel(model, tokenizer(), info, size, StepSize(step), transient=transient)
 
 

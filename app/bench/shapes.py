@@ -21,8 +21,8 @@ def shapes() -> dict[str, dict[str, dict[str, Any]]]:
 
 def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tuple[Any, Any]:
     """Target and draft with random weights, in bfloat16 where there is a GPU, quantised to `bits`
-    if asked for. `scale` of the layers of both are built. Raises UserError for an unknown shape, and
-    for one that does not fit into memory."""
+    if asked for. `scale` of the layers of both are built. Raises UserError for an unknown shape,
+    and for one that does not fit into memory."""
     if shape not in shapes():
         known = ", ".join(shapes())
         raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
@@ -33,7 +33,6 @@ def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tupl
 def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     import mlx.core as mx
     from mlx.nn.layers.quantized import quantize
-    from mlx.utils import tree_flatten
     from mlx_lm.utils import _get_classes
 
     from app.engine import memory
@@ -44,10 +43,10 @@ def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     model = model_class(arguments.from_dict({**config, "num_hidden_layers": layers}))
     if mx.default_device().type != mx.DeviceType.cpu:
         model.set_dtype(mx.bfloat16)
-    whole = max(array.nbytes for _, array in tree_flatten(model.parameters()))
+    whole = max(array.nbytes for array in weights(model))
     if bits is not None:
         quantize(model, bits=bits)
-    arrays = [array for _, array in tree_flatten(model.parameters())]  # none is computed yet
+    arrays = weights(model)  # none is computed yet
     try:
         memory.check_fits("It", sum(each.nbytes for each in arrays) + (whole if bits else 0))
     except memory.NotEnoughMemory as error:
@@ -57,3 +56,11 @@ def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
         mx.eval(array)
     mx.eval(model.state)
     return model
+
+
+def weights(model: Any) -> list[Any]:
+    """A model's arrays."""
+    from mlx.utils import tree_flatten
+
+    leaves: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    return [array for _, array in leaves]

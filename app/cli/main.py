@@ -68,28 +68,10 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.doctor import doctor
 
             return doctor(sys.stdout)
-        case "bench" if options.measure == "store":
-            from app.bench.store import store
-
-            return store(options.runs, options.json, sys.stdout)
-        case "bench" if options.measure == "ui":
-            from app.cli import bench_ui
-
-            if options.probed:
-                return bench_ui.probed(options.probed)
-            return bench_ui.bench_ui(options.runs, options.json, sys.stdout)
-        case "bench" if options.measure == "ttft":
-            from app.cli.bench_ttft import bench_ttft
-
-            return bench_ttft(options)
-        case "bench" if options.measure == "turns":
-            from app.bench.turns import turns
-
-            return turns(options.runs, options.json, sys.stdout)
         case "bench":
-            from app.bench.overhead import overhead
+            from app.cli.bench import bench
 
-            return overhead(options.runs, options.json, sys.stdout)
+            return bench(options)
         case "eval":
             from app.cli.evaluate import evaluate
 
