@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bench.shapes import weights
 from app.engine.messages import (
     Ask,
     Event,
@@ -23,6 +24,10 @@ from app.engine.messages import (
     Statistics,
 )
 from app.engine.tuning import DEFAULT_TUNING, Tuning
+
+if TYPE_CHECKING:
+    from app.engine.loader import LoadedModel, Pair
+    from app.engine.reading import Remembered
 
 TAIL = 32
 """Tokens of question and generation prompt at the end."""
@@ -51,25 +56,49 @@ def sparse_turn(
 ) -> Statistics:
     """The figures of one sparse turn of ours on `ids` (M,), to its first token. Raises
     RuntimeError when it was not read sparsely."""
-    from app.engine.loader import LoadedModel, Pair
-    from app.engine.memory import CacheSize
-    from app.engine.prefill import StepSize
+    return turn([loaded(target, {}, step), loaded(draft, {}, step)], ids, keep, tuning=tuning)
+
+
+def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
+    """A model that is in no folder, with what its cache and a step of it take. Without a `config`
+    nothing is foretold of it."""
+    import mlx.core as mx
+
+    from app.engine.loader import LoadedModel
+    from app.engine.memory import NO_TRANSIENT, CacheSize, Transient
+    from app.engine.prefill import StepSize, dense_cache, feed
+
+    size, transient = CacheSize(0, 0), NO_TRANSIENT
+    if config:
+        cache = dense_cache(model)
+        mx.eval(feed(model, cache, np.ones(1, np.int32)))
+        size = CacheSize.of(cache)
+        element = 4 if mx.default_device().type == mx.DeviceType.cpu else 2
+        transient = Transient.of(config, element, quantised=False, sinks=False)
+    info = ModelInfo("random", "random", 0, sum(each.nbytes for each in weights(model)), 0)
+    return LoadedModel(model, tokenizer(), info, size, StepSize(step), transient=transient)
+
+
+def turn(
+    models: Sequence[LoadedModel],
+    ids: NDArray[np.int32],
+    keep: float,
+    mode: Mode = Mode.SPARSE,
+    remembered: Remembered | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
+) -> Statistics:
+    """The figures of one turn of ours of target and draft on `ids` (M,), to its first token, in a
+    conversation that is new, or what is `remembered` of one. Raises RuntimeError when it was read
+    in another way."""
     from app.engine.progress import Progress
     from app.engine.reading import Remembered
     from app.engine.turn import Turn
-    from app.models.embedded import target_path
 
-    tokenizer = _tokenizer(target_path())
-    info = ModelInfo("random", "llama", 0, 0, 0)
-    loaded = [
-        LoadedModel(model, tokenizer, info, CacheSize(0, 0), StepSize(step))
-        for model in (target, draft)
-    ]
     events: list[Event] = []
-    models = Pair(loaded[0], loaded[1], None, _Ids(ids))  # type: ignore[arg-type]
-    ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, keep, Sampling(max_tokens=1), tuning)
+    pair = paired(models, ids)
+    ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
     progress = Progress(ask.turn, events.append, lambda: False)
-    Turn(models, ask, Remembered(models), progress).run()
+    Turn(pair, ask, remembered or Remembered(pair), progress).run()
     finished = events[-1]
     if not isinstance(finished, Finished) or finished.statistics is None:
         raise RuntimeError("the turn did not finish")
@@ -78,10 +107,21 @@ def sparse_turn(
     return finished.statistics
 
 
-def _tokenizer(folder: Path) -> Any:
+def paired(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> Pair:
+    """Target and draft, of which every prompt is `ids`."""
+    from app.engine.loader import Pair
+
+    target, draft = models
+    return Pair(target, draft, None, _Ids(ids))  # type: ignore[arg-type]
+
+
+def tokenizer() -> Any:
+    """The embedded target's."""
     from mlx_lm.utils import load_tokenizer
 
-    return load_tokenizer(folder)
+    from app.models.embedded import target_path
+
+    return load_tokenizer(target_path())
 
 
 class _Ids:

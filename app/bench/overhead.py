@@ -160,7 +160,7 @@ def _json(measured: Measured, described: str) -> str:
             "ratio": statistics.median(run.ratio for run in runs),
             "ratio_half_way": statistics.median(run.ratio_half_way for run in runs),
             "speedup": statistics.median(found) if (found := _known(runs, _speedup)) else None,
-            "runs": [asdict(run) for run in runs],
+            "runs": [_as_dict(run) for run in runs],
         }
         for length, runs in measured.runs.items()
     ]
@@ -173,6 +173,10 @@ def _json(measured: Measured, described: str) -> str:
         "selecting": {"tokens": LONG, "seconds": measured.selecting},
     }
     return json.dumps(figures) + "\n"
+
+
+def _as_dict(run: Run) -> dict[str, Any]:
+    return asdict(run) | {"ratio": run.ratio, "ratio_half_way": run.ratio_half_way}
 
 
 def _speedup(run: Run) -> float | None:

@@ -21,7 +21,8 @@ def shapes() -> dict[str, dict[str, dict[str, Any]]]:
 
 def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tuple[Any, Any]:
     """Target and draft with random weights, in bfloat16 where there is a GPU, quantised to `bits`
-    if asked for. `scale` of the layers of both are built. Raises UserError for an unknown shape."""
+    if asked for. `scale` of the layers of both are built. Raises UserError for an unknown shape,
+    and for one that does not fit into memory."""
     if shape not in shapes():
         known = ", ".join(shapes())
         raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
@@ -34,12 +35,32 @@ def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     from mlx.nn.layers.quantized import quantize
     from mlx_lm.utils import _get_classes
 
-    layers = max(round(config["num_hidden_layers"] * scale), 1)
+    from app.engine import memory
+
+    kinds = config.get("full_attention_interval") or config.get("sliding_window_pattern") or 1
+    layers = max(round(config["num_hidden_layers"] * scale / kinds), 1) * kinds  # one of each kind
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict({**config, "num_hidden_layers": layers}))
     if mx.default_device().type != mx.DeviceType.cpu:
         model.set_dtype(mx.bfloat16)
+    whole = max(array.nbytes for array in weights(model))
     if bits is not None:
         quantize(model, bits=bits)
+    arrays = weights(model)  # none is computed yet
+    try:
+        memory.check_fits("It", sum(each.nbytes for each in arrays) + (whole if bits else 0))
+    except memory.NotEnoughMemory as error:
+        advice = "build fewer layers with a lower --scale, or quantise with --bits 4"
+        raise UserError(f"This shape does not fit: {error}", advice) from error
+    for array in arrays:  # one by one: what is quantised is large before
+        mx.eval(array)
     mx.eval(model.state)
     return model
+
+
+def weights(model: Any) -> list[Any]:
+    """A model's arrays."""
+    from mlx.utils import tree_flatten
+
+    leaves: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    return [array for _, array in leaves]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from app.bench.spread import spread
 from app.sessions.records import Attachment, Role
 from app.sessions.store import Store
 
@@ -117,12 +118,18 @@ def _table(measures: list[Measure], described: str) -> str:
     ]
     for measure in measures:
         aim = "" if measure.aim is None else f"   (aim: below {measure.aim:.0f})"
-        lines.append(f"{measure.name:<28}{measure.median:9.1f} ms{aim}")
+        around = f"{min(measure.milliseconds):.1f} to {max(measure.milliseconds):.1f}"
+        lines.append(f"{measure.name:<28}{measure.median:9.1f} ms   {around}{aim}")
     return "\n".join(lines) + "\n"
 
 
 def _json(measures: list[Measure], described: str) -> str:
     figures = {
-        measure.name: {"median_ms": measure.median, "aim_ms": measure.aim} for measure in measures
+        measure.name: {
+            "median_ms": measure.median,
+            "spread_ms": spread(measure.milliseconds),
+            "aim_ms": measure.aim,
+        }
+        for measure in measures
     }
     return json.dumps({"machine": described, "figures": figures}) + "\n"

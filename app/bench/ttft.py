@@ -14,13 +14,19 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import numpy as np
 
-from app.bench.given_ids import plain, sparse_turn
+from app.bench.affordable import check
+from app.bench.given_ids import loaded, plain, turn
 from app.bench.shapes import random_pair, shapes
+from app.bench.spread import spread
 from app.engine import blas
+from app.errors import UserError
+
+if TYPE_CHECKING:
+    from app.engine.loader import LoadedModel
 
 STEP = 512
 T = TypeVar("T")
@@ -73,10 +79,14 @@ class Asked:
     lengths: tuple[int, ...]
     keeps: tuple[float, ...]
     runs: int
+    target: str | None = None
+    """With `draft`, real models instead of a shape."""
+    draft: str | None = None
 
 
 def ttft(asked: Asked, as_json: bool, out: TextIO) -> int:
-    """Measure and print medians; returns the exit status. Raises UserError for an unknown shape."""
+    """Measure and print medians; returns the exit status. Raises UserError for an unknown shape,
+    or a length that does not fit."""
     blas.load_openblas()
     from app.engine import seams
 
@@ -91,8 +101,9 @@ def ttft(asked: Asked, as_json: bool, out: TextIO) -> int:
 
 def _measure(asked: Asked) -> Iterator[list[Row]]:
     """The runs of each length and keep. The first run of a length warms up and is not counted."""
-    target, draft = random_pair(asked.shape, asked.scale, asked.bits)
-    vocabulary = shapes()[asked.shape]["target"]["vocab_size"]
+    models, vocabulary = _models(asked)
+    target, draft = (each.model for each in models)
+    check(models[0], asked.lengths, STEP)
     chance = np.random.default_rng(0)
     for length in asked.lengths:
         ids = chance.integers(3, vocabulary, length).astype(np.int32)
@@ -101,7 +112,7 @@ def _measure(asked: Asked) -> Iterator[list[Row]]:
             dense, dense_peak = _peaked(partial(plain, target, ids, STEP))
             skimmed = plain(draft, ids, STEP)
             for keep in asked.keeps:
-                figures, peak = _peaked(partial(sparse_turn, target, draft, ids, keep, STEP))
+                figures, peak = _peaked(partial(turn, models, ids, keep))
                 phases = {str(part.phase): part.seconds for part in figures.phases}
                 row = Row(
                     length,
@@ -116,6 +127,22 @@ def _measure(asked: Asked) -> Iterator[list[Row]]:
                 )
                 found[keep] += [row] if run else []
         yield from found.values()
+
+
+def _models(asked: Asked) -> tuple[list[LoadedModel], int]:
+    """Target and draft, and how many tokens both know. Raises UserError."""
+    if asked.target is None:
+        pair = random_pair(asked.shape, asked.scale, asked.bits)
+        configs = [shapes()[asked.shape][name] for name in ("target", "draft")]
+        models = [loaded(model, about, STEP) for model, about in zip(pair, configs, strict=True)]
+        return models, configs[0]["vocab_size"]
+    from app.chat.pairs import pair as located
+    from app.engine.loader import load_pair
+
+    found = load_pair(located(asked.target, asked.draft), STEP)
+    if found.draft is None or found.dense_only:
+        raise UserError(f"There is nothing to compare: {found.dense_only}", "name another pair")
+    return [found.target, found.draft], min(found.target.rows, found.draft.rows)
 
 
 def _peaked(measure: Callable[[], T]) -> tuple[T, int]:
@@ -152,25 +179,40 @@ def _table(asked: Asked, measured: list[list[Row]], described: str) -> str:
     lines = [
         f"{asked.shape}, {asked.scale:.0%} of the layers, random weights"
         + (f" in {asked.bits} bits" if asked.bits else "")
-        + f", steps of {STEP}, medians of {asked.runs}, in seconds",
+        if asked.target is None
+        else f"{asked.target} with {asked.draft or 'its draft'}",
+        f"steps of {STEP}, medians of {asked.runs}, in seconds; of `sooner` the range, too",
         described,
         "",
-        f"{'tokens':>7}{'keep':>6}{heading}",
+        f"{'tokens':>7}{'keep':>6}{heading}   sooner",
     ]
     for rows in measured:
         first = rows[0]
         figures = "".join(
             f"{_median(rows, figure):>{width}{form}}" for _, width, figure, form in COLUMNS
         )
-        lines.append(f"{first.length:>7,}{first.keep:>6.2f}{figures}")
+        sooner = spread(row.speedup for row in rows)
+        around = f"{sooner.least:.2f} to {sooner.most:.2f}"
+        lines.append(f"{first.length:>7,}{first.keep:>6.2f}{figures}   {around}")
     lines += ["", "memory: the peak of the sparse turn, as a share of the dense one's"]
     return "\n".join(lines) + "\n"
 
 
 def _json(asked: Asked, measured: list[list[Row]], described: str) -> str:
-    rows = [
-        {**asdict(row), "speedup": row.speedup, "predicted": row.predicted, "r": row.r, "e": row.e}
+    shares = ("speedup", "predicted", "r", "e", "g")
+    runs = [
+        asdict(row) | {name: getattr(row, name) for name in shares}
         for rows in measured
         for row in rows
     ]
-    return json.dumps({"machine": described, "asked": asdict(asked), "runs": rows}) + "\n"
+    rows = [
+        {
+            "length": rows[0].length,
+            "keep": rows[0].keep,
+            "kept": rows[0].kept,
+            "figures": {name: spread(map(figure, rows)) for name, _, figure, _ in COLUMNS},
+        }
+        for rows in measured
+    ]
+    figures = {"machine": described, "asked": asdict(asked), "rows": rows, "runs": runs}
+    return json.dumps(figures) + "\n"

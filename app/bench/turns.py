@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
+from app.bench.spread import spread
 from app.chat.conversation import Conversation, Question
 from app.chat.pairs import pair
 from app.chat.session import Session
@@ -136,9 +137,9 @@ def _table(measured: dict[str, list[Run]], described: str) -> str:
         for later, what in (("second", "turn 2"), ("restarted", "turn 2 after a restart")):
             turn: Turn = getattr(runs[-1], later)
             seconds = statistics.median(getattr(run, later).seconds for run in runs)
-            ratio = statistics.median(_ratios(runs, later))
+            ratio = spread(_ratios(runs, later))
             lines.append(
-                f"{f'{name}, {what}':<34}{seconds:9.3f} s{ratio:8.1%} of turn 1"
+                f"{f'{name}, {what}':<34}{seconds:9.3f} s   {ratio.text('.1%')} of turn 1"
                 f"   ({turn.reused:,} reused, {turn.recalled:,} recalled)"
             )
     return "\n".join(lines) + "\n"
@@ -149,6 +150,8 @@ def _json(measured: dict[str, list[Run]], described: str) -> str:
         name: {
             "turn_2": statistics.median(_ratios(runs, "second")),
             "turn_2_restarted": statistics.median(_ratios(runs, "restarted")),
+            "turn_2_spread": spread(_ratios(runs, "second")),
+            "turn_2_restarted_spread": spread(_ratios(runs, "restarted")),
             "runs": [asdict(run) for run in runs],
         }
         for name, runs in measured.items()

@@ -50,16 +50,47 @@ def parser() -> argparse.ArgumentParser:
     _add_ttft(first)
     feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
     feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
-    for measure in (overhead, store, turns, first, feel):
+    decode = measures.add_parser("decode", help="how fast answers are written, beside plain mlx-lm")
+    decode.add_argument("--tokens", type=int, default=32, help="of an answer (default %(default)s)")
+    memory = measures.add_parser("memory", help="the peak of memory, sparse beside dense")
+    _add_lengths(decode, "small,windowed", "4k,16k")
+    _add_lengths(memory, "small", "4k,8k,16k")
+    snapshot = measures.add_parser("snapshot", help="how fast a conversation's cache is saved")
+    snapshot.add_argument("--megabytes", type=int, default=300, help="(default %(default)s)")
+    for measure in (overhead, store, turns, first, feel, decode, memory, snapshot):
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
+    _add_bench_all(measures.add_parser("all", help="every one of them, as a report"))
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
     return top
+
+
+def _add_lengths(measure: argparse.ArgumentParser, shape: str, lengths: str) -> None:
+    say = measure.add_argument
+    say("--shape", default=shape, help="of models without weights (default %(default)s)")
+    say("--length", default=lengths, help="tokens of a prompt (default %(default)s)")
+    say("--keep", default="0.2", help="a fraction (default %(default)s)")
+
+
+def _add_bench_all(every: argparse.ArgumentParser) -> None:
+    every.set_defaults(runs=None)
+    every.description = (
+        "Measures everything, each in a process of its own, and writes the report. Figures are kept"
+        " beside it, so that --only measures one again, or goes on where it was stopped."
+    )
+    say = every.add_argument
+    say("--report", metavar="OUT.md", type=Path, required=True, help="say docs/performance.md")
+    say("--only", metavar="NAMES", help="measure these alone, say ttft,decode")
+    say(
+        "--quick", action="store_true", help="as little as there is to measure, to see that it runs"
+    )
 
 
 def _add_ttft(ttft: argparse.ArgumentParser) -> None:
     """Figures come as text, so that `fitting` can say in a sentence what is wrong with them."""
     say = ttft.add_argument
+    say("--target", metavar="T", help="real models instead of a shape: a folder or repository")
+    say("--draft", metavar="D", help="the small one")
     say("--shape", default="small", help="of models without weights (default %(default)s)")
     say("--scale", type=float, default=1.0, help="so many of the layers, 0 to 1, to make it fit")
     say("--bits", type=int, choices=(4, 8), help="quantise the weights")

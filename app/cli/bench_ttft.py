@@ -16,12 +16,16 @@ def bench_ttft(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises UserError."""
     if not 0.0 < options.scale <= 1.0:
         raise UserError(f"{options.scale:g} is no scale", "give a fraction of the layers, up to 1")
+    if options.draft and not options.target:
+        raise UserError("A draft alone is no pair", "name the target, too, with --target")
     asked = Asked(
         options.shape,
         options.scale,
         options.bits,
         listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH)),
         listed(options.keep, lambda text: fraction(text, "keep")),
-        max(options.runs, 1),
+        options.runs,
+        options.target,
+        options.draft,
     )
     return ttft(asked, options.json, sys.stdout)

@@ -14,13 +14,14 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TextIO
 
+from app.bench.spread import Spread, spread
 from app.bench.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
 from app.paths import assets_path
 
@@ -81,20 +82,37 @@ def bench_ui(runs: int, as_json: bool, out: TextIO) -> int:
         "loop_stall_p99": percentile(late, 99),
         "span_frame_p95": percentile(asyncio.run(span_frames()), 95),
     }
+    around = {
+        name: spread(1000 * value for value in values)
+        for name, values in (("first_paint", paints), ("paste_to_chip", pastes))
+    }
     figures = Figures(**{name: 1000 * value for name, value in seconds.items()})
     described = machine()
     if as_json:
-        out.write(json.dumps({"machine": described, "milliseconds": asdict(figures)}) + "\n")
+        out.write(
+            json.dumps(
+                {
+                    "machine": described,
+                    "milliseconds": asdict(figures),
+                    "wanted": asdict(WANTED),
+                    "spread": around,
+                }
+            )
+            + "\n"
+        )
     else:
-        out.write(_table(figures, described))
+        out.write(_table(figures, described, around))
     return 0
 
 
-def _table(figures: Figures, described: str) -> str:
+def _table(figures: Figures, described: str, around: Mapping[str, Spread]) -> str:
     lines = [described, f"{len(KEYS)} keys, {FRAMES} frames", ""]
     for name, words in NAMES.items():
         wanted = getattr(WANTED, name)
-        lines.append(f"{words:<42}{getattr(figures, name):8.1f} ms   (under {wanted:g} wanted)")
+        of = around.get(name)
+        more = f", {of.least:.1f} to {of.most:.1f}" if of else ""
+        value = getattr(figures, name)
+        lines.append(f"{words:<42}{value:8.1f} ms   (under {wanted:g} wanted{more})")
     return "\n".join(lines) + "\n"
 
 

@@ -69,30 +69,10 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
             only_for_stress(options)
             return doctor(sys.stdout)
-        case "bench" if options.measure == "store":
-            from app.bench.store import store
-
-            return store(options.runs, options.json, sys.stdout)
-        case "bench" if options.measure == "ui":
-            from app.cli import bench_ui
-
-            if options.probed:
-                return bench_ui.probed(options.probed)
-            return bench_ui.bench_ui(options.runs, options.json, sys.stdout)
-        case "bench" if options.measure == "ttft":
-            from app.cli.bench_ttft import bench_ttft
-
-            return bench_ttft(options)
-        case "bench" if options.measure == "turns":
-            from app.bench.turns import turns
-
-            return turns(options.runs, options.json, sys.stdout)
         case "bench":
-            from app.bench.overhead import LEAST_LENGTH, overhead
-            from app.cli.typed import listed, prompt_length
+            from app.cli.bench import bench
 
-            lengths = listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH))
-            return overhead(options.runs, options.json, sys.stdout, lengths)
+            return bench(options)
         case "eval":
             from app.cli.evaluate import evaluate
 

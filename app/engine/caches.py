@@ -53,16 +53,19 @@ class PositionRuns:
         """Add ascending positions, none of which is held already."""
         borders = np.flatnonzero(np.diff(positions) != 1) + 1
         for run in np.split(positions, borders):
-            start, end = int(run[0]), int(run[-1]) + 1
-            if start < self.next:
-                if any(start < e and s < end for s, e in self._runs):
-                    raise ValueError(f"position {start} is held already")
-                self.ascending = False
-            if self._runs and self._runs[-1][1] == start:
-                self._runs[-1][1] = end
-            else:
-                self._runs.append([start, end])
-            self.next = max(self.next, end)
+            self.append_run(int(run[0]), int(run[-1]) + 1)
+
+    def append_run(self, start: int, end: int) -> None:
+        """Add the positions from `start` up to `end`, none of which is held already."""
+        if start < self.next:
+            if any(start < e and s < end for s, e in self._runs):
+                raise ValueError(f"position {start} is held already")
+            self.ascending = False
+        if self._runs and self._runs[-1][1] == start:
+            self._runs[-1][1] = end
+        else:
+            self._runs.append([start, end])
+        self.next = max(self.next, end)
 
     def drop_first(self, count: int) -> None:
         """Drop what is stored first."""
@@ -90,6 +93,16 @@ class PositionRuns:
 
     def count_below(self, position: int) -> int:
         return sum(min(end, position) - start for start, end in self._runs if start < position)
+
+    def count_from(self, position: int) -> int:
+        """How many are at `position` or after it."""
+        count = 0
+        for start, end in reversed(self._runs):
+            if end > position:
+                count += end - max(start, position)
+            elif self.ascending:
+                break
+        return count
 
     def array(self) -> Positions:
         if not self._runs:
@@ -138,7 +151,10 @@ class PositionedCache:
     # ------------------------------------------------------------ what mlx-lm's models call
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        self.positions.append(self._next_positions(keys.shape[2]))
+        if self._placed is None:  # a run, as each token of an answer is
+            self.positions.append_run(self.offset, self.offset + keys.shape[2])
+        else:
+            self.positions.append(self._next_positions(keys.shape[2]))
         self._placed = self._seek = None
         fetched: tuple[mx.array, mx.array] = self.inner.update_and_fetch(keys, values)
         return fetched
@@ -273,7 +289,8 @@ class WindowedCache(PositionedCache):
 
     While everything is read in order, entries that no later query can see are dropped, once
     `slack` of them have fallen out, so that decoding seldom copies. With `retains` they stay: what
-    is recalled later sees the entries before it.
+    is recalled later sees the entries before it. A single token after all others is given only
+    what its window holds, so that decoding costs the same either way.
     """
 
     slack = 256
@@ -284,14 +301,15 @@ class WindowedCache(PositionedCache):
         self.retains = retains
         self.lost = 0
         """One past the highest position that was dropped."""
+        self._seen: int | None = None
+        """How many of the last entries the step before was given; None: all."""
 
     def _droppable(self, count: int) -> int:
         """How many entries go before the next `count` tokens come. A function of state alone, so
         that every layer of a kind does the same and one mask fits them all."""
         if self.retains:
             return 0
-        first = int(self._next_positions(count)[0])
-        fallen = self.positions.count_below(first - self.window + 1)
+        fallen = self.size() - self.positions.count_from(self.offset - self.window + 1)
         return fallen if fallen >= self.slack or count > 1 else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -302,11 +320,28 @@ class WindowedCache(PositionedCache):
             self._take(np.arange(fallen, self.size()))
             self.positions.drop_first(fallen)
             self._placed, self._seek = placed, sought
-        return super().update_and_fetch(keys, values)
+        alone = self._alone(keys.shape[2])
+        super().update_and_fetch(keys, values)
+        last = self.positions.next - self.window
+        self._seen = self.positions.count_from(last) if alone else None
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        keys, values = super().keys_and_values()
+        if self._seen is None or self._seen == keys.shape[2]:
+            return keys, values
+        return keys[..., -self._seen :, :], values[..., -self._seen :, :]
+
+    def _alone(self, count: int) -> bool:
+        """Whether what comes is one token after all others, which are in order."""
+        return count == 1 and self.positions.ascending and self.offset >= self.positions.next
 
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
+        if self._alone(N):
+            seen = self.positions.count_from(self.offset - self.window + 1) + 1
+            return mx.ones((1, seen), mx.bool_) if return_array else None
         stored = self.positions.array()[self._droppable(N) :]
         return self._mask(N, window_size or self.window, return_array, stored)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from app.eval.drawing import COLOURS, line, mark, path, points, text
 from app.eval.results import Cell
 
 WIDTH, HEIGHT = 300, 210
@@ -13,10 +14,6 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 14, 30, 42
 """What its labels take at each side."""
 COLUMNS = 3
 LEGEND_COLUMN, LEGEND_ROW = 220, 18
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B07D00", "#3A8FC0", "#222222", "#8C564B")
-"""Okabe and Ito's, which the colour-blind tell apart, two of them darker for thin lines."""
-SHAPES = ("circle", "square", "triangle", "diamond")
-
 Series = tuple[int, str]
 """Length in tokens, and scoring."""
 
@@ -36,7 +33,7 @@ def figure(cells: Sequence[Cell], title: str) -> str:
         f' height="{height}" font-family="sans-serif" font-size="11" fill="#222222" role="img">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        _text(12, 20, title, 'font-size="14" font-weight="bold"'),
+        text(12, 20, title, 'font-size="14" font-weight="bold"'),
         *_legend(series, per_row),
     ]
     for index, suite in enumerate(suites):
@@ -56,11 +53,11 @@ def _legend(series: Sequence[Series], per_row: int) -> list[str]:
     for index, label in enumerate([*labels, "dashed: read in full; band: 95 %"]):
         x, y = 14 + index % per_row * LEGEND_COLUMN, 38 + index // per_row * LEGEND_ROW
         if index < len(series):
-            parts += [_line(x, y, x + 24, y, COLOURS[index % len(COLOURS)], 'stroke-width="2"')]
-            parts += [_mark(index, x + 12, y)]
+            parts += [line(x, y, x + 24, y, COLOURS[index % len(COLOURS)], 'stroke-width="2"')]
+            parts += [mark(index, x + 12, y)]
         else:
-            parts += [_line(x, y, x + 24, y, "#222222", 'stroke-dasharray="4 3"')]
-        parts.append(_text(x + 30, y + 4, label))
+            parts += [line(x, y, x + 24, y, "#222222", 'stroke-dasharray="4 3"')]
+        parts.append(text(x + 30, y + 4, label))
     return parts
 
 
@@ -69,16 +66,16 @@ def _panel(
 ) -> list[str]:
     counts = sorted({cell.n for cell in cells})
     n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    parts = [_text(LEFT, 18, f"{suite} (n = {n})", 'font-size="12" font-weight="bold"')]
+    parts = [text(LEFT, 18, f"{suite} (n = {n})", 'font-size="12" font-weight="bold"')]
     for percent in (0, 25, 50, 75, 100):
         y = _y(percent / 100)
-        parts.append(_line(LEFT, y, WIDTH - RIGHT, y, "#dddddd"))
-        parts.append(_text(LEFT - 6, y + 4, f"{percent} %", 'text-anchor="end"'))
+        parts.append(line(LEFT, y, WIDTH - RIGHT, y, "#dddddd"))
+        parts.append(text(LEFT - 6, y + 4, f"{percent} %", 'text-anchor="end"'))
     for keep in keeps:
         x = _x(keep, keeps)
-        parts.append(_line(x, _y(0), x, _y(0) + 4, "#777777"))
-        parts.append(_text(x, _y(0) + 16, f"{keep:g}", 'text-anchor="middle"'))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, _y(0) + 32, "keep", 'text-anchor="middle"'))
+        parts.append(line(x, _y(0), x, _y(0) + 4, "#777777"))
+        parts.append(text(x, _y(0) + 16, f"{keep:g}", 'text-anchor="middle"'))
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, _y(0) + 32, "keep", 'text-anchor="middle"'))
     lengths: set[int] = set()
     for index, one in enumerate(series):
         own = sorted((c for c in cells if (c.length, c.scoring) == one), key=lambda c: c.keep)
@@ -99,19 +96,19 @@ def _curve(
     dense = [(x, _y(cell.dense.share)) for x, cell in zip(places, cells, strict=True)]
     parts = []
     if len(cells) > 1:
-        band = _points(high + low[::-1])
+        band = points(high + low[::-1])
         parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.13"/>')
     else:
         (x, top), (_, bottom) = high[0], low[0]
-        parts.append(_line(x, top, x, bottom, colour, 'stroke-opacity="0.4" stroke-width="4"'))
+        parts.append(line(x, top, x, bottom, colour, 'stroke-opacity="0.4" stroke-width="4"'))
         dense = [(x - 12, dense[0][1]), (x + 12, dense[0][1])]
     if with_dense:
-        parts.append(_path(dense, colour, 'stroke-width="1.5" stroke-dasharray="4 3"'))
-    parts.append(_path(middle, colour, 'stroke-width="2"'))
+        parts.append(path(dense, colour, 'stroke-width="1.5" stroke-dasharray="4 3"'))
+    parts.append(path(middle, colour, 'stroke-width="2"'))
     for (x, y), cell in zip(middle, cells, strict=True):
         told = f"{cell.length:,} tokens, {cell.scoring}, keep {cell.keep:g}"
         told = f"<title>{told}: {cell.right} of {cell.n} right</title>"
-        parts.append(_mark(index, x, y, told))
+        parts.append(mark(index, x, y, told))
     return parts
 
 
@@ -123,39 +120,3 @@ def _x(keep: float, keeps: Sequence[float]) -> float:
 
 def _y(share: float) -> float:
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
-
-def _mark(index: int, x: float, y: float, inner: str = "") -> str:
-    colour = COLOURS[index % len(COLOURS)]
-    match SHAPES[index // 2 % len(SHAPES) if index >= len(COLOURS) else index % len(SHAPES)]:
-        case "circle":
-            return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}">{inner}</circle>'
-        case "square":
-            corners = [
-                (x - 3.2, y - 3.2),
-                (x + 3.2, y - 3.2),
-                (x + 3.2, y + 3.2),
-                (x - 3.2, y + 3.2),
-            ]
-        case "triangle":
-            corners = [(x, y - 4.2), (x + 4.2, y + 3.4), (x - 4.2, y + 3.4)]
-        case _:
-            corners = [(x, y - 4.6), (x + 4.6, y), (x, y + 4.6), (x - 4.6, y)]
-    return f'<polygon points="{_points(corners)}" fill="{colour}">{inner}</polygon>'
-
-
-def _points(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _path(points: Sequence[tuple[float, float]], colour: str, more: str) -> str:
-    return f'<polyline points="{_points(points)}" fill="none" stroke="{colour}" {more}/>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, more: str = "") -> str:
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" {more}/>'
-
-
-def _text(x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from app.bench.spread import Spread
 from app.cli.bench_ui import NAMES, WANTED, Figures, _table, bench_ui, percentile, span_frames
 
 
@@ -33,7 +34,7 @@ def test_a_percentile() -> None:
 
 
 def test_the_table_says_what_was_wanted() -> None:
-    table = _table(Figures(1, 2, 3, 4, 5, 6), "a machine")
+    table = _table(Figures(1, 2, 3, 4, 5, 6), "a machine", {"first_paint": Spread(1, 0.5, 1.5)})
     assert table.startswith("a machine\n")
     assert all(words in table for words in NAMES.values())
-    assert f"under {WANTED.first_paint:g} wanted" in table
+    assert f"under {WANTED.first_paint:g} wanted, 0.5 to 1.5" in table

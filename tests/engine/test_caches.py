@@ -45,6 +45,7 @@ def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject)
     assert runs.next == (model[-1] + 1 if model else 0)
     border = data.draw(st.integers(0, 401))
     assert runs.count_below(border) == sum(p < border for p in model)
+    assert runs.count_from(border) == sum(p >= border for p in model)
 
 
 def test_no_position_is_held_twice() -> None:
@@ -77,22 +78,29 @@ def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -
         keys, _ = cache.update_and_fetch(part, part)
         seen += positions
         held = cache.positions.array().tolist()
-        assert keys.shape[2] == len(held)
         assert mask is not None
-        expected = [[k <= q < k + window for k in held] for q in positions]
+        given = held[-keys.shape[2] :]  # one token alone is given its window
+        assert len(given) == len(held) or len(positions) == 1
+        expected = [[k <= q < k + window for k in given] for q in positions]
         assert np.array(mask).tolist() == expected
         visible = {k for k in seen for q in positions if k <= q < k + window}
-        assert visible <= set(held), "nothing that is still seen was dropped"
+        assert visible <= set(given), "nothing that is still seen was dropped"
 
 
-def test_decoding_in_a_window_holds_a_bounded_number_of_entries() -> None:
-    cache = WindowedCache(16)
-    for position in range(2000):
-        mask = cache.make_mask(1)
-        _store(cache, [position])
-        if mask is not None:
-            assert int(np.array(mask).sum()) == min(position + 1, 16)
-    assert cache.size() <= 16 + WindowedCache.slack
+@pytest.mark.parametrize("retains", [False, True])
+def test_decoding_sees_its_window_alone_however_much_is_stored(retains: bool) -> None:
+    cache = WindowedCache(16, retains)
+    _store(cache, [*range(0, 600, 3)])
+    cache.seek(600)
+    for position in range(600, 1600):
+        assert cache.make_mask(1) is None
+        part = mx.full((1, 1, 1, 4), position)
+        keys, _ = cache.update_and_fetch(part, part)
+        held = cache.positions.array()
+        assert keys.shape[2] == int((held > position - 16).sum())
+        assert cache.keys_and_values()[0].shape == keys.shape
+    assert keys[0, 0, :, 0].tolist() == [*range(1584, 1600)]
+    assert cache.size() == 1200 if retains else cache.size() <= 16 + WindowedCache.slack
 
 
 def test_which_caches_can_be_placed() -> None:

@@ -64,6 +64,7 @@ def test_the_oracle_notices_a_window_by_index(
         return create_causal_mask(N, offset, window_size=window_size or self.window)
 
     monkeypatch.setattr(caches.WindowedCache, "_droppable", lambda self, count: 0)
+    monkeypatch.setattr(caches.WindowedCache, "_alone", lambda self, count: False)
     monkeypatch.setattr(caches.WindowedCache, "make_mask", by_index)
     assert oracle.oracle_error(name, models[name]) > 100 * TOLERANCE
 

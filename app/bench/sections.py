@@ -1,0 +1,285 @@
+"""What the performance report says of each measurement: a table, its aims, and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.bench.chart import curves, stacks
+
+Figures = dict[str, Any]
+"""What a measurement prints with --json."""
+PHASES = ("tokenise", "score", "lookahead", "select", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """`found` is what was measured, as text."""
+
+    wanted: str
+    found: str
+    met: bool
+
+    def line(self) -> str:
+        return f"- {'Met' if self.met else '**Missed**'}: {self.wanted}: {self.found}."
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`pictures` are SVG texts by file name."""
+
+    intro: str
+    table: str
+    aims: list[Aim] = field(default_factory=list)
+    pictures: dict[str, str] = field(default_factory=dict)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def around(values: Sequence[float], form: str = ".2f") -> str:
+    """A spread as `app.bench.spread` makes it."""
+    median, least, most = values
+    return f"{median:{form}} ({least:{form}} to {most:{form}})"
+
+
+def _of(values: Iterable[float]) -> tuple[float, float, float]:
+    from app.bench.spread import spread
+
+    return spread(values)
+
+
+def overhead(figures: Figures) -> Section:
+    lines, aims, pictures = [], [], {}
+    for found in figures["lengths"]:
+        lines.append(
+            (f"**{found['prompt_tokens']:,} tokens, {found['runs'][0]['kept']:,} kept**", "")
+        )
+        lines += _overhead_rows(found["runs"])
+        for words, key, least in OVERHEADS:
+            ratio = _of(run[key] for run in found["runs"])
+            lines.append((words, around(ratio)))
+            wanted = f"{words}, {found['prompt_tokens']:,} tokens: at least {least:g}"
+            aims.append(Aim(wanted, around(ratio), ratio[0] >= least))
+        name = f"overhead-{found['prompt_tokens']}.svg"
+        pictures[name] = _overhead_picture(found["prompt_tokens"], found["runs"])
+    for row in figures["prompts"]:
+        words = f"building a prompt of {row['tokens']:,} tokens, embedded pair"
+        lines.append((words, f"{row['building']:.3f}"))
+        share = f"{row['share']:.1%} of {row['ttft']:.2f} s"
+        aims.append(Aim(f"{words}: under 5 % of TTFT", share, row["share"] < 0.05))
+    select = figures["selecting"]
+    words = f"selecting from {select['tokens']:,} tokens"
+    lines.append((words, f"{select['seconds']:.4f}"))
+    found = f"{1000 * select['seconds']:.1f} ms"
+    aims.append(Aim(f"{words}: under 10 ms", found, select["seconds"] < 0.01))
+    intro = (
+        f"Keep {figures['keep']:g}, steps of {figures['step']}. Above 1, a turn costs less than its"
+        " two reads do in plain mlx-lm. *Half way*: the draft stops after half of its layers, and"
+        " only the question is observed."
+    )
+    return Section(intro, table(("", "seconds"), lines), aims, pictures)
+
+
+OVERHEADS = (
+    ("parts / ours", "ratio", 1.05),
+    ("parts / ours, half way", "ratio_half_way", 1.2),
+)
+
+
+def _overhead_rows(runs: list[Figures]) -> Iterator[tuple[str, str]]:
+    for name, key in (
+        ("plain mlx-lm, draft reads all", "plain_draft"),
+        ("plain mlx-lm, target reads N", "plain_target"),
+        ("plain mlx-lm, target reads all", "plain_dense"),
+        ("ours, ids to first token", "ours"),
+        ("ours, the draft stops half way", "half_way"),
+    ):
+        if runs[0][key] is not None:
+            yield name, around(_of(run[key] for run in runs), ".3f")
+    for phase in _phases(runs):
+        yield f"ours: {phase}", around(_of(r["phases"][phase] for r in runs), ".3f")
+
+
+def _phases(runs: list[Figures]) -> list[str]:
+    return [phase for phase in PHASES if phase in runs[0]["phases"]]
+
+
+def _overhead_picture(length: int, runs: list[Figures]) -> str:
+    bars = {
+        name: [_of(run[key] for run in runs)[0], 0.0]
+        for name, key in (("draft reads", "plain_draft"), ("target reads N", "plain_target"))
+    }
+    bars |= {p: [0.0, _of(run["phases"][p] for run in runs)[0]] for p in _phases(runs)}
+    labels = ("parts, plain mlx-lm", "a sparse turn of ours")
+    return stacks(f"A sparse turn beside its two reads, {length:,} tokens", labels, bars, "s", "")
+
+
+def ttft(figures: Figures) -> Section:
+    rows, asked = figures["rows"], figures["asked"]
+    head = ("tokens", "keep", "dense, s", "ours, s", "sooner", "1/(r+k+e)", "r", "e", "G", "memory")
+    forms = {"dense": ".2f", "TTFT": ".2f", "sooner": "spread", "1/(r+k+e)": ".2f"}
+    forms |= {"r": ".3f", "e": ".3f", "G": ".2f", "memory": ".2f"}
+    lines = []
+    for row in rows:
+        found = row["figures"]
+        cells = (
+            around(found[name]) if form == "spread" else f"{found[name][0]:{form}}"
+            for name, form in forms.items()
+        )
+        lines.append((f"{row['length']:,}", f"{row['keep']:g}", *cells))
+    what = asked["target"] or f"{asked['shape']}, {asked['scale']:.0%} of the layers"
+    intro = (
+        f"{what}. *Sooner* is plain mlx-lm's dense reading over our sparse turn, with the range;"
+        " *r* the draft's share of the dense reading, *e* that of what is neither model's reading;"
+        " *G* is predicted over measured; *memory* the peak as a share of the dense one's."
+    )
+    return Section(intro, table(head, lines), [], _ttft_pictures(rows))
+
+
+def _ttft_pictures(rows: list[Figures]) -> dict[str, str]:
+    lengths = sorted({row["length"] for row in rows})
+    keeps = sorted({row["keep"] for row in rows})
+    labels = [f"{length:,}" for length in lengths]
+
+    def values(name: str, keep: float) -> list[tuple[float, float]]:
+        own = [row for row in rows if row["keep"] == keep]
+        return [(lengths.index(row["length"]), row["figures"][name][0]) for row in own]
+
+    series = {"dense, plain mlx-lm": values("dense", keeps[0])}
+    series |= {f"sparse, keep {keep:g}": values("TTFT", keep) for keep in keeps}
+    parts: dict[str, list[float]] = {
+        name: [] for name in ("dense", "draft", "look", "select", "target", "rest")
+    }
+    bars: list[str] = []
+    for row in rows:
+        found = {name: spread[0] for name, spread in row["figures"].items()}
+        if row["length"] != lengths[-1]:
+            continue
+        if not bars:
+            bars.append("dense")
+            for name, column in parts.items():
+                column.append(found["dense"] if name == "dense" else 0.0)
+        bars.append(f"keep {row['keep']:g}")
+        own = {name: found[name] for name in ("draft", "look", "select", "target")}
+        own |= {"dense": 0.0, "rest": max(found["TTFT"] - sum(own.values()), 0.0)}
+        for name, column in parts.items():
+            column.append(own[name])
+    phases = f"Where the time goes, {lengths[-1]:,} tokens"
+    gs = {f"keep {keep:g}": values("G", keep) for keep in keeps}
+    return {
+        "ttft.svg": curves("Time to the first token", labels, series, "s", "tokens"),
+        "ttft-phases.svg": stacks(phases, bars, parts, "s", ""),
+        "g.svg": curves("G: predicted over measured", labels, gs, "", "tokens"),
+    }
+
+
+def turns(figures: Figures) -> Section:
+    lines = []
+    for name, found in figures["ratios_to_turn_1"].items():
+        runs = found["runs"]
+        first = _of(run["first"]["seconds"] for run in runs)
+        lines.append((f"{name}, turn 1", around(first), "", "", ""))
+        for key, what, ratio in (
+            ("second", "turn 2", "turn_2_spread"),
+            ("restarted", "turn 2 after a restart", "turn_2_restarted_spread"),
+        ):
+            turn = runs[-1][key]
+            seconds = around(_of(run[key]["seconds"] for run in runs))
+            counts = (f"{turn['reused']:,}", f"{turn['recalled']:,}")
+            lines.append((f"{name}, {what}", seconds, around(found[ratio], ".1%"), *counts))
+    head = ("", "seconds to the first word", "of turn 1", "tokens reused", "recalled")
+    intro = "The embedded pair and a text of more than 4,096 tokens; turn 2 asks of another place."
+    return Section(intro, table(head, lines))
+
+
+def decode(figures: Figures) -> Section:
+    lines, aims = [], []
+    for row in figures["rows"]:
+        runs, ratios = row["runs"], row["ratios"]
+        rates = [
+            around(_of(1000 / run[name] for run in runs), ".1f")
+            for name in ("ours", "plain_kept", "plain_all")
+        ]
+        some, every = ratios["to_plain_kept"], ratios["to_plain_all"]
+        name = (row["shape"], f"{row['length']:,}", f"{row['kept']:,}")
+        lines.append((*name, *rates, around(some), around(every)))
+        what = f"{row['shape']}, M = {row['length']:,}"
+        for words, found, least in (("N", some, 0.97), ("M", every, 1.0)):
+            wanted = f"{what}: at least {least:g} of plain mlx-lm over {words} entries"
+            aims.append(Aim(wanted, around(found), found[0] >= least))
+    head = ("model", "M", "N", "ours", "plain, N", "plain, M", "ours / plain N", "ours / plain M")
+    intro = (
+        "Tokens a second of an answer after sparse reading: N entries at positions up to M, beside"
+        " plain mlx-lm's `generate_step` over N entries and over M. Ours makes text of them, too."
+    )
+    return Section(intro, table(head, lines), aims)
+
+
+def memory(figures: Figures) -> Section:
+    lines, aims, series = [], [], {}
+    names = ("plain", "dense", "foreseen_dense", "sparse", "foreseen_sparse")
+    rows = figures["rows"]
+    for row in rows:
+        cells = (f"{_of(run[name] / 1e6 for run in row['runs'])[0]:,.0f}" for name in names)
+        lines.append((f"{row['length']:,}", f"{row['kept']:,}", *cells, around(row["ratio"])))
+        wanted = f"{row['length']:,} tokens: a sparse turn below plain mlx-lm's dense one"
+        aims.append(Aim(wanted, around(row["ratio"]), row["ratio"][0] < 1))
+    for name in ("plain", "dense", "sparse"):
+        values = [_of(run[name] / 1e6 for run in row["runs"])[0] for row in rows]
+        series[name] = list(enumerate(values))
+    head = ("tokens", "read", "plain", "ours, dense", "foreseen", "ours, sparse", "foreseen")
+    intro = (
+        f"Peak of MLX's memory in megabytes, with the weights that each needs, at keep"
+        f" {figures['asked']['keep']:g}. *Foreseen* is what is told before a turn begins."
+    )
+    labels = [f"{row['length']:,}" for row in rows]
+    picture = curves("Peak of memory", labels, series, "MB", "tokens")
+    content = table((*head, "sparse / plain"), lines)
+    return Section(intro, content, aims, {"memory.svg": picture})
+
+
+def snapshot(figures: Figures) -> Section:
+    names = ("save", "disk_write", "load", "disk_read")
+    rows = [(name.replace("_", " "), around(figures[name])) for name in names]
+    aims = []
+    for name, disk in (("save", "disk_write"), ("load", "disk_read")):
+        rate, own = figures[name][0], figures[disk][0]
+        found = f"{rate:.2f} GB/s, {rate / own:.2f} of the disk's {own:.2f}"
+        wanted = f"{name} at least 1 GB/s, or 0.8 of the disk's own rate"
+        aims.append(Aim(wanted, found, rate >= 1 or rate >= 0.8 * own))
+    intro = (
+        f"A conversation's cache of {figures['bytes'] / 1e6:,.0f} MB, beside a plain file of the"
+        " same size that is written with fsync, and read after the system forgot it."
+    )
+    return Section(intro, table(("", "GB a second"), rows), aims)
+
+
+def store(figures: Figures) -> Section:
+    lines, aims = [], []
+    for name, found in figures["figures"].items():
+        aim = found["aim_ms"]
+        lines.append((name, around(found["spread_ms"], ".1f"), f"{aim:g}" if aim else ""))
+        if aim:
+            words = f"{found['median_ms']:.1f} ms"
+            aims.append(Aim(f"{name}: below {aim:g} ms", words, found["median_ms"] < aim))
+    intro = "50 conversations of 200 messages, one of them about a document of 5 MB."
+    return Section(intro, table(("", "ms", "aim"), lines), aims)
+
+
+def ui(figures: Figures) -> Section:
+    lines, aims = [], []
+    for name, value in figures["milliseconds"].items():
+        words, wanted = name.replace("_", " "), figures["wanted"][name]
+        of = figures["spread"].get(name)
+        lines.append((words, around(of, ".1f") if of else f"{value:.1f}", f"{wanted:g}"))
+        aims.append(Aim(f"{words}: under {wanted:g} ms", f"{value:.1f} ms", value < wanted))
+    intro = (
+        "The app in a pseudo-terminal, from the byte written to the byte drawn, on the embedded"
+        " pair; keys while it prefills."
+    )
+    return Section(intro, table(("", "ms", "aim"), lines), aims)
