@@ -8,6 +8,9 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
+# A process on each core, up to four, each with one thread for its models: they would take turns.
+TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
+	--dist worksteal
 
 .PHONY: help run demo test test-slow picture pictures recording lint shell dist formula
 
@@ -31,10 +34,10 @@ demo: $(STAMP)
 	@$(BIN)/python -m app demo
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(TESTS) -m "not slow"
 
 test-slow: $(STAMP)
-	@$(BIN)/python -m pytest -q -m slow
+	@$(TESTS) -m slow
 
 picture: $(STAMP)
 	@$(BIN)/python -m app demo --picture assets/map.svg
