@@ -173,13 +173,14 @@ def test_installed_it_starts_answers_and_goes(
 
     assert f"specchat {wheel.name.split('-')[1]}" in place.run(specchat, "--version")
     own = own_folders(tmp_path / "user")
-    answer = run([specchat, "ask", "-f", TEXT, QUESTION], own)
+    answer = run([specchat, "ask", "--conversation", "new", "-f", TEXT, QUESTION], own)
     assert "Corresponding Source" in answer
     assert "Nothing is wrong." in run([specchat, "doctor"], own)
     _starts(specchat, own)
 
     installer.uninstall(place)
     assert place.left() == []
+    assert list((tmp_path / "user").rglob("conversations.db"))  # what was asked is the user's
 
 
 def _starts(specchat: Path, own: dict[str, str]) -> None:

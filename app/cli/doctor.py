@@ -163,6 +163,7 @@ def _folders() -> Finding:
         "data folder": paths.data_path(),
         "cache folder": paths.cache_path(),
         "settings folder": paths.config_path(),
+        "log folder": paths.logs_path(),
     }
     rows: list[Row] = []
     faults: list[str] = []

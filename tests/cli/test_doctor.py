@@ -25,7 +25,7 @@ def run() -> tuple[int, list[str]]:
 @pytest.fixture(autouse=True)
 def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders of its own and a whole pair, wherever the tests run."""
-    for name in ("data_path", "cache_path", "config_path"):
+    for name in ("data_path", "cache_path", "config_path", "logs_path"):
         folder = tmp_path / name
         monkeypatch.setattr(paths, name, lambda folder=folder: folder)
     monkeypatch.setattr(embedded, "integrity", lambda: ())
