@@ -181,10 +181,10 @@ def _table(asked: Asked, measured: list[list[Row]], described: str) -> str:
         + (f" in {asked.bits} bits" if asked.bits else "")
         if asked.target is None
         else f"{asked.target} with {asked.draft or 'its draft'}",
-        f"steps of {STEP}, medians of {asked.runs}, in seconds; of `sooner` the range, too",
+        f"steps of {STEP}, medians of {asked.runs}, in seconds; the range is of `sooner`",
         described,
         "",
-        f"{'tokens':>7}{'keep':>6}{heading}   sooner",
+        f"{'tokens':>7}{'keep':>6}{heading}   range",
     ]
     for rows in measured:
         first = rows[0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from app.cli.main import INTERRUPTED
 from app.errors import UserError
 
 PROGRAM = (sys.executable, "-P", "-m", "app", "bench")
+PATIENCE = 10.0
+"""Seconds in which one that was stopped may end."""
 
 
 def bench_all(options: argparse.Namespace, program: Sequence[str] = PROGRAM) -> int:
@@ -60,19 +61,15 @@ def _chosen(names: str | None) -> tuple[Entry, ...]:
 def _measured(entry: Entry, quick: bool, program: Sequence[str]) -> Measured:
     command = entry.command(quick)
     words = [*program, *entry.arguments(quick), "--json"]
-    # A session of its own: Ctrl-C reaches us alone, and we end whatever it has started.
-    child = subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True)
     try:
         out, errors = child.communicate()
-    except KeyboardInterrupt:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    except KeyboardInterrupt:  # the terminal told it, too; it ends what it has started
+        try:
+            child.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
         raise
     try:
         if child.returncode == 0:

@@ -1,0 +1,120 @@
+"""The performance report says what was measured, and computes whether aims are met."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from app.bench import sections
+from app.bench.performance import ENTRIES, Measured, report
+
+DECODE: dict[str, Any] = {
+    "machine": "a machine",
+    "rows": [
+        {
+            "shape": "small",
+            "length": 4096,
+            "kept": 800,
+            "ratios": {"to_plain_kept": [0.96, 0.9, 1.0], "to_plain_all": [1.5, 1.4, 1.6]},
+            "runs": [{"ours": 10.0, "plain_kept": 9.6, "plain_all": 15.0}],
+        }
+    ],
+}
+MEMORY: dict[str, Any] = {
+    "machine": "a machine",
+    "asked": {"keep": 0.2},
+    "rows": [
+        {
+            "length": length,
+            "kept": length // 5,
+            "ratio": [ratio] * 3,
+            "runs": [
+                {
+                    "plain": 2e8,
+                    "dense": 1.9e8,
+                    "sparse": ratio * 2e8,
+                    "foreseen_dense": 2.1e8,
+                    "foreseen_sparse": 1e8,
+                }
+            ],
+        }
+        for length, ratio in ((4096, 0.5), (8192, 1.1))
+    ],
+}
+NAMES = ("dense", "draft", "look", "select", "target", "TTFT", "sooner", "1/(r+k+e)", "r", "e")
+TTFT: dict[str, Any] = {
+    "machine": "a machine",
+    "asked": {"target": None, "shape": "small", "scale": 1.0},
+    "rows": [
+        {
+            "length": length,
+            "keep": keep,
+            "kept": int(length * keep),
+            "figures": {name: [1.0, 0.5, 2.0] for name in (*NAMES, "G", "memory")},
+        }
+        for length in (1024, 4096)
+        for keep in (0.1, 0.2)
+    ],
+}
+SNAPSHOT: dict[str, Any] = {
+    "machine": "a machine",
+    "bytes": 3e8,
+    "save": [0.5, 0.4, 0.6],
+    "load": [0.5, 0.4, 0.6],
+    "disk_write": [0.55, 0.4, 0.6],
+    "disk_read": [2.0, 1.0, 3.0],
+}
+
+
+def of(**figures: Any) -> dict[str, Measured]:
+    return {name: Measured(f"specchat bench {name}", found) for name, found in figures.items()}
+
+
+def test_every_section_has_its_command_and_table_or_says_what_makes_it() -> None:
+    text, pictures = report(of(decode=DECODE, memory=MEMORY, ttft=TTFT), "performance")
+    for entry in ENTRIES:
+        assert f"## {entry.title}" in text
+        assert (
+            entry.name in ("decode", "memory", "ttft") or f"`{entry.command(False)}` does" in text
+        )
+    assert "```sh\nspecchat bench decode\n```" in text
+    assert "| small | 4,096 | 800 | 100.0 (100.0 to 100.0) |" in text
+    assert "Measured on a machine." in text
+    assert set(pictures) == {"memory.svg", "ttft.svg", "ttft-phases.svg", "g.svg"}
+    for name, picture in pictures.items():
+        assert f"](performance/{name})" in text
+        ElementTree.fromstring(picture)
+
+
+def test_tables_have_as_many_cells_in_every_row() -> None:
+    text, _ = report(of(decode=DECODE, memory=MEMORY, ttft=TTFT, snapshot=SNAPSHOT), "p")
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            assert len({line.count("|") for line in block.splitlines()}) == 1, block
+
+
+@pytest.mark.parametrize(
+    ("section", "figures", "met"),
+    [
+        (sections.decode, DECODE, [False, True]),
+        (sections.memory, MEMORY, [True, False]),
+        (sections.snapshot, SNAPSHOT, [True, False]),
+    ],
+)
+def test_aims_are_computed(section: Any, figures: dict[str, Any], met: list[bool]) -> None:
+    assert [aim.met for aim in section(figures).aims] == met
+
+
+def test_what_failed_and_other_machines_are_said() -> None:
+    other = Measured("specchat bench store", None, "The disk is full (exit status 1).")
+    found = of(decode=DECODE, memory={**MEMORY, "machine": "another"}) | {"store": other}
+    text, _ = report(found, "performance")
+    assert "It failed: The disk is full (exit status 1)." in text
+    assert "Measured on another." in text
+    assert "Measured on a machine." in text
+
+
+def test_the_same_figures_make_the_same_report() -> None:
+    assert report(of(ttft=TTFT), "p") == report(of(ttft=TTFT), "p")

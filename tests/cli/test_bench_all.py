@@ -1,0 +1,80 @@
+"""`specchat bench all` runs each measurement by itself and keeps what it says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.bench.performance import ENTRIES
+from app.cli import bench_all as module
+from app.cli.arguments import parser
+from app.cli.bench_all import bench_all
+from app.errors import UserError
+from tests.bench.test_performance import DECODE, SNAPSHOT
+
+
+def options(path: Path, *words: str) -> argparse.Namespace:
+    return parser().parse_args(["bench", "all", "--report", str(path), *words])
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> tuple[str, ...]:
+    """Prints figures made up for what it is asked, but fails as `snapshot`."""
+    figures = tmp_path / "figures.json"
+    figures.write_text(json.dumps(DECODE))
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\n"
+        "if sys.argv[1] == 'snapshot': sys.exit('The disk is full')\n"
+        f"print(open({str(figures)!r}).read())\n"
+    )
+    return (sys.executable, str(script))
+
+
+def test_one_that_fails_leaves_a_sentence_and_the_others_stay(
+    tmp_path: Path, program: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "docs" / "performance.md"
+    assert bench_all(options(path, "--only", "decode,snapshot"), program) == 1
+    text = path.read_text()
+    assert "It failed: The disk is full (exit status 1)." in text
+    assert "specchat bench decode" in text
+    assert (
+        json.loads((path.parent / "performance" / "decode.json").read_text())["figures"] == DECODE
+    )
+    assert not list(path.parent.rglob("*.part"))
+    assert "2/2 specchat bench snapshot" in capsys.readouterr().err
+    kept = {"command": "specchat bench snapshot", "figures": SNAPSHOT, "failed": ""}
+    (path.parent / "performance" / "snapshot.json").write_text(json.dumps(kept))
+    assert bench_all(options(path, "--only", "decode"), program) == 0
+    assert "It failed" not in path.read_text()
+
+
+def test_stopped_it_says_how_to_go_on_and_leaves_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_measured", stop)
+    path = tmp_path / "performance.md"
+    path.write_text("before")
+    assert bench_all(options(path, "--only", "ttft,ui")) == 130
+    assert path.read_text() == "before"
+    assert "--only ttft,ui" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'speed' is not measured"):
+        bench_all(options(tmp_path / "x.md", "--only", "speed"))
+
+
+def test_every_entry_is_a_command_line() -> None:
+    for entry in ENTRIES:
+        for quick in (False, True):
+            words = [*entry.arguments(quick), "--json"]
+            assert parser().parse_args(["bench", *words]).measure == entry.name
