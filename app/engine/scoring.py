@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import seams
+from app.engine.block_sparse import Blocks
 from app.engine.held import Held
 from app.engine.prefill import OnStep, StepSize, feed, in_blocks
 from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
@@ -169,7 +170,9 @@ def score(
     observations = Observations(total, tuning)
     start = held.rewind(min(held.shared(ids), observed_from))
     positions = np.arange(start, observed_from, dtype=np.int32)
-    held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
+    blocks = Blocks(top=tuning.sparse_draft_top)
+    with seams.sparse_attention(blocks if total >= tuning.sparse_draft_from else None):
+        held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
     held.mark_border()
 
     def read_question() -> mx.array:
