@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import seams
+from app.engine.block_sparse import Blocks
 from app.engine.caches import Cache, Fed, flat
 from app.engine.held import Held
 from app.engine.prefill import OnStep, StepSize, feed, fill, in_blocks
@@ -187,7 +188,9 @@ def score(
     held.read_to(None if lookahead or last_layer == len(held.cache) else last_layer)
     start = held.rewind(min(held.shared(ids), observed_from))
     positions = np.arange(start, observed_from, dtype=np.int32)
-    held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
+    blocks = Blocks(top=tuning.sparse_draft_top)
+    with seams.sparse_attention(blocks if total >= tuning.sparse_draft_from else None):
+        held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
     held.mark_border()
 
     read = partial(_run, model, held, ids[observed_from:], lookahead > 0)

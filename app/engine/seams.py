@@ -18,6 +18,9 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine import block_sparse
+from app.engine.block_sparse import Blocks
+
 Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
 
@@ -25,6 +28,7 @@ _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", defau
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
 _enough: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_enough", default=None)
+_sparse: ContextVar[Blocks | None] = ContextVar("specchat_sparse", default=None)
 
 
 class SeamError(RuntimeError):
@@ -85,6 +89,20 @@ def blocked_attention(rows: int | None) -> Iterator[None]:
         _block.reset(token)
 
 
+@contextmanager
+def sparse_attention(blocks: Blocks | None) -> Iterator[None]:
+    """Inside, plain causal attention is block-sparse: an approximation. None changes nothing.
+
+    Attention with sinks, or under a mask that is an array, stays what it is, as does that over too
+    few keys for any to be left out.
+    """
+    token = _sparse.set(blocks)
+    try:
+        yield
+    finally:
+        _sparse.reset(token)
+
+
 def install() -> None:
     """Put both wrappers in place. Safe to call again."""
     if not hasattr(mx.fast.rope, "__wrapped__"):
@@ -123,6 +141,11 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
         seen = np.array(mask) if block is not None and alone and _is_places(mask) else None
         causal = isinstance(mask, str) and mask == "causal"
+        blocks = _sparse.get()
+        plain = causal and kwargs.get("sinks") is None and q.shape[0] == 1
+        if blocks is not None and plain and k.shape[2] > blocks.keys + blocks.size:
+            one = _attend if alone and block else partial(attention, mask="causal", **kwargs)
+            return block_sparse.attend(q, k, v, scale, one, block or blocks.size, blocks)
         if block is None or queries == 1 or (seen is None and (not causal or queries <= block)):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
         one = _attend if alone else partial(attention, mask="causal", **kwargs)
@@ -166,4 +189,5 @@ def _attend(
     np.exp(weights, out=weights)
     total = mx.array(weights.sum(axis=-1, keepdims=True))
     mixed = (mx.array(weights) @ v[:, :, None]) / total
+    mx.eval(mixed)  # or the weights of all blocks of a step would wait for it together
     return mixed.reshape(1, q.shape[1], queries, v.shape[3])

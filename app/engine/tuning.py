@@ -40,6 +40,11 @@ class Tuning:
     skip_layers: float = 0.0
     dense_below: int = 8192
     """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
+    sparse_draft_from: int = 8192
+    """The draft's attention is block-sparse while it reads a prompt of at least so many tokens."""
+    sparse_draft_top: int = 19
+    """Then each block of its queries attends to so many blocks of 128 keys beside the first one and
+    the last few."""
 
 
 @dataclass(frozen=True, slots=True)

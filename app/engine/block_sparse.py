@@ -1,0 +1,87 @@
+"""Block-sparse causal attention: each block of queries attends to few blocks of keys.
+
+After FlashPrefill (arXiv 2603.06199), as PFlash (2603.02631) uses it for the draft of speculative
+prefill: the first keys (sinks), a recent window, and of what lies between those blocks whose mean
+key the queries like best. Every key that is attended to counts with its true score, so that with
+all blocks chosen this is plain causal attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+Attention = Callable[..., mx.array]
+"""Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How many keys a block has, and how many blocks a block of queries attends to: `sinks` first
+    ones, `recent` ones before the queries' own, and the `top` ones between."""
+
+    size: int = 128
+    sinks: int = 1
+    recent: int = 4
+    top: int = 19
+
+    @property
+    def keys(self) -> int:
+        """What a block of queries attends to at most, beside its own keys."""
+        return self.size * (self.sinks + self.recent + self.top)
+
+
+def attend(
+    q: mx.array, k: mx.array, v: mx.array, scale: float, one: Attention, rows: int, blocks: Blocks
+) -> mx.array:
+    """Attention of queries (1, Hq, N, D) at the end of keys (1, Hk, M, D) and values
+    (1, Hk, M, Dv), by `one` for at most `rows` queries at once. Returns (1, Hq, N, Dv).
+
+    Blocks of keys begin at multiples of their size, blocks of queries at multiples of `rows`, both
+    counted from the first key, so that little depends on where a step begins.
+    """
+    before, total, size = k.shape[2] - q.shape[2], k.shape[2], blocks.size
+    key_blocks, value_blocks = _in_blocks(k, size), _in_blocks(v, size)
+    means = key_blocks.mean(axis=2)
+    parts, start = [], before
+    while start < total:
+        end = min(start // rows * rows + rows, total)
+        queries = q[:, :, start - before : end - before]
+        recent = start // size - blocks.recent
+        if recent - blocks.sinks > blocks.top:  # or nothing would be left out
+            liked = _liked(queries, means[:, blocks.sinks : recent], blocks.top) + blocks.sinks
+            first, last = slice(blocks.sinks * size), slice(recent * size, end)
+            keys = _gathered(k, first, key_blocks, liked, last)
+            values = _gathered(v, first, value_blocks, liked, last)
+        else:
+            keys, values = k[:, :, :end], v[:, :, :end]
+        parts.append(one(queries, keys, values, scale=scale))
+        start = end
+    return mx.concatenate(parts, axis=2)
+
+
+def _in_blocks(a: mx.array, size: int) -> mx.array:
+    """(1, H, M, D) as whole blocks (H, B, size, D), without what is left over."""
+    whole = a.shape[2] // size
+    return a[0, :, : whole * size].reshape(a.shape[1], whole, size, a.shape[3])
+
+
+def _liked(q: mx.array, means: mx.array, count: int) -> mx.array:
+    """For queries (1, Hq, n, D) the `count` blocks of mean keys (Hk, B, D) they like best: int
+    (Hk, count), each group of heads that shares keys for itself."""
+    heads = means.shape[0]
+    queries = q.reshape(heads, -1, q.shape[2], q.shape[3]).mean(axis=2)
+    likes = (queries @ means.swapaxes(-1, -2)).max(axis=1)
+    return mx.argpartition(-likes, count - 1, axis=-1)[:, :count]
+
+
+def _gathered(
+    a: mx.array, first: slice, blocks: mx.array, liked: mx.array, last: slice
+) -> mx.array:
+    """The first and the last tokens of (1, H, M, D), and between them the liked ones of its blocks
+    (H, B, size, D)."""
+    heads, width = a.shape[1], a.shape[3]
+    chosen = blocks[mx.arange(heads)[:, None], liked].reshape(1, heads, -1, width)
+    return mx.concatenate([a[:, :, first], chosen, a[:, :, last]], axis=2)

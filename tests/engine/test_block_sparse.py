@@ -1,0 +1,191 @@
+"""Block-sparse attention: exact over what it chooses, and in force only where it may be."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.utils import load_model
+from numpy.typing import NDArray
+
+from app.engine import prefill, seams
+from app.engine.block_sparse import Blocks
+from app.engine.held import Held
+from app.engine.memory import Transient
+from app.engine.prefill import StepSize, dense_cache, in_blocks
+from app.engine.scoring import score
+from app.engine.tuning import Tuning
+from app.models.embedded import draft_path
+from tests.tiny import VOCABULARY, build
+
+seams.install()
+
+Array = NDArray[np.float32]
+FEW = Blocks(size=16, sinks=1, recent=2, top=3)
+SCALE = 0.25
+
+
+def _random(heads: int, kv_heads: int, length: int, width: int = 32) -> tuple[mx.array, ...]:
+    chance = np.random.default_rng(length)
+    return tuple(
+        mx.array(chance.standard_normal((1, h, length, width), np.float32))
+        for h in (heads, kv_heads, kv_heads)
+    )
+
+
+def _steps(
+    arrays: tuple[mx.array, ...], blocks: Blocks | None, borders: tuple[int, ...], **kw: Any
+) -> Array:
+    """What plain causal attention gives, step by step."""
+    q, k, v = arrays
+    parts = []
+    for start, end in zip((0, *borders), (*borders, q.shape[2]), strict=True):
+        with in_blocks(), seams.sparse_attention(blocks):
+            step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
+            options = {"scale": SCALE, "mask": "causal", **kw}
+            parts.append(mx.fast.scaled_dot_product_attention(*step, **options))
+    return np.array(mx.concatenate(parts, axis=2).astype(mx.float32))
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2)])
+@pytest.mark.parametrize("length", [512, 501])
+def test_with_every_block_it_is_plain_attention(heads: tuple[int, int], length: int) -> None:
+    """All between sinks and window is chosen by its mean key, in whatever order."""
+    arrays = _random(*heads, length)
+    q, k, v = arrays
+    every = Blocks(size=16, sinks=1, recent=2, top=length // 16 - 4)
+    with in_blocks(), seams.sparse_attention(every):
+        last = mx.fast.scaled_dot_product_attention(q[:, :, -20:], k, v, scale=SCALE, mask="causal")
+    expected = _steps(arrays, None, ())[:, :, -20:]
+    np.testing.assert_allclose(np.array(last), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
+@pytest.mark.parametrize("borders", [(), (100, 333), (320, 321)])
+def test_it_is_attention_under_the_mask_of_what_it_chooses(
+    heads: tuple[int, int], borders: tuple[int, ...]
+) -> None:
+    """Chosen naively, query block by query block and group of heads by group."""
+    q, k, v = arrays = _random(*heads, 501)
+    seen = _chosen(np.array(q[0]), np.array(k[0]), borders)
+    expected = mx.fast.scaled_dot_product_attention.__wrapped__(  # type: ignore[attr-defined]
+        q, k, v, scale=SCALE, mask=mx.array(seen)
+    )
+    np.testing.assert_allclose(_steps(arrays, FEW, borders), np.array(expected), atol=1e-5)
+    assert not np.allclose(_steps(arrays, None, borders), np.array(expected), atol=1e-2)
+
+
+def _chosen(q: Array, k: Array, borders: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Which keys each query sees, (Hq, N, N)."""
+    heads, length, _ = q.shape
+    group, size, rows = heads // len(k), FEW.size, prefill.CPU_BLOCK
+    seen = np.zeros((heads, length, length), bool)
+    ends = sorted({*range(rows, length, rows), *borders, length})
+    for start, end in zip((0, *ends), ends, strict=False):
+        own = start // size
+        window, middle = own - FEW.recent, np.arange(FEW.sinks, max(own - FEW.recent, FEW.sinks))
+        for head in range(heads):
+            wanted = set(range(FEW.sinks)) | set(range(max(window, 0), length // size + 1))
+            means = k[head // group][: length // size * size].reshape(-1, size, k.shape[2]).mean(1)
+            first = head // group * group
+            queries = q[first : first + group, start:end].mean(axis=1)
+            likes = (queries @ means[middle].T).max(axis=0)
+            wanted |= set(middle[np.argsort(-likes)[: FEW.top]].tolist())
+            for block in wanted:
+                seen[head, start:end, block * size : (block + 1) * size] = True
+    return seen & np.tril(np.ones((length, length), bool))
+
+
+def test_no_query_sees_a_later_key() -> None:
+    q, k, v = arrays = _random(4, 2, 400)
+    before = _steps(arrays, FEW, (150,))
+    k[:, :, 300:] = 9.0
+    v[:, :, 300:] = 9.0
+    np.testing.assert_array_equal(_steps((q, k, v), FEW, (150,))[:, :, :300], before[:, :, :300])
+
+
+def test_the_first_keys_and_the_recent_ones_are_always_seen() -> None:
+    """Their values show in the answer though their keys are liked least."""
+    q, k, v = _random(2, 2, 500)
+    v = mx.zeros_like(v)
+    for place in (3, 470):
+        k[:, :, place] = -mx.sign(q[:, :, -1])
+        v[:, :, place] = 1.0
+    assert (_steps((q, k, v), FEW, ())[0, :, -1] > 0).all()
+
+
+def test_other_attention_is_as_before() -> None:
+    arrays = _random(4, 4, 300)
+    places = mx.array(np.tri(300, dtype=bool))
+    window = places & ~mx.array(np.tri(300, k=-50, dtype=bool))
+    for kw in ({"mask": places}, {"mask": window}, {"sinks": mx.ones(4)}, {"mask": None}):
+        np.testing.assert_array_equal(_steps(arrays, FEW, (), **kw), _steps(arrays, None, (), **kw))
+    wide = Blocks(size=16, sinks=1, recent=2, top=20)
+    np.testing.assert_array_equal(_steps(arrays, wide, ()), _steps(arrays, None, ()))
+
+
+def test_half_precision_stays_what_it_is() -> None:
+    half = tuple(a.astype(mx.bfloat16) for a in _random(4, 2, 300))
+    rough, exact = _steps(half, FEW, ()), _steps(_random(4, 2, 300), FEW, ())
+    assert np.corrcoef(rough.ravel(), exact.ravel())[0, 1] > 0.99
+
+
+def _importance(model: Any, ids: NDArray[np.int32], step: int, tuning: Tuning) -> Array:
+    return score(
+        model,
+        Held(partial(dense_cache, model)),
+        ids,
+        len(ids) - 20,
+        (),
+        StepSize(step),
+        lambda done: None,
+        lambda observations, expected: None,
+        tuning,
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
+def test_a_prompt_below_the_length_is_read_as_before(name: str) -> None:
+    model = build(name)
+    ids = np.random.default_rng(3).integers(0, VOCABULARY, 900).astype(np.int32)
+    never, later, now = (
+        _importance(model, ids, 128, Tuning(sparse_draft_from=n, sparse_draft_top=0))
+        for n in (10**9, 901, 900)
+    )
+    np.testing.assert_array_equal(never, later)
+    if name != "gpt_oss":  # its attention has sinks
+        assert not np.array_equal(never, now)
+    assert np.isfinite(now).all()
+
+
+def test_the_embedded_draft_finds_the_same_chunks() -> None:
+    model, _ = load_model(draft_path())
+    ids = np.random.default_rng(3).integers(3, 6000, 2000).astype(np.int32)
+    ids[700:708] = ids[-30:-22]  # what is repeated in the question is what matters
+    dense, sparse, other_steps = (
+        _importance(model, ids, step, Tuning(sparse_draft_from=n, sparse_draft_top=2))
+        for n, step in ((10**9, 256), (0, 256), (0, 512))
+    )
+    assert np.corrcoef(dense, sparse)[0, 1] > 0.99
+    np.testing.assert_allclose(sparse, other_steps, rtol=1e-3, atol=1e-6)
+
+
+def test_a_step_takes_no_more_memory_than_is_foretold() -> None:
+    length, step, blocks = 8192, 256, Blocks()
+    config = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
+    q, k, v = _random(4, 4, length, 64)
+    q = q[:, :, -step:]
+    peaks = []
+    for way in (None, blocks):
+        mx.eval(q, k, v)
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        with in_blocks(), seams.sparse_attention(way):
+            mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=SCALE, mask="causal"))
+        peaks.append(mx.get_peak_memory() - before)
+    assert 0 < peaks[1] <= peaks[0]
+    assert peaks[1] <= Transient.of(config, 4, quantised=False, sinks=False).bytes(step, length)
