@@ -30,7 +30,13 @@ class Entry:
 
 ONE = ("--runs", "1")
 ENTRIES = (
-    Entry("overhead", "What sparse reading costs", (), ONE, sections.overhead),
+    Entry(
+        "overhead",
+        "What sparse reading costs",
+        ("--length", "4k,16k"),
+        ("--length", "512", *ONE),
+        sections.overhead,
+    ),
     Entry(
         "ttft",
         "Time to the first token",
@@ -38,6 +44,7 @@ ENTRIES = (
         ("--length", "512", "--keep", "0.2,1", "--scale", "0.1", *ONE),
         sections.ttft,
     ),
+    Entry("draft", "Long prompts", ("--runs", "3"), ("--length", "1k,4k", *ONE), sections.draft),
     Entry("turns", "Later turns", ("--runs", "3"), ONE, sections.turns),
     Entry("decode", "Writing", (), ("--length", "512", "--tokens", "4", *ONE), sections.decode),
     Entry(

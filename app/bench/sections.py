@@ -243,6 +243,38 @@ def memory(figures: Figures) -> Section:
     return Section(intro, content, aims, {"memory.svg": picture})
 
 
+def draft(figures: Figures) -> Section:
+    lines, rows = [], figures["rows"]
+    names = ("plain", "dense", "sparse", "/plain", "/dense", "read", "sparsely", "/read")
+    for row in rows:
+        found = row["figures"]
+        cells = (
+            around(found[name]) if name in ("/dense", "/read") else f"{found[name][0]:.2f}"
+            for name in names
+        )
+        lines.append((f"{row['length']:,}", *cells))
+    longest = rows[-1]
+    wanted = f"attention at {longest['length']:,} tokens at most a third of dense attention"
+    aims = []
+    for name, words in (("/plain", "mlx-lm's"), ("/dense", "ours")):
+        ratio = longest["figures"][name]
+        aims.append(Aim(f"{wanted}, {words}", around(ratio), ratio[0] <= 1 / 3))
+    series = {
+        words: [(index, row["figures"][name][0]) for index, row in enumerate(rows)]
+        for words, name in (("dense", "read"), ("block-sparse", "sparsely"))
+    }
+    labels = [f"{row['length']:,}" for row in rows]
+    intro = (
+        f"The draft of the pair {figures['shape']}, whose attention is block-sparse while it reads"
+        " a long prompt: seconds of one layer's attention over the whole prompt, as mlx-lm does it"
+        " (*plain*), densely by us, and block-sparse; then of the whole reading."
+    )
+    head = ("tokens", "plain", "dense", "block-sparse", "of plain", "of dense")
+    content = table((*head, "reading", "block-sparse", "of reading"), lines)
+    picture = curves("A draft reads", labels, series, "s", "tokens")
+    return Section(intro, content, aims, {"draft.svg": picture})
+
+
 def snapshot(figures: Figures) -> Section:
     names = ("save", "disk_write", "load", "disk_read")
     rows = [(name.replace("_", " "), around(figures[name])) for name in names]

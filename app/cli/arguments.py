@@ -57,7 +57,12 @@ def parser() -> argparse.ArgumentParser:
     _add_lengths(memory, "small", "4k,8k,16k")
     snapshot = measures.add_parser("snapshot", help="how fast a conversation's cache is saved")
     snapshot.add_argument("--megabytes", type=int, default=300, help="(default %(default)s)")
-    for measure in (overhead, store, turns, first, feel, decode, memory, snapshot):
+    draft = measures.add_parser("draft", help="what block-sparse attention saves a draft")
+    draft.add_argument("--shape", default="embedded", help="of models (default %(default)s)")
+    draft.add_argument(
+        "--length", default="8k,16k,32k", help="tokens of a prompt (default %(default)s)"
+    )
+    for measure in (overhead, store, turns, first, feel, decode, memory, snapshot, draft):
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_bench_all(measures.add_parser("all", help="every one of them, as a report"))

@@ -59,11 +59,17 @@ def bench(options: argparse.Namespace) -> int:
             from app.bench.snapshot import snapshot
 
             return snapshot(options.megabytes * 10**6, options.runs, options.json, out)
+        case "draft":
+            from app.bench.draft import LEAST_LENGTH as SHORTEST
+            from app.bench.draft import draft
+
+            lengths = _lengths(options, SHORTEST)
+            return draft(options.shape, lengths, options.runs, options.json, out)
         case _:
             from app.bench.overhead import overhead
 
             return overhead(options.runs, options.json, out, _lengths(options))
 
 
-def _lengths(options: argparse.Namespace) -> tuple[int, ...]:
-    return listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH))
+def _lengths(options: argparse.Namespace, least: int = LEAST_LENGTH) -> tuple[int, ...]:
+    return listed(options.length, lambda text: prompt_length(text, least))

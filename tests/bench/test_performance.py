@@ -68,6 +68,66 @@ SNAPSHOT: dict[str, Any] = {
 }
 
 
+OVERHEAD: dict[str, Any] = {
+    "machine": "a machine",
+    "keep": 0.2,
+    "step": 512,
+    "lengths": [
+        {
+            "prompt_tokens": length,
+            "runs": [
+                {
+                    "plain_draft": 1.0,
+                    "plain_target": 2.0,
+                    "plain_dense": dense,
+                    "ours": 2.0,
+                    "half_way": 2.6,
+                    "ratio": 1.5,
+                    "ratio_half_way": 1.15,
+                    "kept": length // 5,
+                    "phases": {"score": 0.5, "prefill": 1.5},
+                }
+            ],
+        }
+        for length, dense in ((4096, 20.0), (16384, None))
+    ],
+    "prompts": [{"tokens": 4096, "building": 0.1, "ttft": 1.0, "share": 0.1}],
+    "selecting": {"tokens": 131_072, "seconds": 0.0094},
+}
+DRAFT_FIGURES = {
+    name: [0.3, 0.2, 0.4]
+    for name in ("plain", "dense", "sparse", "/plain", "/dense", "read", "sparsely", "/read")
+}
+DRAFT: dict[str, Any] = {
+    "machine": "a machine",
+    "shape": "embedded",
+    "rows": [
+        {"length": 8192, "figures": DRAFT_FIGURES | {"/dense": [0.9, 0.9, 0.9]}},
+        {"length": 32768, "figures": DRAFT_FIGURES},
+    ],
+}
+
+
+def test_overhead_has_its_aims_at_each_length() -> None:
+    section = sections.overhead(OVERHEAD)
+    assert {aim.wanted: aim.met for aim in section.aims} == {
+        "parts / ours, 4,096 tokens: at least 1.05": True,
+        "parts / ours, half way, 4,096 tokens: at least 1.2": False,
+        "parts / ours, 16,384 tokens: at least 1.05": True,
+        "parts / ours, half way, 16,384 tokens: at least 1.2": False,
+        "building a prompt of 4,096 tokens, embedded pair: under 5 % of TTFT": False,
+        "selecting from 131,072 tokens: under 10 ms": True,
+    }
+    assert section.table.count("target reads all") == 1, "where it was measured"
+    assert set(section.pictures) == {"overhead-4096.svg", "overhead-16384.svg"}
+
+
+def test_a_draft_is_judged_at_its_longest_prompt() -> None:
+    aims = sections.draft(DRAFT).aims
+    assert [aim.met for aim in aims] == [True, True]
+    assert all("32,768 tokens" in aim.wanted for aim in aims)
+
+
 def of(**figures: Any) -> dict[str, Measured]:
     return {name: Measured(f"specchat bench {name}", found) for name, found in figures.items()}
 
