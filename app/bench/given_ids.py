@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,16 +50,14 @@ def sparse_turn(
     from app.engine.progress import Progress
     from app.engine.reading import Remembered
     from app.engine.turn import Turn
-    from app.models.embedded import target_path
 
-    tokenizer = _tokenizer(target_path())
     info = ModelInfo("random", "llama", 0, 0, 0)
     loaded = [
-        LoadedModel(model, tokenizer, info, CacheSize(0, 0), StepSize(step))
+        LoadedModel(model, tokenizer(), info, CacheSize(0, 0), StepSize(step))
         for model in (target, draft)
     ]
     events: list[Event] = []
-    models = Pair(loaded[0], loaded[1], None, _Ids(ids))  # type: ignore[arg-type]
+    models = Pair(loaded[0], loaded[1], None, _Ids(ids))
     ask = Ask(1, (Message(Role.USER, ""),), Mode.SPARSE, keep, Sampling(max_tokens=1))
     progress = Progress(ask.turn, events.append, lambda: False)
     Turn(models, ask, Remembered(models), progress).run()
@@ -72,10 +69,13 @@ def sparse_turn(
     return finished.statistics
 
 
-def _tokenizer(folder: Path) -> Any:
+def tokenizer() -> Any:
+    """Any: a turn cannot do without one."""
     from mlx_lm.utils import load_tokenizer
 
-    return load_tokenizer(folder)
+    from app.models.embedded import target_path
+
+    return load_tokenizer(target_path())
 
 
 class _Ids:

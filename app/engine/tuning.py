@@ -34,8 +34,9 @@ class Tuning:
     carry: float = 0.5
     recall: bool = True
     recall_share: float = 0.5
-    dense_below: int = 8192
-    """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
+    dense_below: int | None = None
+    """Auto reads densely when fewer tokens are new, whatever that takes. None leaves it to what the
+    two ways are expected to take here."""
 
 
 @dataclass(frozen=True, slots=True)
