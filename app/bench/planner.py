@@ -3,8 +3,8 @@ way of reading.
 
 Random conversations on random models of two shapes, one with a draft that costs half of its target.
 Every turn is asked in auto mode and then in both modes, in turns and on the same history, until it
-was read so a few times. The clock learns from the turn in auto mode alone, as it does for a user,
-and knows nothing at the beginning of each shape.
+was read so a few times. As for a user, the pair is timed once after loading, and then the clock
+learns from the turns in auto mode alone.
 """
 
 from __future__ import annotations
@@ -153,20 +153,20 @@ class _Bench:
         return self._stopwatch.costs
 
     def turns(self, count: int) -> Iterator[Asked]:
-        self._warm_up()
+        self._calibrate()
         while count:
             for asked in self._conversation(int(self._chance.integers(1, 4))):
                 if count and asked is not None:
                     count -= 1
                     yield asked
 
-    def _warm_up(self) -> None:
-        from app.engine.reading import Remembered
+    def _calibrate(self) -> None:
+        """As the engine does while it has nothing else to do."""
+        from app.engine.calibration import Calibration
 
-        self._prompts.begin()
-        self._prompts.add(self._drawn(2_048), self._drawn(16))
-        for mode in (Mode.FULL, Mode.SPARSE):
-            self._run(Remembered(self._pair), mode, 0.2)
+        calibration = Calibration(self._pair, self.costs, lambda: False)
+        while not calibration.over:
+            self._stopwatch.note(calibration.step())
 
     def _conversation(self, turns: int) -> Iterator[Asked | None]:
         """None for a turn that can only be read in one way."""

@@ -82,6 +82,10 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.bench_ttft import bench_ttft
 
             return bench_ttft(options)
+        case "bench" if options.measure == "planner":
+            from app.bench.planner import planner
+
+            return planner(options.turns, options.runs, options.json, sys.stdout)
         case "bench" if options.measure == "turns":
             from app.bench.turns import turns
 

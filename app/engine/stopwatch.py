@@ -39,11 +39,10 @@ class Stopwatch:
 
     def note(self, clocked: Sequence[Clocked]) -> None:
         """These were timed."""
+        known = self._file and _read(self._file)  # another program may have added to it
+        self._clocked = _newest([*(known or self._clocked), *clocked])
         if self._file is not None:
-            self._clocked = _newest([*_read(self._file), *clocked])
             _write(self._file, self._clocked)
-        else:
-            self._clocked = _newest([*self._clocked, *clocked])
         self.costs = learnt(self._clocked, self._ratios)
 
 
@@ -76,14 +75,15 @@ def _read(file: Path) -> list[Clocked]:
         if kept["format"] != FORMAT:
             return []
         return _newest([_clocked(*row) for row in kept["clocked"]])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return []
 
 
 def _clocked(part: Any, tokens: Any, before: Any, seconds: Any) -> Clocked:
-    if not (0 < float(seconds) < 1e6 and 0 <= int(tokens) < 1 << 40 and 0 <= int(before) < 1 << 40):
+    counts = int(tokens), int(before)
+    if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
         raise ValueError("nobody has timed that")
-    return Clocked(Part(part), Work(int(tokens), int(before)), float(seconds))
+    return Clocked(Part(part), Work(*counts), float(seconds))
 
 
 def _write(file: Path, clocked: Sequence[Clocked]) -> None:
@@ -109,7 +109,7 @@ def _write(file: Path, clocked: Sequence[Clocked]) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[MOST_FILES:]:
         with suppress(OSError):
             file.unlink(missing_ok=True)
