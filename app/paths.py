@@ -24,6 +24,11 @@ def snapshots_path() -> Path:
     return cache_path() / "snapshots"
 
 
+def costs_path() -> Path:
+    """How long reading takes here, by pairs of models."""
+    return cache_path() / "costs"
+
+
 def config_path() -> Path:
     """What the user has set."""
     return platformdirs.user_config_path(APP, appauthor=False)

@@ -112,7 +112,7 @@ def paired(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> Pair:
     from app.engine.loader import Pair
 
     target, draft = models
-    return Pair(target, draft, None, _Ids(ids))  # type: ignore[arg-type]
+    return Pair(target, draft, None, _Ids(ids))
 
 
 def tokenizer() -> Any:

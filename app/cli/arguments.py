@@ -48,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
     turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
     first = measures.add_parser("ttft", help="how soon the first word comes, beside plain mlx-lm")
     _add_ttft(first)
+    foretold = measures.add_parser(
+        "planner", help="how well the first word is foretold, and what auto chooses"
+    )
+    foretold.add_argument("--turns", type=int, default=100, help="so many (default %(default)s)")
     feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
     feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
     decode = measures.add_parser("decode", help="how fast answers are written, beside plain mlx-lm")
@@ -62,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
     draft.add_argument(
         "--length", default="8k,16k,32k", help="tokens of a prompt (default %(default)s)"
     )
-    for measure in (overhead, store, turns, first, feel, decode, memory, snapshot, draft):
+    every = (overhead, store, turns, first, foretold, feel, decode, memory, snapshot, draft)
+    for measure in every:
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_bench_all(measures.add_parser("all", help="every one of them, as a report"))

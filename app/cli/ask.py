@@ -31,9 +31,10 @@ from app.engine.messages import (
     NotSaved,
     Sampling,
     Statistics,
+    Upkeep,
 )
 from app.errors import UserError
-from app.paths import snapshots_path
+from app.paths import costs_path, snapshots_path
 from app.sessions.store import Store
 from app.settings.values import KvBits, Settings
 from app.ui.sanitize import sanitize_line
@@ -49,7 +50,7 @@ def ask(options: argparse.Namespace) -> int:
     load = pair(*named_pair(options.target, options.draft, settings), kv_bits=kept_in.bits)
     if options.conversation is None:
         command = Conversation(sampling).begin(question)[1]
-        with Session() as session:
+        with Session(upkeep=Upkeep(Heal.NEVER, costs=str(costs_path()))) as session:
             return _answer(session, load, command, options, lambda event: None)
     with opened_store(PATIENCE, settings) as store:
         conversation = _conversation(store, options.conversation)
@@ -57,7 +58,8 @@ def ask(options: argparse.Namespace) -> int:
         kept = asked.ask(_as_chosen(question, asked.conversation, options))
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
-        upkeep = dataclasses.replace(settings.upkeep(str(snapshots_path())), heal=Heal.NEVER)
+        upkeep = settings.upkeep(str(snapshots_path()), str(costs_path()))
+        upkeep = dataclasses.replace(upkeep, heal=Heal.NEVER)
 
         def record(event: Event) -> None:
             kept.apply(event)

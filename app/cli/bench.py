@@ -59,6 +59,10 @@ def bench(options: argparse.Namespace) -> int:
             from app.bench.snapshot import snapshot
 
             return snapshot(options.megabytes * 10**6, options.runs, options.json, out)
+        case "planner":
+            from app.bench.planner import planner
+
+            return planner(options.turns, options.runs, options.json, out)
         case "draft":
             from app.bench.draft import LEAST_LENGTH as SHORTEST
             from app.bench.draft import draft

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app import crash
 from app.cli.parent import Parent, parent, watch
 from app.errors import UserError
-from app.paths import data_path, logs_path, settings_path, snapshots_path
+from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
 
 if TYPE_CHECKING:
     from app.engine.messages import Load
@@ -50,6 +50,7 @@ def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by
             settings=settings,
             folder=data_path(),
             snapshots=snapshots_path(),
+            costs=costs_path(),
             news=" ".join([*news, *problem]),
             watched=lambda: watched_by.alive,
             clipboard=system_clipboard(),

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine import blas
@@ -27,6 +28,7 @@ from app.engine.messages import (
     Failed,
     Finished,
     Forget,
+    Learnt,
     Listener,
     Load,
     Loaded,
@@ -38,12 +40,15 @@ from app.engine.messages import (
 )
 
 if TYPE_CHECKING:
+    from app.engine.calibration import Calibration
     from app.engine.loader import Pair
     from app.engine.probes import MemoryProbe
     from app.engine.reading import Scored
     from app.engine.relief import Relief
     from app.engine.residents import Residents
     from app.engine.room import Room
+    from app.engine.stopwatch import Stopwatch
+    from app.engine.turn import Turn
     from app.engine.watch import Watch
 
 SETTLE = 0.5
@@ -78,6 +83,8 @@ class MlxEngine:
         self._watch: Watch | None = None
         self._room: Room | None = None
         self._relief: Relief | None = None
+        self._stopwatch: Stopwatch | None = None
+        self._calibration: Calibration | None = None
         self._missing = ""
 
     def listen(self, listener: Listener) -> None:
@@ -134,10 +141,29 @@ class MlxEngine:
             return False
         try:
             self._relief.pressed()
-            return self._residents.step(heal=self._relief.calm)
+            calm = self._relief.calm
+            return (calm and self._calibrate()) or self._residents.step(heal=calm)
         except Exception:  # nobody asked for it: what it worked on is read again when needed
             self._residents.drop_all()
             return True
+
+    def _calibrate(self) -> bool:
+        """Time one reading of a pair that was never timed here; False when that is not to be."""
+        calibration, stopwatch, residents = self._calibration, self._stopwatch, self._residents
+        if calibration is None or stopwatch is None or residents is None or not residents.may_read:
+            return False
+        try:
+            clocked = calibration.step()
+        except Exception:  # nobody asked for it: the pair's turns will tell
+            self._calibration = None
+            return True
+        if calibration.over:
+            self._calibration = None
+            self._report_memory()
+        if clocked:
+            stopwatch.note(clocked)
+            self._tell_costs()
+        return True
 
     def _start(self) -> bool:
         """Import MLX; False when it is not to be had."""
@@ -183,6 +209,7 @@ class MlxEngine:
             elif isinstance(command, Upkeep):
                 self._upkeep = command
                 self._settle_in()
+                self._tell_costs()
             elif isinstance(command, Forget) and self._residents is not None:
                 self._residents.drop(command.conversation, on_disk=True)
             elif isinstance(command, _MemoryChanged) and self._relief is not None:
@@ -212,6 +239,7 @@ class MlxEngine:
             name, size = pair.target.info.name, pair.target.info.bytes
             why = f"{name} and {draft.name} do not fit together, so they take turns."
             self._emit(Parked(name, size, why))
+        self._tell_costs()
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
@@ -238,7 +266,9 @@ class MlxEngine:
                 raise TurnError(*USED_UP) from None
             self._emit(Finished(command.turn, Ended.CANCELLED, "", (), None))
             return
-        turn = Turn(self._pair, command, remembered, progress, self._room)
+        assert self._stopwatch is not None
+        costs = self._stopwatch.costs
+        turn = Turn(self._pair, command, remembered, progress, self._room, costs)
         try:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
@@ -251,6 +281,16 @@ class MlxEngine:
             self._residents.make_room()
             self._relief.settle()
             self._report_memory()
+        self._learn(turn)
+
+    def _learn(self, turn: Turn) -> None:
+        if self._stopwatch is not None and (clocked := turn.clocked):
+            self._stopwatch.note(clocked)
+            self._tell_costs()
+
+    def _tell_costs(self) -> None:
+        if self._stopwatch is not None:
+            self._emit(Learnt(self._stopwatch.costs))
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
@@ -264,9 +304,22 @@ class MlxEngine:
         if self._residents is not None:
             self._residents.close()
         if self._pair is not None and self._watch is not None:
+            self._get_to_know(self._pair)
             residents = self._residents = Residents(self._pair, self._upkeep, self._emit)
             self._room = Room(self._pair, self._emit, residents, self._watch)
             self._relief = Relief(self._pair, self._watch, self._room, self._emit)
+
+    def _get_to_know(self, pair: Pair) -> None:
+        """What is known of the pair's pace; where that is too little, it is to be found out."""
+        from app.engine.calibration import Calibration
+        from app.engine.stopwatch import Stopwatch
+
+        folder = self._upkeep.costs
+        self._calibration = None
+        self._stopwatch = Stopwatch(pair, Path(folder) if folder is not None else None)
+        if folder is not None:
+            costs, stop = self._stopwatch.costs, lambda: not self._commands.empty()
+            self._calibration = Calibration(pair, costs, stop)
 
     def _report_memory(self) -> None:
         import mlx.core as mx
@@ -281,6 +334,7 @@ class MlxEngine:
         if self._residents is not None:
             self._residents.close()
         self._pair = self._scored = self._residents = self._room = self._relief = None
+        self._stopwatch = self._calibration = None
         gc.collect()
 
 

@@ -1,16 +1,22 @@
-"""Whether a turn fits, told before it begins, and what would fit where it does not."""
+"""Whether a turn fits and what it has to read, told before it begins, and what would fit where it
+does not."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from app.engine import needs
+from app.engine.caches import layers
+from app.engine.costs import Costs, Way, Work, recalled
 from app.engine.loader import Pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.messages import Ask, Reading
+from app.engine.planner import Expected
 from app.engine.prompt import Prompt
-from app.engine.reading import Remembered
+from app.engine.reading import Remembered, skimming
 from app.engine.room import Room
 from app.engine.tuning import Scoring
 
@@ -43,7 +49,49 @@ class Foresight:
             return False
         return True
 
+    def expected(self, costs: Costs) -> Expected:
+        """Seconds from now on until the first word."""
+        total, draft = len(self.prompt.ids), self.remembered.draft
+        full = costs.seconds(Way(total, self._reads_densely()))
+        if draft is None or not self._by_draft or self.pair.dense_only is not None:
+            return Expected(None, full)
+        sparse = Way(total, self._reads_sparsely(), skimming(draft, self.prompt))
+        return Expected(costs.seconds(sparse), full)
+
     # ------------------------------------------------------------------------------ inside
+
+    @property
+    def _by_draft(self) -> bool:
+        return self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
+
+    def _reads_densely(self) -> Work:
+        held, ids = self.remembered.target, self.prompt.ids
+        start = held.back_to(min(held.shared(ids[:-1]), held.exact))
+        return Work(len(ids) - 1 - start, start)
+
+    def _reads_sparsely(self) -> Work:
+        """As `Reader.sparsely` does, as far as that can be known before the draft has scored."""
+        held, prompt, tuning = self.remembered.target, self.prompt, self.ask.tuning
+        ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep
+        shared = held.shared(ids[:-1]) if layers(held.cache) else 0
+        back = held.back_to(shared)
+        read = held.read[:back]
+        share = 0.0 if not tuning.recall or shared == len(ids) - 1 else tuning.recall_share
+        old, left_out = int((~pinned[:back]).sum()), int((~pinned[:back] & ~read).sum())
+        again = recalled(keep, share, old, left_out) if tuning.recall else 0
+        missing = again + int((pinned[:back] & ~read).sum())
+        count = int(pinned[back:].sum()) - 1 + math.ceil(keep * int((~pinned[back:]).sum()))
+        before = int(read.sum())
+        if missing:
+            first = int(np.argmin(read))
+            if held.inserts(first):
+                # The question, and what goes on where a recalled chunk ends, are read once more.
+                lost = int(read[prompt.question_start :].sum()) + missing * before // back
+            else:
+                lost = int(read[held.back_to(first) :].sum())
+            lost = min(lost, before)
+            count, before = count + missing + lost, before - lost
+        return Work(max(count, 0), before)
 
     def _lacking(self, need: needs.Need | None) -> NotEnoughMemory | None:
         if need is None:
@@ -54,8 +102,7 @@ class Foresight:
     def _scoring(self) -> needs.Need | None:
         """Nothing where the draft is not asked."""
         draft, held = self.pair.draft, self.remembered.draft
-        by_draft = self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
-        if draft is None or held is None or not by_draft:
+        if draft is None or held is None or not self._by_draft:
             return None
         total = len(self.prompt.ids)
         return needs.scoring(draft, total - held.shared(self.prompt.ids), total)

@@ -172,6 +172,14 @@ class Held:
         first, *later = [*self.borders, Border(len(self), states)]
         self.borders = [first, *later[-(MOST_BORDERS - 1) :]]
 
+    def back_to(self, position: int) -> int:
+        """How many tokens a `rewind` to this position would leave."""
+        if position >= len(self):
+            return len(self)
+        if all(_comes_back(c, position) for c in flat(self.cache)):
+            return position
+        return max((b.position for b in self.borders if b.position <= position), default=0)
+
     def rewind(self, position: int) -> int:
         """Take back every token from `position` on, or from an earlier one where a layer can only
         come back to a border. Returns how many tokens are left."""

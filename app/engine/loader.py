@@ -20,7 +20,7 @@ from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
 from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
-from app.engine.prompt import PromptBuilder
+from app.engine.prompt import PromptBuilder, Prompts
 from app.engine.quantised import NotQuantisable, Quantisation, quantisation_of, quantised
 
 
@@ -73,6 +73,9 @@ class LoadedModel:
     quantisation: Quantisation | None = None
     rows: int = 0
     """How many tokens it knows; 0 where its config does not say."""
+    pair_ratio: float = 0.0
+    """Operations for each token that one attends to, as a share of those for a token itself; 0
+    where its config does not say."""
     caches: CacheMaker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +104,7 @@ class Pair:
     target: LoadedModel
     draft: LoadedModel | None
     dense_only: str | None
-    prompts: PromptBuilder
+    prompts: Prompts
 
 
 def load_pair(
@@ -168,6 +171,7 @@ def _load_one(
         Transient.of(text, element, kv_bits is not None, sinks),
         quantisation,
         int(text.get("vocab_size") or 0),
+        memory.pair_ratio(text, sum(a.size for a in _arrays(model))),
     )
 
 

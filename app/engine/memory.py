@@ -168,6 +168,16 @@ NO_TRANSIENT = Transient(0, 0, 0, 0)
 """Of a model without a configuration: nothing is foretold."""
 
 
+def pair_ratio(config: dict[str, Any], parameters: int) -> float:
+    """From a configuration (the text part): what attending to one token takes, as a share of what a
+    token takes in the weights. Every layer is taken for one of full attention."""
+    layers = _whole(config, "num_hidden_layers", "n_layer", "n_layers")
+    heads = _whole(config, "num_attention_heads", "n_head", "n_heads")
+    hidden = _whole(config, "hidden_size", "n_embd", "d_model")
+    width = _whole(config, "head_dim") or hidden // max(heads, 1)
+    return 2 * layers * heads * width / max(parameters, 1)
+
+
 def _whole(config: dict[str, Any], *names: str) -> int:
     value = next((config[name] for name in names if config.get(name)), 0)
     return value if isinstance(value, int) else 0

@@ -13,6 +13,13 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from app.engine.costs import UNKNOWN as UNKNOWN
+from app.engine.costs import UNMEASURED_BELOW as UNMEASURED_BELOW
+from app.engine.costs import Costs as Costs
+from app.engine.costs import Way as Way
+from app.engine.costs import Work as Work
+from app.engine.costs import recalled as recalled
+from app.engine.costs import sparse_pays as sparse_pays
 from app.engine.pressure import MadeRoom as MadeRoom
 from app.engine.pressure import MemoryFigures as MemoryFigures
 from app.engine.pressure import MemoryReport as MemoryReport
@@ -194,7 +201,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PhaseProgress:
-    """`done` of `total` tokens of a phase. `eta` is the phase's own, None when not known yet."""
+    """`done` of `total` tokens of a phase. `eta` are the seconds until the first word, or until the
+    phase's end where nobody knows what comes after it; None when not even that is known."""
 
     turn: int
     phase: Phase
@@ -211,7 +219,8 @@ class PhaseProgress:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The prompt was built and the reading decided. `reason` is one sentence for the user; `guard`
-    is the same where sparse reading was foreseen to lose the answer."""
+    is the same where sparse reading was foreseen to lose the answer. `ttft` is how soon the first
+    word is expected, `otherwise` how soon by the other reading; None where nobody knows."""
 
     turn: int
     reading: Reading
@@ -223,6 +232,8 @@ class Planned:
     prompt_ids: tuple[int, ...]
     segments: tuple[Segment, ...]
     guard: str | None = None
+    ttft: float | None = None
+    otherwise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +367,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """What reading costs the loaded pair on this machine, as far as it is known by now."""
+
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The engine thread has ended."""
 
@@ -379,6 +397,7 @@ Event = (
     | MadeRoom
     | Parked
     | Unparked
+    | Learnt
     | Closed
 )
 

@@ -1,10 +1,11 @@
-"""Which mode pays for this turn: the one asked for; in auto, the guard's word and a threshold."""
+"""Which mode pays for this turn: the one asked for; in auto, the guard's word, then the clock's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from app.engine import guard
+from app.engine.costs import UNMEASURED_BELOW, sparse_pays
 from app.engine.messages import Ask, Mode, Reading
 
 
@@ -18,7 +19,25 @@ class Plan:
     """Why sparse reading was foreseen to lose the answer, or None."""
 
 
-def plan(ask: Ask, new: int, left_out: int, eligible: int, dense_only: str | None) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Seconds until the first word by both ways of reading, None where nobody knows."""
+
+    sparse: float | None = None
+    full: float | None = None
+
+    def by(self, reading: Reading) -> float | None:
+        return self.sparse if reading is Reading.SPARSE else self.full
+
+
+def plan(
+    ask: Ask,
+    new: int,
+    left_out: int,
+    eligible: int,
+    dense_only: str | None,
+    expected: Expected = Expected(),
+) -> Plan:
     """Decide for `new` tokens to read, after a prefix of which `left_out` tokens were not read.
 
     `eligible` of both may be left out; `dense_only` is why this pair cannot read sparsely, or None.
@@ -35,6 +54,10 @@ def plan(ask: Ask, new: int, left_out: int, eligible: int, dense_only: str | Non
     foreseen = guard.asks_for_every_token(ask.messages[-1].text)
     if foreseen is not None:
         return Plan(Reading.DENSE, foreseen, foreseen)
+    if dense_below is None and expected.sparse is not None and expected.full is not None:
+        return _faster(expected.sparse, expected.full)
+    if dense_below is None:
+        dense_below = UNMEASURED_BELOW
     if left_out + new < dense_below:
         return Plan(
             Reading.DENSE,
@@ -43,3 +66,13 @@ def plan(ask: Ask, new: int, left_out: int, eligible: int, dense_only: str | Non
     if left_out:
         return Plan(Reading.SPARSE, "What this question needs of the rest is read as well.")
     return Plan(Reading.SPARSE, f"{new:,} tokens are new, from {dense_below:,} on sparse pays.")
+
+
+def _faster(sparse: float, full: float) -> Plan:
+    """Of two ways that were both timed here."""
+    times = f"Sparse is expected in {_seconds(sparse)}, full in {_seconds(full)}."
+    return Plan(Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE, times)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 
 from app.engine.messages import Ended, Event, Phase, PhaseProgress
 
+_DOUBT = 0.25
+"""Of what was expected of a phase: after so much of it what was expected and how it goes count the
+same."""
+
 
 class Cancelled(Exception):
     """The user stopped the turn, or memory is nearly used up."""
@@ -35,6 +39,8 @@ class Progress:
         now = time.perf_counter()
         self.begun = now if sent is None else sent
         self.phases = {Phase.WAIT: now - self.begun}
+        self._expected: dict[Phase, tuple[Callable[[int], float], int]] = {}
+        self._slower = 1.0
 
     def stop(self) -> Ended | None:
         """Why the turn has to stop now, or None."""
@@ -49,15 +55,43 @@ class Progress:
     def report(self, phase: Phase, total: int) -> Callable[[int], None]:
         """A callback that reports tokens done and raises Cancelled at a step border."""
         begun = time.perf_counter()
-        self.emit(PhaseProgress(self.turn, phase, 0, total, 0.0))
+        expected = self._eta(phase, 0, total, 0.0)
+        self.emit(PhaseProgress(self.turn, phase, 0, total, 0.0, expected))
 
         def report(done: int) -> None:
             elapsed = time.perf_counter() - begun
-            eta = elapsed / done * (total - done) if done else None
+            eta = self._eta(phase, done, total, elapsed)
             self.emit(PhaseProgress(self.turn, phase, done, total, elapsed, eta))
             self.check_cancel()
 
         return report
+
+    def expect(self, phase: Phase, seconds: Callable[[int], float], total: int) -> None:
+        """A phase of `total` tokens is expected to take `seconds(done)` until so many are done."""
+        self._expected[phase] = seconds, total
+
+    def _eta(self, phase: Phase, done: int, total: int, elapsed: float) -> float | None:
+        """What was expected of the rest, corrected by how it went so far; by the phase's own pace
+        where nothing was."""
+        if not self._expected:
+            return elapsed / done * (total - done) if done else None
+        rest = 0.0
+        if phase in self._expected:
+            seconds = self._expected[phase][0]
+            so_far, whole = seconds(done), seconds(total)
+            if so_far > 0:
+                doubt = _DOUBT * whole
+                self._slower = (elapsed + doubt) / (so_far + doubt)
+            rest = whole - so_far
+            if done >= total:
+                del self._expected[phase]
+        order = list(Phase)
+        later = [
+            expected(most)
+            for each, (expected, most) in self._expected.items()
+            if order.index(each) > order.index(phase)
+        ]
+        return max(0.0, self._slower * (rest + sum(later)))
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:

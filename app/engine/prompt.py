@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,10 @@ class _Piece:
     special: bool = False
     """Whether special tokens in `text` are meant."""
     first: bool = False
+
+
+class Prompts(Protocol):
+    def build(self, messages: tuple[Message, ...]) -> Prompt: ...
 
 
 class PromptBuilder:

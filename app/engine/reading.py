@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.engine import floors, memory, needs
 from app.engine.caches import Positions, WindowedCache, layers
+from app.engine.costs import UNKNOWN, Costs, Line, Part, Work
 from app.engine.held import Held
 from app.engine.loader import Pair
 from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
@@ -92,9 +93,18 @@ class Reader:
     """
 
     def __init__(
-        self, pair: Pair, ask: Ask, remembered: Remembered, progress: Progress, room: Room
+        self,
+        pair: Pair,
+        ask: Ask,
+        remembered: Remembered,
+        progress: Progress,
+        room: Room,
+        costs: Costs = UNKNOWN,
     ) -> None:
         self.reused = self.kept = self.recalled = 0
+        self.work: dict[Part, Work] = {}
+        """What each model has read."""
+        self._costs = costs
         self._pair, self._ask, self._remembered = pair, ask, remembered
         self._progress, self._room = progress, room
 
@@ -147,7 +157,11 @@ class Reader:
         """The target reads these positions, ascending. It can come back to where the documents
         begin, and to where the question ends."""
         model, target, count = self._pair.target, self._target, len(positions)
-        seen = int(target.read.sum()) + count
+        before = int(target.read.sum())
+        work, seen = Work(count, before), before + count
+        self.work[Part.TARGET] = work
+        if self._costs.target is not None:
+            self._progress.expect(Phase.PREFILL, _until(self._costs.target, work), count)
         retained = any(isinstance(c, WindowedCache) and c.retains for c in layers(target.cache))
         self._make_room(needs.reading(model, count, seen, retained), seen)
         report = self._progress.report(Phase.PREFILL, count)
@@ -192,7 +206,10 @@ class Reader:
         if draft is None or held is None:
             raise ScoringError("no draft model is loaded")
         total = len(prompt.ids)
+        self.work[Part.DRAFT] = work = skimming(held, prompt)
         new = total - held.shared(prompt.ids)
+        if self._costs.draft is not None:
+            self._progress.expect(Phase.SCORE, _until(self._costs.draft, work, work.before), total)
         self._make_room(needs.scoring(draft, new, total), total)
         eligible = ~prompt.pinned
         report = progress.report(Phase.SCORE, total)
@@ -231,6 +248,18 @@ class Reader:
             ended = time.perf_counter()
             progress.add(Phase.SCORE, (read or ended) - begun)
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))
+
+
+def skimming(held: Held, prompt: Prompt) -> Work:
+    """What the draft reads to score a prompt: the question in any case, since it is observed."""
+    total = len(prompt.ids)
+    start = held.back_to(min(held.shared(prompt.ids), prompt.question_start, total - 1))
+    return Work(total - start, start)
+
+
+def _until(line: Line, work: Work, counted: int = 0) -> Callable[[int], float]:
+    """Seconds until so many tokens are done, with those `counted` that were read before."""
+    return lambda done: line.seconds(Work(min(done - counted, work.tokens), work.before))
 
 
 def _importance_map(

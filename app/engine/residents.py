@@ -100,6 +100,15 @@ class Residents:
         last conversation, save what is not saved. False when there is nothing left to do."""
         return (heal and self._heal()) or self._save_on()
 
+    @property
+    def may_read(self) -> bool:
+        """Whether something may be read that nobody asked for."""
+        match self._upkeep.heal:
+            case Heal.PLUGGED:
+                return not self._power.on_battery()
+            case heal:
+                return heal is Heal.ALWAYS
+
     def close(self) -> None:
         """Save what is not saved."""
         for conversation in tuple(self._unsaved):
@@ -133,9 +142,7 @@ class Residents:
         return self._healing is not None and self._healing[0] == conversation
 
     def _heal(self) -> bool:
-        if not self._held or self._upkeep.heal is Heal.NEVER:
-            return False
-        if self._upkeep.heal is Heal.PLUGGED and self._power.on_battery():
+        if not self._held or not self.may_read:
             return False
         conversation, remembered = next(reversed(self._held.items()))
         sick = is_sick(remembered) and self._pair.dense_only is None

@@ -38,8 +38,9 @@ class Tuning:
     recall_share: float = 0.5
     layers: float = 1.0
     skip_layers: float = 0.0
-    dense_below: int = 8192
-    """Auto reads densely when fewer tokens are new, until a pair was measured on this machine."""
+    dense_below: int | None = None
+    """Auto reads densely when fewer tokens are new, whatever that takes. None leaves it to what the
+    two ways are expected to take here."""
     sparse_draft_from: int = 8192
     """The draft's attention is block-sparse while it reads a prompt of at least so many tokens."""
     sparse_draft_top: int = 19

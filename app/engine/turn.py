@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine import memory, planner
+from app.engine.costs import UNKNOWN, Clocked, Costs, Part, Work
 from app.engine.decode import Decoder
 from app.engine.foresight import Foresight
 from app.engine.loader import Pair
@@ -40,6 +42,8 @@ class TurnError(RuntimeError):
         self.advice = advice
 
 
+_WAITED = (Phase.WAIT, Phase.RESTORE)
+"""What says nothing of a pair's pace."""
 USED_UP = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
@@ -47,7 +51,8 @@ USED_UP = (
 
 
 class Turn:
-    """Runs one `Ask` on what is `remembered` of its conversation; `progress` is its clock."""
+    """Runs one `Ask` on what is `remembered` of its conversation; `progress` is its clock, `costs`
+    what is known of how long the pair takes."""
 
     def __init__(
         self,
@@ -56,11 +61,13 @@ class Turn:
         remembered: Remembered,
         progress: Progress,
         room: Room | None = None,
+        costs: Costs = UNKNOWN,
     ) -> None:
         self._pair, self._ask, self._emit = pair, ask, progress.emit
         self._remembered, self._progress = remembered, progress
         self._room = room or Room(pair, progress.emit)
-        self._reader = Reader(pair, ask, remembered, progress, self._room)
+        self._costs = costs
+        self._reader = Reader(pair, ask, remembered, progress, self._room, costs)
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, progress.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
@@ -121,11 +128,13 @@ class Turn:
         shared = target.shared(prompt.ids)
         left_out = int((~target.read[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
-        plan = self._fitting(
-            planner.plan(self._ask, total - shared, left_out, eligible, self._pair.dense_only),
-            Foresight(self._pair, self._ask, prompt, self._remembered, self._room),
-        )
+        foresight = Foresight(self._pair, self._ask, prompt, self._remembered, self._room)
+        expected, dense_only = foresight.expected(self._costs), self._pair.dense_only
+        plan = planner.plan(self._ask, total - shared, left_out, eligible, dense_only, expected)
+        plan = self._fitting(plan, foresight)
         self._prompt, self._plan = prompt, plan
+        self._expect(plan.reading, total)
+        other = Reading.DENSE if plan.reading is Reading.SPARSE else Reading.SPARSE
         self._emit(
             Planned(
                 turn=self._ask.turn,
@@ -138,9 +147,24 @@ class Turn:
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
                 guard=plan.guard,
+                ttft=self._since_sent(expected.by(plan.reading)),
+                otherwise=self._since_sent(expected.by(other)),
             )
         )
         return plan
+
+    def _since_sent(self, expected: float | None) -> float | None:
+        """What was expected of reading alone, and what had to be waited for before it."""
+        waited = sum(self._progress.phases.get(phase, 0.0) for phase in _WAITED)
+        return None if expected is None else waited + expected
+
+    def _expect(self, reading: Reading, total: int) -> None:
+        """For the progress: what comes after the reading, until the first word."""
+        line = self._costs.sparse if reading is Reading.SPARSE else self._costs.full
+        phase = Phase.SELECT if reading is Reading.SPARSE else Phase.DECODE
+        if line is not None:
+            seconds = line.seconds(Work(total))
+            self._progress.expect(phase, lambda done: seconds, 1)
 
     def _fitting(self, plan: Plan, foresight: Foresight) -> Plan:
         """The plan, or a sparse one where auto was free to choose and only that fits. Raises
@@ -177,6 +201,30 @@ class Turn:
         self._emit(FellBack(self._ask.turn, self._fallback))
 
     # ------------------------------------------------------------------------- bookkeeping
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """What was written."""
+        return np.array(self._decoder.ids, np.int32)
+
+    @property
+    def clocked(self) -> list[Clocked]:
+        """What a turn that has run to its first word tells of the pair's pace."""
+        first, work = self._decoder.first_token, self._reader.work
+        if not first or self._prompt is None or self._plan is None or self._fallback is not None:
+            return []
+        seconds = self._progress.phases
+        sparse = self._plan.reading is Reading.SPARSE
+        if sparse and Part.DRAFT not in work:
+            return []
+        timed = {Part.TARGET: seconds.get(Phase.PREFILL, 0.0)}
+        if sparse:
+            timed[Part.DRAFT] = seconds.get(Phase.SCORE, 0.0)
+        besides = first - self._progress.begun - sum(timed.values())
+        besides -= sum(seconds.get(phase, 0.0) for phase in (*_WAITED, Phase.LOAD))
+        found = [Clocked(part, work[part], took) for part, took in timed.items() if part in work]
+        rest = Part.SPARSE if sparse else Part.FULL
+        return [*found, Clocked(rest, Work(len(self._prompt.ids)), besides)]
 
     def _statistics(self) -> Statistics | None:
         if self._prompt is None or self._plan is None:

@@ -19,12 +19,15 @@ class Heal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Upkeep:
     """What happens to conversations' caches between turns. With `snapshots`, a folder, they
-    outlive the program; budgets are bytes, the least recently used goes first."""
+    outlive the program; budgets are bytes, the least recently used goes first. With `costs`, a
+    folder, what reading took outlives it too, and a pair that was never timed there is, when idle
+    and as `heal` allows it."""
 
     heal: Heal = Heal.PLUGGED
     memory_budget: int = 4_000_000_000
     snapshots: str | None = None
     disk_budget: int = 20_000_000_000
+    costs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,9 +178,9 @@ class Settings:
     def attachment_bytes(self) -> int:
         return self.documents.document_mb * MIB
 
-    def upkeep(self, snapshots: str | None) -> Upkeep:
-        """With `snapshots`, the folder that they lie in."""
+    def upkeep(self, snapshots: str | None, costs: str | None = None) -> Upkeep:
+        """With the folders that `snapshots` lie in, and what reading `costs`."""
         storage = self.storage
         return Upkeep(
-            self.reading.heal, storage.memory_gb * GB, snapshots, storage.snapshots_gb * GB
+            self.reading.heal, storage.memory_gb * GB, snapshots, storage.snapshots_gb * GB, costs
         )

@@ -104,15 +104,17 @@ class SpecchatApp(App[None]):
         clock: Clock = time.monotonic,
         folder: Path | None = None,
         snapshots: Path | None = None,
+        costs: Path | None = None,
         news: str = "",
         watched: Callable[[], bool] = lambda: True,
         clipboard: Clipboard | None = None,
         welcomes: bool = False,
         library: Callable[[], Library] | None = None,
     ) -> None:
-        """Conversations are kept in `folder`, and what was read of them in `snapshots`. `news` is
-        said first. Once `watched` says no, nobody would clean up behind the app, so it ends. With
-        `welcomes` a first start explains itself, and has a sample to ask about."""
+        """Conversations are kept in `folder`, what was read of them in `snapshots`, and how long
+        that takes in `costs`. `news` is said first. Once `watched` says no, nobody would clean up
+        behind the app, so it ends. With `welcomes` a first start explains itself, and has a sample
+        to ask about."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
@@ -123,7 +125,7 @@ class SpecchatApp(App[None]):
         self._closing_engine = False
         self._watched = watched
         self.window = Window(self._write)
-        self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, news)
+        self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, costs, news)
         self.chat.welcome.wanted = welcomes and kept.is_new
         self._system_clipboard = self.chat.entry.box.clipboard = clipboard
         self.settings = LiveSettings(self, kept, self.chat)

@@ -1,4 +1,4 @@
-"""What the clock said of earlier answers foretells the next one, or nothing does."""
+"""What is known of the pair's costs foretells the next answer, or nothing does."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.pace import NextMessage, Pace
-from app.engine.messages import Mode, Phase, PhaseTime, Reading, Statistics
+from app.chat.pace import NextMessage
+from app.engine.costs import Line
+from app.engine.messages import UNKNOWN, Costs, Mode, Reading, Statistics
+
+TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
+COSTS = Costs(Line(0, TARGET), Line(0, DRAFT), Line(BESIDES, 0), Line(BESIDES, 0))
 
 
-def answered(
-    prompt: int,
-    kept: int,
-    *,
-    score: float = 0.0,
-    prefill: float = 0.0,
-    besides: float = 0.0,
-    reused: int = 0,
-    fallback: str | None = None,
-    waited: float = 0.0,
-) -> Statistics:
-    times = {Phase.WAIT: waited, Phase.SCORE: score, Phase.PREFILL: prefill}
+def answered(prompt: int, kept: int) -> Statistics:
     return Statistics(
         reading=Reading.SPARSE if kept < prompt else Reading.DENSE,
         mode=Mode.AUTO,
@@ -30,74 +23,53 @@ def answered(
         prompt_tokens=prompt,
         eligible_tokens=prompt - 100,
         kept_tokens=kept,
-        reused_tokens=reused,
+        reused_tokens=0,
         recalled_tokens=0,
         generated_tokens=10,
         seed=0,
-        ttft=score + prefill + besides + waited,
-        phases=tuple(PhaseTime(phase, seconds) for phase, seconds in times.items() if seconds),
+        ttft=1.0,
+        phases=(),
         decode_seconds=1.0,
         peak_bytes=0,
-        fallback=fallback,
     )
 
 
-def test_nothing_is_foretold_before_anything_was_clocked() -> None:
-    assert Pace().seconds(NextMessage(Mode.FULL, 0.2, 20, 10_000)) is None
+def test_nothing_is_foretold_before_anything_was_timed() -> None:
+    assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN) is None
+
+
+def test_of_what_was_never_timed_nothing_is_foretold() -> None:
+    only_full = replace(COSTS, draft=None)
+    assert NextMessage(Mode.SPARSE, 0.2, 0, 10_000).seconds(only_full) is None
+    assert NextMessage(Mode.AUTO, 0.2, 0, 10_000).seconds(only_full) is None  # it would be sparse
+    full = NextMessage(Mode.AUTO, 0.2, 0, 8_000).seconds(only_full)
+    assert full == pytest.approx(8_000 * TARGET + BESIDES)
 
 
 def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:
-    pace = Pace()
-    pace.note(answered(20_000, 4_000, score=4.0, prefill=8.0, besides=0.5, waited=100.0))
-    message = NextMessage(Mode.SPARSE, 0.2, 0, 10_000)
-    assert message.reading is Reading.SPARSE
-    assert pace.seconds(message) == pytest.approx(2.0 + 4.0 + 0.5)
-    assert pace.seconds(NextMessage(Mode.FULL, 0.2, 0, 10_000)) is None  # nothing was read in full
+    sparse = NextMessage(Mode.SPARSE, 0.2, 100, 10_000).seconds(COSTS)
+    assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + BESIDES)
+    assert NextMessage(Mode.AUTO, 0.2, 100, 10_000).seconds(COSTS) == sparse
+    full = NextMessage(Mode.FULL, 0.2, 100, 10_000).seconds(COSTS)
+    assert full == pytest.approx(10_100 * TARGET + BESIDES)
 
 
-def test_auto_reads_in_full_what_is_short_or_has_nothing_to_leave_out() -> None:
-    assert NextMessage(Mode.AUTO, 0.2, 10_000, 0).reading is Reading.DENSE
-    assert NextMessage(Mode.AUTO, 0.2, 20, 5_000).reading is Reading.DENSE
-    assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).reading is Reading.SPARSE
-    assert NextMessage(Mode.FULL, 0.2, 20, 10_000).reading is Reading.DENSE
+def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None:
+    slow = replace(COSTS, draft=Line(0, 0.9 * TARGET))
+    full = NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(slow)
+    assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).seconds(slow) == full
+    typed = NextMessage(Mode.SPARSE, 0.2, 10_000, 0).seconds(COSTS)
+    assert typed == pytest.approx(10_000 * TARGET + BESIDES)
 
 
 def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
-    last = answered(20_100, 4_100, score=4.0, prefill=8.0)
-    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last)
-    assert (sparse.reads, sparse.recalls) == (30, 2_000)
-    assert NextMessage(Mode.FULL, 0.2, 30, 0, last).reads == 30 + 20_100
-    whole = answered(20_100, 20_100, prefill=40.0)
-    assert NextMessage(Mode.FULL, 0.2, 30, 0, whole).reads == 30
-
-
-def test_what_a_recall_costs_is_learned_from_one() -> None:
-    pace = Pace()
-    last = answered(20_100, 4_100, score=4.0, prefill=8.2)
-    pace.note(last)
-    follow_up = NextMessage(Mode.SPARSE, 0.2, 100, 0, last)
-    assert pace.seconds(follow_up) is None
-    pace.note(
-        replace(answered(20_200, 6_200, prefill=4.2, reused=4_100), recalled_tokens=3_000, keep=0.2)
-    )
-    expected = 100 + 2_000 * 3_000 / 2_010
-    assert pace.seconds(follow_up) == pytest.approx(
-        expected * 4.2 / 2_100 + 100 * 4.0 / 20_100, rel=0.01
-    )
-
-
-def test_the_nearest_length_counts_and_much_longer_is_not_foretold() -> None:
-    pace = Pace()
-    pace.note(answered(1_000, 1_000, prefill=1.0))
-    pace.note(answered(10_000, 10_000, prefill=20.0))
-    assert pace.seconds(NextMessage(Mode.FULL, 0.2, 2_000, 0)) == pytest.approx(2.0)
-    assert pace.seconds(NextMessage(Mode.FULL, 0.2, 20_000, 0)) == pytest.approx(40.0)
-    assert pace.seconds(NextMessage(Mode.FULL, 0.2, 90_000, 0)) is None
-
-
-def test_what_fell_back_was_reused_or_is_short_tells_no_pace() -> None:
-    pace = Pace()
-    pace.note(answered(10_000, 10_000, prefill=20.0, fallback="It broke."))
-    pace.note(answered(10_000, 10_000, prefill=0.1, reused=9_900))
-    pace.note(answered(100, 100, prefill=0.1))
-    assert pace.seconds(NextMessage(Mode.FULL, 0.2, 1_000, 0)) is None
+    last = answered(20_100, 4_100)
+    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last).seconds(COSTS)
+    again, twice = 2_000, 2_000 * 4_100 // 20_100
+    draft = 40 * DRAFT  # it has read all but the answer
+    assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + BESIDES)
+    full = NextMessage(Mode.FULL, 0.2, 30, 0, last).seconds(COSTS)
+    assert full == pytest.approx((20_100 + 10 + 30) * TARGET + BESIDES)
+    whole = answered(20_100, 20_100)
+    reused = NextMessage(Mode.FULL, 0.2, 30, 0, whole).seconds(COSTS)
+    assert reused == pytest.approx(30 * TARGET + BESIDES)

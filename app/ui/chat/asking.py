@@ -87,8 +87,6 @@ class Asking:
 
     async def turn_over(self, chat: OpenChat) -> None:
         last = chat.conversation.last
-        if last is not None:
-            self._screen.forecast.note(chat.progress[last.number].statistics)
         if chat is self._desk.shown:
             self._screen.notice.say("")
             await self._screen.transcript.follow_branch()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
-from app.chat.pace import NextMessage, Pace
-from app.engine.messages import Loaded, Mode, Statistics
-from app.errors import UserError
+from app.chat.pace import NextMessage
+from app.engine.messages import UNKNOWN, Costs, Loaded, Mode
 from app.ui import figures
 from app.ui.chat.entry import WHOLE_TEXT_WORDS
 from app.ui.chat.meter import Meter
@@ -24,27 +23,12 @@ CHARACTERS = 4
 class Forecast:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen, self._desk = screen, screen.desk
-        self._pace = Pace()
+        self.costs: Costs = UNKNOWN
+        """Of the pair that is loaded, as the engine says."""
         self._pair: Loaded | None = None
 
     def loaded(self, pair: Loaded) -> None:
-        """The clock of another pair says nothing of this one."""
-        if self._pair is not None and _names(pair) != _names(self._pair):
-            self._pace = Pace()
         self._pair = pair
-
-    def note(self, statistics: Statistics | None) -> None:
-        """An answer was given so."""
-        if statistics is not None:
-            self._pace.note(statistics)
-
-    async def learn(self) -> None:
-        """From the answers that this pair gave at earlier starts."""
-        try:
-            for statistics in await self._desk.shelf.figures():
-                self._pace.note(statistics)
-        except UserError:  # then only those of this time count
-            pass
 
     def meter(self) -> Meter:
         return self._meter(self._screen.next_mode)
@@ -132,8 +116,5 @@ class Forecast:
             before = progress.statistics if progress and self._is_live(last) else None
             if before is None:
                 return None  # nobody knows what the engine still has of it
-        return self._pace.seconds(NextMessage(mode, next_mode.keep, typed, attached, before))
-
-
-def _names(pair: Loaded) -> tuple[str, str | None]:
-    return pair.target.name, None if pair.draft is None else pair.draft.name
+        message = NextMessage(mode, next_mode.keep, typed, attached, before)
+        return message.seconds(self.costs)

@@ -10,6 +10,7 @@ from app.engine.messages import (
     Event,
     Failed,
     Healed,
+    Learnt,
     Loaded,
     MadeRoom,
     MemoryReport,
@@ -53,6 +54,9 @@ class Hearing:
                 self.closed = True
             case NotSaved() | Saved():
                 self._desk.note(event)
+            case Learnt():
+                self._screen.forecast.costs = event.costs
+                self._screen.footer.show_meter(self._screen.forecast.meter())
             case Healed():
                 pass
             case _:

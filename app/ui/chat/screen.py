@@ -120,10 +120,11 @@ class ChatScreen(Choosing):
         clock: Clock,
         folder: Path | None = None,
         snapshots: Path | None = None,
+        costs: Path | None = None,
         news: str = "",
     ) -> None:
-        """Conversations are kept in `folder`, and what was read of them in `snapshots`; `news` is
-        said first."""
+        """Conversations are kept in `folder`, what was read of them in `snapshots`, and how long
+        that takes in `costs`; `news` is said first."""
         super().__init__()
         self.engine = engine
         self._snapshots = snapshots
@@ -147,7 +148,7 @@ class ChatScreen(Choosing):
         self.entry.attaching = self.attaching
         self.welcome = Welcome(self)
         self._own = Own(self)
-        self._switching = Switching(self, None if snapshots is None else str(snapshots), news)
+        self._switching = Switching(self, snapshots, costs, news)
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
 
@@ -272,7 +273,6 @@ class ChatScreen(Choosing):
         await self._switching.open_store(self._kept.problem)
         self._asking.ask_waiting()
         await self.welcome.begin()
-        await self.forecast.learn()
 
     @on(Side.Opened)
     def _open_clicked(self, event: Side.Opened) -> None:

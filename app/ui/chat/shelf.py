@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
 from app.chat.kept import KeptConversation
 from app.chat.pairs import Models, models
-from app.chat.retold import statistics_of
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
-from app.engine.messages import Document, Event, Finished, Load, Mode, Sampling, Statistics
+from app.engine.messages import Document, Event, Finished, Load, Mode, Sampling
 from app.errors import UserError
 from app.sessions import records
 from app.sessions.errors import StoreError
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from app.sessions.store import Store
 
 T = TypeVar("T")
-RUNS = 100
-"""Answers whose figures are looked at for what the next one will take."""
 
 
 @dataclass(eq=False)
@@ -192,19 +189,6 @@ class Shelf:
     async def look(self, task: Callable[[Store], T]) -> T:
         """The same for what only reads: it waits for nothing else."""
         return await asyncio.to_thread(lambda: task(self._opened))
-
-    async def figures(self) -> list[Statistics]:
-        """Of the last answers that these models gave, the newest last."""
-        if self._store is None:
-            return []
-        runs = await self.look(lambda store: store.runs(RUNS))
-        models = self._models
-        same = (
-            statistics_of(run)
-            for run in reversed(runs)
-            if (run.target, run.draft) == (models.target, models.draft)
-        )
-        return [statistics for statistics in same if statistics is not None]
 
     def keep_draft(self, chat: OpenChat) -> Future[None] | None:
         """Begin to keep what is unsent; None when that is kept already, or nothing is."""

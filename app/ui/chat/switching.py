@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import TurnState
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
 class Switching:
     """An answer goes on while another conversation is on the screen."""
 
-    def __init__(self, screen: ChatScreen, snapshots: str | None, news: str) -> None:
+    def __init__(
+        self, screen: ChatScreen, snapshots: Path | None, costs: Path | None, news: str
+    ) -> None:
         self._screen, self._desk, self._shelf = screen, screen.desk, screen.desk.shelf
-        self._snapshots, self._news = snapshots, news
+        self._snapshots = None if snapshots is None else str(snapshots)
+        self._costs = None if costs is None else str(costs)
+        self._news = news
         self._upkeep = Upkeep()
         self._trashed: set[int] = set()
         self._would_forget: OpenChat | None = None
@@ -52,7 +57,7 @@ class Switching:
     def look_after(self) -> None:
         """Tell the engine what becomes of what was read, unless it knows."""
         snapshots = self._snapshots if self._shelf.keeps else None
-        upkeep = self._screen.settings.upkeep(snapshots)
+        upkeep = self._screen.settings.upkeep(snapshots, self._costs)
         if upkeep != self._upkeep and not self._shelf.opening:
             self._upkeep = upkeep
             self._screen.engine.send(upkeep)

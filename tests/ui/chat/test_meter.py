@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Load
+from app.engine.costs import Line
+from app.engine.messages import Costs, Learnt, Load
 from app.models.embedded import draft_path, target_path
-from app.settings.file import SettingsFile
-from app.settings.values import Look, Settings
 from app.ui.app import SpecchatApp
 from app.ui.chat import asking
 from app.ui.chat.meter import Meter
@@ -21,7 +17,6 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
-    kept_app,
     paste,
     screen_text,
     type_in,
@@ -31,6 +26,9 @@ from tests.ui.helpers import (
 )
 
 pytestmark = pytest.mark.asyncio
+
+
+KNOWN = Costs(Line(0, 5e-5), Line(0, 1e-5), Line(0.1, 0), Line(0.1, 0))
 
 
 def counting_app(engine: FakeEngine) -> SpecchatApp:
@@ -79,43 +77,27 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
         await until(pilot, lambda: "ctx 26K/41K" in figures(pilot) and "new" not in figures(pilot))
 
 
-async def test_a_second_document_is_foretold_by_the_first_at_every_keep() -> None:
-    engine = FakeEngine(Story(answer="Yes."))
+async def test_a_document_is_foretold_at_every_keep_once_the_pair_was_timed() -> None:
+    engine = FakeEngine()
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
-        await pilot.press("ctrl+n", "ctrl+n")  # it is not kept
-        await until_gone(pilot, "▸ read")
         await paste(pilot, DOCUMENT + "more")
-        await until_shown(pilot, "· est ")
-        seconds = figures(pilot).partition("est ")[2].split()[0]
+        await until_shown(pilot, " tok · 2,27")
+        assert "est" not in figures(pilot)
+        engine.say(Learnt(KNOWN))
+        await until_shown(pilot, "· est <1 s")
+        engine.say(Learnt(Costs(Line(0, 1e-3), Line(0, 1e-4), Line(1, 0), Line(1, 0))))
+        await until_shown(pilot, "· est 11 s")
         await pilot.press("ctrl+g", "9", "0")
-        await until_shown(pilot, "90%   est ")
+        await until_shown(pilot, "90%   est 35 s")
         await pilot.press("enter")
-        await until_shown(pilot, "next: SPARSE 90%")
-        await until(pilot, lambda: float(figures(pilot).partition("est ")[2].split()[0]) > 2)
-        assert float(seconds) < 3
+        await until_shown(pilot, "next: SPARSE 90%", "· est 35 s")
         await type_in(pilot, "How many foxes?")
         await pilot.press("ctrl+g", "a")
         await until(pilot, lambda: "est" not in figures(pilot))  # auto may read all of it
-
-
-async def test_an_earlier_start_tells_the_pace(tmp_path: Path) -> None:
-    settings = SettingsFile(settings=Settings(look=replace(Look(), animations=False)))
-    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
-    async with kept_app(tmp_path, settings=settings) as (pilot, app):
-        await until_shown(pilot, "ctx 26K/41K")
-        await pilot.press("ctrl+n")
-        await until_gone(pilot, "▸ read")
-        await type_in(pilot, "word " * 800)
+        engine.say(Learnt(Costs()))
         await pilot.press("ctrl+t")
-        await until_shown(pilot, "new 1.0K", "next: FULL")
-        assert app.chat.forecast.at(0.2) == ""  # nothing to be left out, and never read in full
+        await until(pilot, lambda: "est" not in figures(pilot))  # another pair, never timed
 
 
 async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:

@@ -1,0 +1,219 @@
+"""Auto takes the way that is expected to be the faster one, and turns teach what to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine import calibration
+from app.engine.costs import UNMEASURED_BELOW, Line, Work
+from app.engine.messages import (
+    Ask,
+    Costs,
+    Event,
+    Heal,
+    Learnt,
+    Message,
+    Mode,
+    Phase,
+    PhaseProgress,
+    Planned,
+    Reading,
+    Role,
+    Upkeep,
+)
+from app.engine.planner import Expected, plan
+from app.engine.progress import Progress
+from app.engine.tuning import Tuning
+from tests.engine.driver import Driver, question
+
+AUTO = Ask(1, (Message(Role.USER, "Where is it?"),), Mode.AUTO)
+
+
+def decided(expected: Expected, new: int = 20_000, ask: Ask = AUTO) -> Reading:
+    return plan(ask, new, 0, new - 50, None, expected).reading
+
+
+def test_auto_takes_the_faster_way_whatever_the_length() -> None:
+    assert decided(Expected(1.0, 2.0), new=600) is Reading.SPARSE
+    assert decided(Expected(2.0, 1.0)) is Reading.DENSE
+    assert decided(Expected(1.0, 1.01)) is Reading.DENSE  # nothing is left out for so little
+
+
+def test_what_is_expected_of_both_is_the_reason() -> None:
+    reason = plan(AUTO, 20_000, 0, 19_000, None, Expected(3.14, 12.4)).reason
+    assert reason == "Sparse is expected in 3.1 s, full in 12 s."
+
+
+def test_before_both_were_timed_the_length_decides() -> None:
+    for expected in (Expected(), Expected(None, 1.0), Expected(1.0, None)):
+        assert decided(expected, UNMEASURED_BELOW - 1) is Reading.DENSE
+        assert decided(expected, UNMEASURED_BELOW) is Reading.SPARSE
+
+
+def test_a_tuning_that_names_a_length_and_the_guard_come_before_the_clock() -> None:
+    sparse = replace(AUTO, tuning=Tuning(dense_below=0))
+    assert decided(Expected(9.0, 1.0), ask=sparse) is Reading.SPARSE
+    counting = replace(AUTO, messages=(Message(Role.USER, "How many are there?"),))
+    assert decided(Expected(1.0, 9.0), ask=counting) is Reading.DENSE
+
+
+# ------------------------------------------------------------------------------ the engine
+
+
+def known(driver: Driver) -> Costs:
+    """What the engine said last of the pair's costs."""
+    event = driver.until(Learnt)
+    assert isinstance(event, Learnt)
+    return event.costs
+
+
+def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: Path) -> None:
+    loaded.engine.send(Upkeep(Heal.NEVER, costs=str(tmp_path / "costs")))
+    assert known(loaded) == Costs()
+    loaded.answer(question(1))
+    assert loaded.of(Planned)[0].ttft is None
+    costs = known(loaded)
+    assert costs.target and costs.draft and costs.sparse  # noqa: PT018
+    assert costs.full is None
+    loaded.answer(question(2, Mode.AUTO))
+    planned = loaded.of(Planned)[0]
+    assert planned.ttft is not None
+    assert planned.otherwise is not None
+    assert planned.reason.startswith("Sparse is expected in ")
+    known(loaded)
+    loaded.answer(question(3))
+    etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]
+    assert etas[0] is not None, "before anything of it was read"
+    # Another program knows it from its start.
+    other = Driver()
+    other.engine.send(Upkeep(Heal.NEVER, costs=str(tmp_path / "costs")))
+    other.load(*_folders(loaded))
+    assert known(other).target is not None
+    other.close()
+
+
+def _folders(driver: Driver) -> tuple[Path, Path]:
+    pair = driver.engine._pair
+    assert pair is not None
+    assert pair.draft is not None
+    assert pair.target.folder is not None
+    assert pair.draft.folder is not None
+    return pair.target.folder, pair.draft.folder
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = ((Mode.SPARSE, 100), (Mode.FULL, 100), (Mode.SPARSE, 300))
+    monkeypatch.setattr(calibration, "_READINGS", readings)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
+    loaded: Driver, tmp_path: Path
+) -> None:
+    loaded.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    while known(loaded).full is None:
+        pass
+    while known(loaded).draft is None:
+        pass
+    assert not loaded.of(Planned), "nobody asked anything"
+    statistics = loaded.answer(question(1, Mode.AUTO)).statistics
+    assert statistics is not None
+    assert "is expected in" in statistics.reason
+    assert statistics.reused_tokens == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_question_ends_the_timing_at_its_next_step(
+    loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    step = calibration.Calibration.step
+
+    def asking(self: calibration.Calibration) -> object:
+        asked.append(1)
+        if len(asked) == 1:
+            loaded.engine.send(question(1))
+        return step(self)
+
+    monkeypatch.setattr(calibration.Calibration, "step", asking)
+    stopped = _ends(monkeypatch)
+    loaded.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    known(loaded)
+    while not (costs := known(loaded)).target:
+        pass
+    assert costs.full is None, "the turn's figures come first"
+    assert stopped[0] == []
+
+
+def _ends(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What each timing came to."""
+    found: list[object] = []
+    timed: Callable[..., object] = calibration.Calibration._timed
+
+    def watched(*arguments: object) -> object:
+        found.append(timed(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(calibration.Calibration, "_timed", watched)
+    return found
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("upkeep", [Upkeep(Heal.NEVER, costs="here"), Upkeep(Heal.ALWAYS)])
+def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
+    loaded: Driver, upkeep: Upkeep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = _ends(monkeypatch)
+    costs = None if upkeep.costs is None else str(tmp_path)
+    loaded.engine.send(replace(upkeep, costs=costs))
+    known(loaded)
+    while loaded.engine._look_after():  # as the engine's thread would
+        pass
+    assert not stopped
+
+
+# ------------------------------------------------------------------------------- the ETA
+
+
+def test_the_eta_is_what_is_expected_corrected_by_how_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("app.engine.progress.time.perf_counter", lambda: now[0])
+    events: list[Event] = []
+    progress = Progress(1, events.append, lambda: False)
+    draft, target = Line(0.0, 0.01), Line(0.0, 0.1)
+    progress.expect(Phase.SCORE, lambda done: draft.seconds(Work(done)), 1_000)
+    progress.expect(Phase.PREFILL, lambda done: target.seconds(Work(done)), 200)
+    report = progress.report(Phase.SCORE, 1_000)
+
+    def eta() -> float:
+        last = events[-1]
+        assert isinstance(last, PhaseProgress)
+        assert last.eta is not None
+        return last.eta
+
+    assert eta() == pytest.approx(10 + 20)
+    now[0] = 5.0
+    report(500)
+    assert eta() == pytest.approx(5 + 20), "as expected"
+    now[0] = 20.0
+    report(1_000)
+    assert 20 < eta() < 40, "it took twice as long, and so may what is left"
+    report = progress.report(Phase.PREFILL, 200)
+    before = eta()
+    now[0] = 30.0
+    report(100)
+    assert eta() < before
+
+
+def test_without_expectations_the_eta_is_the_phases_own(loaded: Driver) -> None:
+    loaded.answer(question(1, Mode.FULL))
+    etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.PREFILL]
+    assert etas[0] is None
+    assert etas[-1] == 0.0
