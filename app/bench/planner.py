@@ -44,6 +44,8 @@ SHORTEST, LONGEST = 500, 16_000
 """Tokens of a first document, drawn so that each doubling is as likely as any other."""
 LONGEST_LATER = 4_000
 KEEPS = 0.05, 0.5
+QUESTION = "Where is it?"
+"""What the guard sees: that something is looked for."""
 LEARNT = 3
 """Turns after which the clock is judged."""
 ENOUGH = 3.0
@@ -222,7 +224,9 @@ class _Bench:
         from app.engine.turn import Turn
 
         events: list[Event] = []
-        ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), conversation="")
+        ask = Ask(
+            1, (Message(Role.USER, QUESTION),), mode, keep, Sampling(max_tokens=1), conversation=""
+        )
         progress = Progress(ask.turn, events.append, lambda: False)
         turn = Turn(self._pair, ask, remembered, progress, costs=self.costs)
         turn.run()

@@ -10,12 +10,15 @@ from app.engine.messages import (
     Ask,
     Cancel,
     Close,
+    Costs,
     Engine,
     Event,
     Failed,
     Finished,
+    Learnt,
     Load,
     Loaded,
+    Measure,
     Upkeep,
 )
 from app.errors import UserError
@@ -54,6 +57,15 @@ class Session:
         assert isinstance(event, Loaded)
         return event
 
+    def measure(self) -> Costs:
+        """Time the pair that is loaded. Raises EngineError."""
+        self._engine.send(Measure())
+        for event in self._events_until():
+            if isinstance(event, Learnt) and event.asked:
+                return event.costs
+        assert isinstance(event, Failed)
+        raise EngineError(event.problem, event.advice)
+
     def keep(self, upkeep: Upkeep) -> None:
         """What becomes of conversations between turns from now on; what is held is let go, saved
         where it was to be."""
@@ -76,9 +88,9 @@ class Session:
             events.append(self._events.get())
         return events
 
-    def _events_until(self, last: type[Event]) -> Iterator[Event]:
+    def _events_until(self, *last: type[Event]) -> Iterator[Event]:
         while True:
             event = self._events.get()
             yield event
-            if isinstance(event, last | Failed):
+            if isinstance(event, (*last, Failed)):
                 return

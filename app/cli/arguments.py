@@ -241,6 +241,9 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     finding.add_argument("--hub", action="store_true", help="ask the hub instead of the catalogue")
     action("add", "put one into your catalogue: organisation/name, or a folder")
     pairing = action("pair", "the drafts for a target, with what each is worth")
+    pairing.add_argument(
+        "--measure", action="store_true", help="time those that are here, instead of reckoning"
+    )
     pairing.add_argument("--keep", type=float, default=0.2, help="0 to 1 (default %(default)s)")
     fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
     fitting.add_argument("--draft", metavar="D", help="with this draft instead of the best one")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from app.cli.stored import opened_store
 from app.cli.typed import tokens_of
+from app.engine.messages import Heal, Upkeep, Work
 from app.errors import UserError
 from app.models import catalogue, pairing, speed
 from app.models.cache import Cache
@@ -22,10 +24,10 @@ from app.models.errors import ModelError
 from app.models.fit import KEEP, Fit, Machine, in_bits, machine_of, memory_of
 from app.models.fit import fit as reckon
 from app.models.overview import Known, overview
-from app.models.pairing import Candidate
+from app.models.pairing import Candidate, Measured
 from app.models.remote import Remote
 from app.models.telling import facts, gigabytes, heading, sum_rows, sum_verdict
-from app.paths import config_path, data_path
+from app.paths import config_path, costs_path, data_path
 from app.sessions.errors import StoreError
 from app.sessions.opening import Places
 from app.sessions.records import Run
@@ -69,6 +71,9 @@ def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
             " and has its tokenizer",
             "name one with --draft all the same, or let it read everything",
         )
+    if options.measure:
+        clock = _timed(target, found, cache)
+        found = _candidates(target, cache, entries, machine, clock)
     taken = pairing.choice(found)
     yield f"{target.name} · {', '.join(facts(target))}"
     for candidate in found:
@@ -174,11 +179,49 @@ def _entries() -> tuple[catalogue.Entry, ...]:
 
 
 def _candidates(
-    target: Described, cache: Cache, entries: tuple[catalogue.Entry, ...], machine: Machine
+    target: Described,
+    cache: Cache,
+    entries: tuple[catalogue.Entry, ...],
+    machine: Machine,
+    measured: Measured | None = None,
 ) -> list[Candidate]:
-    runs = _runs()
     models = everything(cache, entries)
-    return pairing.candidates(target, models, machine, partial(speed.measured_ratio, runs))
+    clock = measured or partial(speed.measured_ratio, _runs())
+    return pairing.candidates(target, models, machine, clock)
+
+
+def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measured:
+    """What the clock says of each pair that is here, and at last of answers that were given."""
+    from app.chat.pairs import pair as load_of
+    from app.chat.session import Session
+
+    ratios: dict[str, float] = {}
+    upkeep = Upkeep(Heal.NEVER, costs=str(costs_path()))
+    drafts = [each.draft.name for each in found if each.draft.here and target.here]
+    if not drafts:
+        raise UserError(
+            f"Nothing can be timed: {target.name} and a draft for it must both be here",
+            "download them with `specchat models pull`",
+        )
+    for draft in drafts:
+        sys.stderr.write(f"Timing {target.name} with {draft}…\n")
+        with Session(upkeep=upkeep) as session:
+            session.load(load_of(target.name, draft, cache))
+            costs = session.measure()
+        if costs.target is None or costs.draft is None:
+            raise UserError(
+                f"{target.name} with {draft} could not be timed: they do not read sparsely here, or"
+                " there is not enough memory",
+                "close other programs, or name another pair",
+            )
+        work = Work(speed.LENGTH)
+        ratios[draft.rpartition("/")[2]] = costs.draft.seconds(work) / costs.target.seconds(work)
+    runs = _runs()
+
+    def measured(target: str, draft: str) -> float | None:
+        return ratios.get(draft) or speed.measured_ratio(runs, target, draft)
+
+    return measured
 
 
 def _taken(

@@ -35,9 +35,14 @@ from app.engine.turn import Turn
 
 _QUESTION = 32
 """Tokens at the end that count as typed."""
-_READINGS = ((Mode.SPARSE, 512), (Mode.FULL, 512), (Mode.SPARSE, 3_072), (Mode.FULL, 1_536))
-"""The first one also finds out how many tokens go into a step, and compiles: it counts little
-beside the others."""
+_READINGS = (
+    (Mode.SPARSE, 256),
+    (Mode.SPARSE, 1_024),
+    (Mode.SPARSE, 4_096),
+    (Mode.FULL, 4_096),
+)
+"""Three lengths of both models, for as many unknowns. The first reading also compiles: it counts
+little beside the others."""
 _KEEP = 0.4
 _FEW = 64
 """Tokens that any model knows."""

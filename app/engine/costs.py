@@ -121,7 +121,7 @@ HALVED = 12
 _ROUNDS = 8
 _ROUGH = 0.03
 """Of a reading's seconds, what is not worth explaining."""
-_SHAPED = 0.3
+_SHAPED = 0.15
 """How much it counts, beside one reading, that attention costs what its operations let expect."""
 _STARTED = 0.05
 """How much, that nothing takes time before it begins."""

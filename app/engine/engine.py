@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from app.engine import blas
 from app.engine.messages import (
+    UNKNOWN,
     Ask,
     Cancel,
     Close,
@@ -32,6 +33,7 @@ from app.engine.messages import (
     Listener,
     Load,
     Loaded,
+    Measure,
     MemoryReport,
     Parked,
     Reselect,
@@ -210,6 +212,8 @@ class MlxEngine:
                 self._upkeep = command
                 self._settle_in()
                 self._tell_costs()
+            elif isinstance(command, Measure):
+                self._measure()
             elif isinstance(command, Forget) and self._residents is not None:
                 self._residents.drop(command.conversation, on_disk=True)
             elif isinstance(command, _MemoryChanged) and self._relief is not None:
@@ -288,6 +292,22 @@ class MlxEngine:
             self._stopwatch.note(clocked)
             self._tell_costs()
 
+    def _measure(self) -> None:
+        from app.engine.calibration import Calibration
+        from app.engine.turn import TurnError
+
+        if self._pair is None or self._stopwatch is None:
+            raise TurnError("No model is loaded", "load a model first")
+        calibration = Calibration(self._pair, UNKNOWN, self._hurried)
+        while not calibration.over and not self._hurried():
+            self._stopwatch.note(calibration.step())
+        self._report_memory()
+        self._emit(Learnt(self._stopwatch.costs, asked=True))
+
+    def _hurried(self) -> bool:
+        """Whether something else is to be done."""
+        return not self._commands.empty()
+
     def _tell_costs(self) -> None:
         if self._stopwatch is not None:
             self._emit(Learnt(self._stopwatch.costs))
@@ -318,8 +338,7 @@ class MlxEngine:
         self._calibration = None
         self._stopwatch = Stopwatch(pair, Path(folder) if folder is not None else None)
         if folder is not None:
-            costs, stop = self._stopwatch.costs, lambda: not self._commands.empty()
-            self._calibration = Calibration(pair, costs, stop)
+            self._calibration = Calibration(pair, self._stopwatch.costs, self._hurried)
 
     def _report_memory(self) -> None:
         import mlx.core as mx

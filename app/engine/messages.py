@@ -38,6 +38,7 @@ from app.engine.tuning import Sampling as Sampling
 from app.engine.upkeep import Forget as Forget
 from app.engine.upkeep import Heal as Heal
 from app.engine.upkeep import Healed as Healed
+from app.engine.upkeep import Measure as Measure
 from app.engine.upkeep import NotSaved as NotSaved
 from app.engine.upkeep import Restored as Restored
 from app.engine.upkeep import Saved as Saved
@@ -154,7 +155,7 @@ class Close:
     """End the engine thread after what is running was cancelled and what is held was saved."""
 
 
-Command = Load | Ask | Reselect | Cancel | Upkeep | Forget | Close
+Command = Load | Ask | Reselect | Cancel | Upkeep | Measure | Forget | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +369,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What reading costs the loaded pair on this machine, as far as it is known by now."""
+    """What reading costs the loaded pair on this machine, as far as it is known by now; `asked` for
+    by `Measure`, or not."""
 
     costs: Costs
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

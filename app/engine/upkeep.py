@@ -38,6 +38,12 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """Time the loaded pair now, whatever is known of it. Answered by one `Learnt` that was `asked`
+    for, or `Failed`; the next command stops it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
     no use, `reason` says why, in one sentence, and `tokens` is 0."""

@@ -179,6 +179,7 @@ def timed() -> Any:
         ("pair", "../x"),
         ("pair", "mlx-community/Mistral-Small-24B-Instruct-2501-4bit"),
         ("pair", BIG, "--keep", "0"),
+        ("pair", BIG, "--measure"),  # neither is here
         ("pair", BIG, "--keep", "nan"),
         ("fit", "org/none"),
         ("fit", "evil\x1b]0;title\x07\u202e/x"),

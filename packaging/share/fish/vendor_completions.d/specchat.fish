@@ -83,6 +83,7 @@ complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_sub
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from search' -l memory -x -d 'of a Mac, say 32GB, instead of this machine\'s'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from add' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pair' -s h -l help -d 'show this help message and exit'
+complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pair' -l measure -d 'time those that are here, instead of reckoning'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pair' -l keep -x -d '0 to 1 (default 0.2)'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pair' -l memory -x -d 'of a Mac, say 32GB, instead of this machine\'s'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -s h -l help -d 'show this help message and exit'
