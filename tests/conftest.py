@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import settings
 from app.engine.blas import load_openblas
 
 load_openblas()  # before any test module imports MLX: a minute instead of ten
+
+# xdist tells its processes how wide they are; the terminals that tests open know better.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 # These machines are noisy: how long an example takes says nothing.
 settings.register_profile("specchat", deadline=None)

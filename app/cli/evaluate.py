@@ -34,15 +34,14 @@ from app.eval.ledger import Ledger
 from app.eval.report import Study, as_json, markdown, table
 from app.eval.run import (
     TUNING,
-    FolderTokens,
     Outcome,
     Runner,
     Settings,
     Status,
-    Tokens,
     results_name,
 )
 from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
+from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
 from app.settings.values import KvBits
 from app.ui.sanitize import sanitize

@@ -20,12 +20,12 @@ from app.engine.caches import (
     STOCK,
     Cache,
     PositionedCache,
-    Positions,
     WindowedCache,
     flat,
     layers,
     nbytes,
 )
+from app.engine.positions import Positions
 from app.engine.prefill import OnStep, StepSize, prefill
 
 MOST_BORDERS = 3

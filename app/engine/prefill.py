@@ -12,8 +12,9 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from app.engine import memory, seams
-from app.engine.caches import Cache, Fed, Positions, flat, layers, positioned
+from app.engine.caches import Cache, Fed, flat, layers, positioned
 from app.engine.memory import CPU_BLOCK, LARGEST_STEP, SMALLEST_STEP
+from app.engine.positions import Positions
 
 AIM = 0.5
 """Seconds that a step should take: what a user waits at most for a cancel, and half that long on

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import floors, memory, needs
-from app.engine.caches import Positions, WindowedCache, layers
+from app.engine.caches import WindowedCache, layers
 from app.engine.costs import UNKNOWN, Costs, Line, Part, Work
 from app.engine.held import Held
 from app.engine.loader import Pair
 from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
+from app.engine.positions import Positions
 from app.engine.prefill import dense_cache, seek, sparse_cache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt

@@ -24,8 +24,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
-from app.engine.caches import PositionedCache, PositionRuns, WindowedCache, flat
+from app.engine.caches import PositionedCache, WindowedCache, flat
 from app.engine.held import Border, Held
+from app.engine.positions import PositionRuns
 from app.engine.prefill import OnStep
 from app.engine.progress import Cancelled
 from app.engine.reading import Remembered

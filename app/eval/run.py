@@ -7,13 +7,9 @@ import json
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
-from pathlib import Path
-from typing import Protocol
-
-from tokenizers import Tokenizer
 
 from app.chat.session import Session
 from app.engine.messages import (
@@ -33,11 +29,11 @@ from app.engine.messages import (
     Sampling,
 )
 from app.engine.tuning import Scoring, Tuning
-from app.errors import UserError
 from app.eval.ledger import DENSE, Ledger, Record, Way, code_digest, pair_digest
 from app.eval.results import evenness
 from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
 from app.eval.tasks import right
+from app.eval.tokens import Tokens
 
 TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
@@ -85,40 +81,6 @@ def tuning_name(tuning: Tuning) -> str:
     others = [f.name for f in fields(Tuning) if f.name != "scoring"]
     differing = [n for n in others if getattr(tuning, n) != getattr(TUNING, n)]
     return " ".join([str(tuning.scoring), *(f"{n}={getattr(tuning, n)}" for n in differing)])
-
-
-class Tokens(Protocol):
-    """What is known of the target's tokens: how many a text has, and each one's characters."""
-
-    def count(self, text: str) -> int: ...
-
-    def offsets(self, text: str) -> Sequence[tuple[int, int]]: ...
-
-
-class FolderTokens:
-    """The tokens of a model in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises UserError when its tokenizer cannot be read."""
-        try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # whatever the tokenizers' own reader raises
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"The tokenizer in '{folder}' cannot be read ({reason})",
-                "download the model again",
-            ) from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-
-    def count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        found: list[tuple[int, int]] = self._tokenizer.encode(
-            text, add_special_tokens=False
-        ).offsets
-        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCa
 
 from app.engine.caches import (
     PositionedCache,
-    PositionRuns,
     UnsupportedCache,
     WindowedCache,
     layers,
     positioned,
 )
+from app.engine.positions import PositionRuns
 from app.engine.prefill import StepSize, feed, prefill, seek, sparse_cache
 from tests.tiny import PURE, SLIDING, VOCABULARY, WINDOW, build
 

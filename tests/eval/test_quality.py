@@ -14,7 +14,8 @@ from app.engine.tuning import Scoring
 from app.eval import results
 from app.eval.ledger import Ledger
 from app.eval.results import Cell
-from app.eval.run import FolderTokens, Runner, Settings
+from app.eval.run import Runner, Settings
+from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 
 SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")

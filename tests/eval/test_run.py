@@ -18,7 +18,6 @@ from app.eval import results, run
 from app.eval.ledger import DENSE, Ledger, Record, Way
 from app.eval.run import (
     TUNING,
-    FolderTokens,
     Outcome,
     Runner,
     Settings,
@@ -26,6 +25,7 @@ from app.eval.run import (
     results_name,
     slots,
 )
+from app.eval.tokens import FolderTokens
 from app.models.embedded import draft_path, target_path
 from tests.eval.reader import Reader
 

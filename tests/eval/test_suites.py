@@ -15,7 +15,6 @@ from mlx_lm.utils import load_tokenizer
 from app.engine.messages import Document
 from app.engine.prompt import PromptBuilder
 from app.eval import suites
-from app.eval.run import FolderTokens
 from app.eval.suites import (
     DEFAULT,
     FORCED_TOKENS,
@@ -29,6 +28,7 @@ from app.eval.suites import (
     make,
 )
 from app.eval.tasks import MARKS, Check, right
+from app.eval.tokens import FolderTokens
 from app.eval.words import ATTRIBUTES, PEOPLE
 from app.models.embedded import target_path
 

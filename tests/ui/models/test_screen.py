@@ -215,7 +215,7 @@ async def test_adding_a_repository_and_a_folder(
         screen.filter.value = str(folder)
         await until_shown(pilot, "⏎ adds this folder to your catalogue")
         await pilot.press("enter")
-        await until_shown(pilot, "/mine is in", "● installed 2")
+        await until_shown(pilot, "● installed 2", "is in your catalogue.")
         screen.filter.value = str(tmp_path / "nothing")
         await pilot.press("tab", "enter")
         await until_shown(pilot, "There is no model folder")
