@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from app.engine.messages import (
+    UNKNOWN,
     Ask,
     Cancel,
     Close,
     Closed,
     Command,
+    Costs,
     Ended,
     Event,
     Failed,
@@ -26,9 +28,11 @@ from app.engine.messages import (
     Finished,
     Forget,
     ImportanceMap,
+    Learnt,
     Listener,
     Load,
     Loaded,
+    Measure,
     MemoryFigures,
     MemoryReport,
     Mode,
@@ -108,6 +112,8 @@ class FakeEngine:
     """Loading waits too."""
     load_stories: dict[str, LoadStory] = field(default_factory=dict)
     """Of targets by the names they are shown as, where it is another one."""
+    costs: Costs = UNKNOWN
+    """What it finds when it is to time the pair."""
     commands: list[Command] = field(default_factory=list)
     joined: bool = False
 
@@ -130,6 +136,9 @@ class FakeEngine:
     def send(self, command: Command) -> None:
         self.commands.append(command)
         if isinstance(command, Upkeep | Forget):
+            return
+        if isinstance(command, Measure):
+            self.say(Learnt(self.costs, asked=True))
             return
         match command:
             case Load():

@@ -91,7 +91,7 @@ def _heads(model: Any) -> tuple[Any, Any]:
 
 
 def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
-    from app.engine.block_sparse import Blocks
+    from app.engine.blocks import Blocks
     from app.engine.prefill import in_blocks
     from app.engine.seams import sparse_attention
 

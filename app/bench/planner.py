@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from app.bench.shapes import random_pair, shapes
 from app.engine import blas
-from app.engine.costs import Costs, Way, Work, sparse_pays
+from app.engine.costs import Costs, Way, Work, skimmed, sparse_pays
 from app.engine.messages import (
     Ask,
     Event,
@@ -118,7 +118,7 @@ def crossing(costs: Costs, keep: float) -> int | None:
     """From how many new tokens on sparse reading pays; None if it never does."""
     for exponent in range(4, 72):
         tokens = int(2 ** (exponent / 4) * 16)
-        sparse = costs.seconds(Way(tokens, Work(math.ceil(keep * tokens)), Work(tokens)))
+        sparse = costs.seconds(Way(tokens, Work(math.ceil(keep * tokens)), skimmed(tokens, 0)))
         full = costs.seconds(Way(tokens, Work(tokens)))
         if sparse is not None and full is not None and sparse_pays(sparse, full):
             return tokens

@@ -15,9 +15,25 @@ from app.engine.messages import (
     Statistics,
     Way,
     Work,
+    duration,
     recalled,
+    skimmed,
     sparse_pays,
 )
+
+LENGTH = 32_768
+"""Tokens of the prompt that a pair's pace is told by."""
+
+
+def told(costs: Costs, keep: float) -> str:
+    """A sentence on how soon the first word comes."""
+    read, few = Work(LENGTH), Work(math.ceil(keep * LENGTH))
+    full = costs.seconds(Way(LENGTH, read))
+    sparse = costs.seconds(Way(LENGTH, few, skimmed(LENGTH, 0)))
+    if full is None:
+        return "The pair could not be timed: something else came in between, or memory is short."
+    words = f"Of {LENGTH:,} tokens the first word comes in {duration(full)} when all are read"
+    return words + (f", in {duration(sparse)} at keep {keep:.0%}." if sparse is not None else ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +86,11 @@ class NextMessage:
         total, last = self._before + self._new, self.last
         new = self.typed + math.ceil(self.keep * self.attached)
         if last is None:
-            return Way(total, Work(new), Work(total))
+            return Way(total, Work(new), skimmed(total, 0))
         share, left_out = DEFAULT_TUNING.recall_share, self._left_out
         again = recalled(self.keep, share, max(last.eligible_tokens, left_out), left_out)
         # What goes on where a recalled chunk ends is read once more.
         twice = again * last.kept_tokens // max(1, last.prompt_tokens)
         before = self._before - left_out - twice
-        skimmed = last.prompt_tokens if last.reading is Reading.SPARSE else 0
-        return Way(total, Work(new + again + twice, before), Work(total - skimmed, skimmed))
+        seen = last.prompt_tokens if last.reading is Reading.SPARSE else 0
+        return Way(total, Work(new + again + twice, before), skimmed(total - seen, seen))

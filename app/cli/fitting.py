@@ -14,7 +14,7 @@ from functools import partial
 
 from app.cli.stored import opened_store
 from app.cli.typed import tokens_of
-from app.engine.messages import Heal, Upkeep, Work
+from app.engine.messages import Heal, Upkeep, Work, skimmed
 from app.errors import UserError
 from app.models import catalogue, pairing, speed
 from app.models.cache import Cache
@@ -214,8 +214,8 @@ def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measu
                 " there is not enough memory",
                 "close other programs, or name another pair",
             )
-        work = Work(speed.LENGTH)
-        ratios[draft.rpartition("/")[2]] = costs.draft.seconds(work) / costs.target.seconds(work)
+        skim, read = skimmed(speed.LENGTH, 0), Work(speed.LENGTH)
+        ratios[draft.rpartition("/")[2]] = costs.draft.seconds(skim) / costs.target.seconds(read)
     runs = _runs()
 
     def measured(target: str, draft: str) -> float | None:

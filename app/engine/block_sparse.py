@@ -9,28 +9,13 @@ all blocks chosen this is plain causal attention.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import mlx.core as mx
 
+from app.engine.blocks import Blocks
+
 Attention = Callable[..., mx.array]
 """Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How many keys a block has, and how many blocks a block of queries attends to: `sinks` first
-    ones, `recent` ones before the queries' own, and the `top` ones between."""
-
-    size: int = 128
-    sinks: int = 1
-    recent: int = 4
-    top: int = 19
-
-    @property
-    def keys(self) -> int:
-        """What a block of queries attends to at most, beside its own keys."""
-        return self.size * (self.sinks + self.recent + self.top)
 
 
 def attend(

@@ -15,6 +15,9 @@ from enum import StrEnum
 from itertools import combinations
 from statistics import median
 
+from app.engine.blocks import Blocks
+from app.engine.tuning import DEFAULT_TUNING, Tuning
+
 
 class Part(StrEnum):
     """What is timed on its own."""
@@ -29,14 +32,24 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`tokens` that a model reads, `before` of them in its cache already."""
+    """`tokens` that a model reads, `before` of them in its cache already. Each attends to `most` at
+    most, where that is not 0."""
 
     tokens: int
     before: int = 0
+    most: int = 0
 
     @property
     def pairs(self) -> float:
-        return self.tokens * self.before + self.tokens * (self.tokens + 1) / 2
+        whole = max(0, min(self.tokens, self.most - self.before)) if self.most else self.tokens
+        return whole * self.before + whole * (whole + 1) / 2 + (self.tokens - whole) * self.most
+
+
+def skimmed(tokens: int, before: int, tuning: Tuning = DEFAULT_TUNING) -> Work:
+    """A draft's work: its attention is block-sparse while it reads a long prompt."""
+    blocks = Blocks(top=tuning.sparse_draft_top)
+    long = tokens + before >= tuning.sparse_draft_from
+    return Work(tokens, before, blocks.keys + blocks.size if long else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,10 @@ class Costs:
         if way.draft is None:
             return seconds
         return None if self.draft is None else seconds + self.draft.seconds(way.draft)
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
 UNKNOWN = Costs()

@@ -55,7 +55,7 @@ class Foresight:
         full = costs.seconds(Way(total, self._reads_densely()))
         if draft is None or not self._by_draft or self.pair.dense_only is not None:
             return Expected(None, full)
-        sparse = Way(total, self._reads_sparsely(), skimming(draft, self.prompt))
+        sparse = Way(total, self._reads_sparsely(), skimming(draft, self.prompt, self.ask.tuning))
         return Expected(costs.seconds(sparse), full)
 
     # ------------------------------------------------------------------------------ inside

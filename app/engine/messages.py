@@ -18,8 +18,12 @@ from app.engine.costs import UNMEASURED_BELOW as UNMEASURED_BELOW
 from app.engine.costs import Costs as Costs
 from app.engine.costs import Way as Way
 from app.engine.costs import Work as Work
+from app.engine.costs import duration as duration
 from app.engine.costs import recalled as recalled
+from app.engine.costs import skimmed as skimmed
 from app.engine.costs import sparse_pays as sparse_pays
+from app.engine.phases import Phase as Phase
+from app.engine.phases import PhaseTime as PhaseTime
 from app.engine.pressure import MadeRoom as MadeRoom
 from app.engine.pressure import MemoryFigures as MemoryFigures
 from app.engine.pressure import MemoryReport as MemoryReport
@@ -180,26 +184,6 @@ class Loaded:
     faster: str | None = None
 
 
-class Phase(StrEnum):
-    """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
-
-    WAIT = "wait"
-    """Something else ends first: a step of upkeep, another turn, a model's loading."""
-    RESTORE = "restore"
-    """What earlier turns read comes from disk, where snapshots are kept."""
-    TOKENISE = "tokenise"
-    LOAD = "load"
-    """A model that was parked comes back."""
-    SCORE = "score"
-    """The draft reads the prompt."""
-    LOOKAHEAD = "lookahead"
-    """The draft writes a few tokens, and they are observed."""
-    SELECT = "select"
-    PREFILL = "prefill"
-    """The target reads what was kept."""
-    DECODE = "decode"
-
-
 @dataclass(frozen=True, slots=True)
 class PhaseProgress:
     """`done` of `total` tokens of a phase. `eta` are the seconds until the first word, or until the
@@ -291,12 +275,6 @@ class Ended(StrEnum):
     CANCELLED = "cancelled"
     MEMORY = "memory"
     """Memory was nearly used up while the answer was written; what was written stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    phase: Phase
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.engine import guard
-from app.engine.costs import UNMEASURED_BELOW, sparse_pays
+from app.engine.costs import UNMEASURED_BELOW, duration, sparse_pays
 from app.engine.messages import Ask, Mode, Reading
 
 
@@ -70,9 +70,5 @@ def plan(
 
 def _faster(sparse: float, full: float) -> Plan:
     """Of two ways that were both timed here."""
-    times = f"Sparse is expected in {_seconds(sparse)}, full in {_seconds(full)}."
+    times = f"Sparse is expected in {duration(sparse)}, full in {duration(full)}."
     return Plan(Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE, times)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"

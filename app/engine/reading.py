@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.engine import floors, memory, needs
 from app.engine.caches import WindowedCache, layers
-from app.engine.costs import UNKNOWN, Costs, Line, Part, Work
+from app.engine.costs import UNKNOWN, Costs, Line, Part, Work, skimmed
 from app.engine.held import Held
 from app.engine.loader import Pair
 from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
@@ -207,7 +207,7 @@ class Reader:
         if draft is None or held is None:
             raise ScoringError("no draft model is loaded")
         total = len(prompt.ids)
-        self.work[Part.DRAFT] = work = skimming(held, prompt)
+        self.work[Part.DRAFT] = work = skimming(held, prompt, self._ask.tuning)
         new = total - held.shared(prompt.ids)
         if self._costs.draft is not None:
             self._progress.expect(Phase.SCORE, _until(self._costs.draft, work, work.before), total)
@@ -251,16 +251,16 @@ class Reader:
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))
 
 
-def skimming(held: Held, prompt: Prompt) -> Work:
+def skimming(held: Held, prompt: Prompt, tuning: Tuning) -> Work:
     """What the draft reads to score a prompt: the question in any case, since it is observed."""
     total = len(prompt.ids)
     start = held.back_to(min(held.shared(prompt.ids), prompt.question_start, total - 1))
-    return Work(total - start, start)
+    return skimmed(total - start, start, tuning)
 
 
 def _until(line: Line, work: Work, counted: int = 0) -> Callable[[int], float]:
     """Seconds until so many tokens are done, with those `counted` that were read before."""
-    return lambda done: line.seconds(Work(min(done - counted, work.tokens), work.before))
+    return lambda done: line.seconds(replace(work, tokens=min(done - counted, work.tokens)))
 
 
 def _importance_map(

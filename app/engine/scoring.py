@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import seams
-from app.engine.block_sparse import Blocks
+from app.engine.blocks import Blocks
 from app.engine.caches import Cache, Fed, flat
 from app.engine.held import Held
 from app.engine.prefill import OnStep, StepSize, feed, fill, in_blocks

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import block_sparse
-from app.engine.block_sparse import Blocks
+from app.engine.blocks import Blocks
 
 Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""

@@ -22,7 +22,7 @@ from typing import Any
 from app.engine.costs import REMEMBERED, Clocked, Costs, Part, Work, learnt
 from app.engine.loader import Pair
 
-FORMAT = 1
+FORMAT = 2
 MOST_FILES = 40
 """Those that were used last stay."""
 
@@ -79,8 +79,8 @@ def _read(file: Path) -> list[Clocked]:
         return []
 
 
-def _clocked(part: Any, tokens: Any, before: Any, seconds: Any) -> Clocked:
-    counts = int(tokens), int(before)
+def _clocked(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Clocked:
+    counts = int(tokens), int(before), int(most)
     if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
         raise ValueError("nobody has timed that")
     return Clocked(Part(part), Work(*counts), float(seconds))
@@ -88,7 +88,7 @@ def _clocked(part: Any, tokens: Any, before: Any, seconds: Any) -> Clocked:
 
 def _write(file: Path, clocked: Sequence[Clocked]) -> None:
     rows = [
-        [str(c.part), c.work.tokens, c.work.before, round(c.seconds, 6)]
+        [str(c.part), c.work.tokens, c.work.before, c.work.most, round(c.seconds, 6)]
         for c in clocked
         if c.seconds >= 1e-6
     ]

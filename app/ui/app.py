@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -23,6 +24,7 @@ from textual.widgets import TextArea
 from app.engine.messages import Close, Engine, Load
 from app.settings.described import Setting
 from app.settings.file import SettingsFile
+from app.ui.chat.hearing import PairTimed
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
 from app.ui.help import Helped
@@ -258,6 +260,10 @@ class SpecchatApp(App[None]):
 
             self._models = ModelsRoom(self, self._library)
         return self._models
+
+    @on(PairTimed)
+    def _pair_timed(self, event: PairTimed) -> None:
+        self.models.timed(event.costs)
 
     def action_models(self) -> None:
         from app.ui.models.screen import ModelsScreen

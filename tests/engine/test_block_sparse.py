@@ -12,7 +12,7 @@ from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
 from app.engine import prefill, seams
-from app.engine.block_sparse import Blocks
+from app.engine.blocks import Blocks
 from app.engine.held import Held
 from app.engine.memory import Transient
 from app.engine.prefill import StepSize, dense_cache, in_blocks

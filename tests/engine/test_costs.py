@@ -18,6 +18,7 @@ from app.engine.costs import (
     Work,
     learnt,
     recalled,
+    skimmed,
     sparse_pays,
 )
 
@@ -117,3 +118,12 @@ def test_a_later_question_recalls_what_keep_still_allows_and_its_share_at_least(
     assert recalled(0.5, 0.5, 1_000, 800) == 300
     assert recalled(0.2, 0.5, 1_000, 30) == 30
     assert recalled(0.2, 0.0, 1_000, 800) == 0
+
+
+def test_a_long_prompt_costs_a_draft_no_more_for_each_token() -> None:
+    every, few = Work(10_000, 0, 0), Work(10_000, 0, 3_000)
+    assert few.pairs == 3_000 * 3_001 / 2 + 7_000 * 3_000 < every.pairs
+    assert Work(500, 9_500, 3_000).pairs == 500 * 3_000
+    assert Work(500, 0, 3_000).pairs == Work(500).pairs
+    assert skimmed(8_000, 0).pairs == Work(8_000).pairs
+    assert skimmed(500, 20_000).pairs < Work(500, 20_000).pairs / 5

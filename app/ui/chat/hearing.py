@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from textual.message import Message
+
 from app.engine.messages import (
     Closed,
+    Costs,
     Event,
     Failed,
     Healed,
@@ -25,6 +28,14 @@ from app.ui.words import ended, sentence
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
+
+
+class PairTimed(Message):
+    """The engine has timed the pair, as it was asked to."""
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__()
+        self.costs = costs
 
 
 class Hearing:
@@ -57,6 +68,8 @@ class Hearing:
             case Learnt():
                 self._screen.forecast.costs = event.costs
                 self._screen.footer.show_meter(self._screen.forecast.meter())
+                if event.asked:
+                    self._screen.post_message(PairTimed(event.costs))
             case Healed():
                 pass
             case _:

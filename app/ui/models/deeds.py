@@ -22,6 +22,8 @@ MOST_DRAFTS = 3
 
 def of_model(screen: ModelsScreen, known: Known, stock: Stock) -> list[Deed]:
     deeds = [*_answering(screen, known)] if known.model.here else [*_fetching(screen, known)]
+    if screen.answers(known):
+        deeds.append(Deed("Time it here: a few seconds", lambda: screen.say(screen.measure())))
     return [*deeds, *_looking_after(screen, known.model.name, stock, known.model.here)]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from app.chat.pace import told
+from app.engine.messages import Costs, Measure
 from app.errors import UserError
 from app.models.fit import Machine, machine_of
 from app.models.library import Library, default_library
@@ -45,6 +47,7 @@ class ModelsRoom:
             self._runs,
             chat.loader.standing,
             self._tokenizers,
+            self._measure,
         )
         self._app.push_screen(screen, self._left)
 
@@ -71,6 +74,18 @@ class ModelsRoom:
                 return
         chat, cache = self._app.chat, lambda: self._library().cache
         chat.run_worker(chat.loader.choose(choice.target, choice.draft, cache))
+
+    def _measure(self) -> str:
+        """Let the pair be timed; returns what is to be said of it at once."""
+        chat = self._app.chat
+        if (hindrance := chat.loader.standing().hindrance) or chat.desk.busy:
+            return hindrance or "An answer is being written: time the pair when it is done."
+        chat.engine.send(Measure())
+        return "Timing the pair: it reads a few thousand tokens drawn by lot. A question stops it."
+
+    def timed(self, costs: Costs) -> None:
+        """The engine has timed the pair, as it was asked to."""
+        self.ended(told(costs, self._app.chat.next_mode.keep))
 
     def _machine(self) -> Machine:
         memory = self._app.chat.header.memory

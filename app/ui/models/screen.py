@@ -90,13 +90,15 @@ class ModelsScreen(Screen[Choice | None]):
         runs: Callable[[], Coroutine[Any, Any, Sequence[Run]]],
         standing: Callable[[], Standing],
         tokenizers: Tokenizers,
+        measure: Callable[[], str],
     ) -> None:
-        """`library` is asked for beside the screen; `runs` are the figures of answers so far."""
+        """`library` is asked for beside the screen; `runs` are the figures of answers so far.
+        `measure` lets the pair that answers be timed, and says so."""
         super().__init__()
         self.jobs = jobs
         self.library, self._machine = library, machine
         self._runs, self.standing = runs, standing
-        self._tokenizers = tokenizers
+        self._tokenizers, self.measure = tokenizers, measure
         self.stock = Stock(machine)
         self._part = Part.INSTALLED
         self._rows: list[Row] = []

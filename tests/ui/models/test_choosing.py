@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Failed, Load
+from app.chat.pairs import pair
+from app.engine.costs import Costs, Line
+from app.engine.messages import Failed, Load, Measure
 from app.models.library import Library
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
@@ -230,3 +232,25 @@ async def test_not_while_an_answer_is_under_way(app: Make, here: Here) -> None:
         await do(pilot, "Load it now")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen), "the chat")
         assert len(engine.sent(Load)) == 1
+
+
+def embedded(engine: FakeEngine, library: Library) -> SpecchatApp:
+    return SpecchatApp(engine, pair(), settings=SettingsFile(), library=lambda: library)
+
+
+async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
+    engine = FakeEngine(costs=Costs(Line(0, 1e-3), Line(0, 1e-4), Line(0.1, 0), Line(0.2, 0)))
+    async with embedded(engine, library).run_test(size=SMALL) as pilot:
+        await open_models(pilot)
+        await open_card(pilot, "embedded")
+        await do(pilot, "Time it here")
+        await until_shown(pilot, "Of 32,768 tokens the first word comes in 33 s when", "in 10 s at")
+        assert len(engine.sent(Measure)) == 1
+
+
+async def test_a_pair_that_could_not_be_timed_is_said(library: Library) -> None:
+    async with embedded(FakeEngine(), library).run_test(size=SMALL) as pilot:
+        await open_models(pilot)
+        await open_card(pilot, "embedded")
+        await do(pilot, "Time it here")
+        await until_shown(pilot, "The pair could not be timed")
