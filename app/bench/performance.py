@@ -45,6 +45,7 @@ ENTRIES = (
         sections.ttft,
     ),
     Entry("draft", "Long prompts", ("--runs", "3"), ("--length", "1k,4k", *ONE), sections.draft),
+    Entry("planner", "What is foretold", ("--runs", "3"), ("--turns", "8", *ONE), sections.planner),
     Entry("turns", "Later turns", ("--runs", "3"), ONE, sections.turns),
     Entry("decode", "Writing", (), ("--length", "512", "--tokens", "4", *ONE), sections.decode),
     Entry(

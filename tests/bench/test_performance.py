@@ -128,6 +128,25 @@ def test_a_draft_is_judged_at_its_longest_prompt() -> None:
     assert all("32,768 tokens" in aim.wanted for aim in aims)
 
 
+def test_what_was_foretold_is_judged() -> None:
+    turns = [
+        {"shape": "quick", "regret": regret, "reading": reading}
+        for regret, reading in ((1.0, "sparse"), (1.0, "sparse"), (1.4, "dense"))
+    ]
+    figures = {
+        "machine": "a machine",
+        "error": 0.1,
+        "error_p90": 0.3,
+        "within": 2 / 3,
+        "crossing": {"quick": 900, "close": None},
+        "turns": [*turns, {"shape": "close", "regret": 1.0, "reading": "dense"}],
+    }
+    section = sections.planner(figures)
+    assert [aim.met for aim in section.aims] == [True, False]
+    assert "| quick | 3 | 2 | 1.00 (1.00 to 1.40) | 900 |" in section.table
+    assert "| close | 1 | 0 | 1.00 (1.00 to 1.00) | never |" in section.table
+
+
 def of(**figures: Any) -> dict[str, Measured]:
     return {name: Measured(f"specchat bench {name}", found) for name, found in figures.items()}
 
