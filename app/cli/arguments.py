@@ -43,11 +43,17 @@ def parser() -> argparse.ArgumentParser:
     turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
     first = measures.add_parser("ttft", help="how soon the first word comes, beside plain mlx-lm")
     _add_ttft(first)
+    draft = measures.add_parser("draft", help="what block-sparse attention saves a draft")
+    draft.add_argument("--shape", default="embedded", help="of models (default %(default)s)")
+    draft.add_argument(
+        "--length", default="8k,16k,32k", help="tokens of a prompt (default %(default)s)"
+    )
     feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
     feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
-    for measure in (overhead, store, turns, first, feel):
+    for measure in (overhead, store, turns, first, draft, feel):
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
+    draft.set_defaults(runs=3)
     _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
     return top
 

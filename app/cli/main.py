@@ -82,6 +82,12 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.bench_ttft import bench_ttft
 
             return bench_ttft(options)
+        case "bench" if options.measure == "draft":
+            from app.bench.draft import LEAST_LENGTH, draft
+            from app.cli.typed import listed, prompt_length
+
+            lengths = listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH))
+            return draft(options.shape, lengths, options.runs, options.json, sys.stdout)
         case "bench" if options.measure == "turns":
             from app.bench.turns import turns
 

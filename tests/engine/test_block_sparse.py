@@ -174,7 +174,7 @@ def test_the_embedded_draft_finds_the_same_chunks() -> None:
 
 
 def test_a_step_takes_no_more_memory_than_is_foretold() -> None:
-    length, step, blocks = 8192, 256, Blocks()
+    length, step, blocks = 16384, 128, Blocks()
     config = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
     q, k, v = _random(4, 4, length, 64)
     q = q[:, :, -step:]

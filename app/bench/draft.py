@@ -1,0 +1,180 @@
+"""`specchat bench draft`: what block-sparse attention saves while a draft reads a long prompt.
+
+In each run, at each length and on the same draft, one after the other: the attention of one layer
+over a whole prefill, as plain mlx-lm does it, as we do it densely, and block-sparse; then the whole
+prefill, densely and block-sparse. Queries, keys and values of the attention are random: its time
+does not depend on them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+import numpy as np
+
+from app.bench.shapes import random_pair
+from app.engine import blas
+from app.models.embedded import EMBEDDED, draft_path
+
+STEP = 512
+LEAST_LENGTH = 1024
+Way = AbstractContextManager[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One length of one run, in seconds: one layer's attention, and the draft's whole prefill."""
+
+    length: int
+    plain: float
+    dense: float
+    sparse: float
+    prefill_dense: float
+    prefill_sparse: float
+
+    @property
+    def of_plain(self) -> float:
+        return self.sparse / self.plain
+
+    @property
+    def of_dense(self) -> float:
+        return self.sparse / self.dense
+
+    @property
+    def of_prefill(self) -> float:
+        return self.prefill_sparse / self.prefill_dense
+
+
+def draft(shape: str, lengths: Sequence[int], runs: int, as_json: bool, out: TextIO) -> int:
+    """Measure the draft of `shape`, a pair without weights or the embedded one, and print medians;
+    returns the exit status. Raises UserError for an unknown shape."""
+    blas.load_openblas()
+    from app.engine import seams
+
+    seams.install()
+    model = _draft(shape)
+    heads = _heads(model)
+    measured = [[_row(model, heads, length) for _ in range(max(runs, 1))] for length in lengths]
+    from app.bench.machine import machine
+
+    report = _json if as_json else _table
+    out.write(report(shape, measured, machine()))
+    return 0
+
+
+def _draft(shape: str) -> Any:
+    if shape != EMBEDDED:
+        return random_pair(shape)[1]
+    from mlx_lm.utils import load_model
+
+    return load_model(draft_path())[0]
+
+
+def _heads(model: Any) -> tuple[Any, Any]:
+    """Queries (1, Hq, 2, D) and keys (1, Hk, 2, D) of one layer, as its attention gets them."""
+    import mlx.core as mx
+
+    from app.engine import seams
+    from app.engine.prefill import dense_cache, feed
+
+    seen: list[tuple[Any, Any]] = []
+    with seams.observed_attention(lambda q, k, *_: seen.append((q, k))):
+        mx.eval(feed(model, dense_cache(model), np.zeros(2, np.int32)))
+    return seen[0]
+
+
+def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
+    from app.engine.block_sparse import Blocks
+    from app.engine.prefill import in_blocks
+    from app.engine.seams import sparse_attention
+
+    ways = nullcontext(), in_blocks(), _both(in_blocks(), sparse_attention(Blocks()))
+    return Row(
+        length,
+        *(_attention(heads, length, way) for way in ways),
+        *(_prefill(model, length, sparse_attention(blocks)) for blocks in (None, Blocks())),
+    )
+
+
+@contextmanager
+def _both(first: Way, second: Way) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+def _attention(heads: tuple[Any, Any], length: int, way: Way) -> float:
+    """Seconds that one layer's attention takes over a prefill of `length` tokens."""
+    import mlx.core as mx
+
+    q, k, v = (
+        mx.random.normal((1, like.shape[1], length, like.shape[3])).astype(like.dtype)
+        for like in (heads[0], heads[1], heads[1])
+    )
+    scale = q.shape[3] ** -0.5
+    mx.eval(q, k, v)
+    begun = time.perf_counter()
+    with way:
+        for start in range(0, length, STEP):
+            end = min(start + STEP, length)
+            step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
+            mx.eval(mx.fast.scaled_dot_product_attention(*step, scale=scale, mask="causal"))
+    return time.perf_counter() - begun
+
+
+def _prefill(model: Any, length: int, way: Way) -> float:
+    """Seconds until the draft has read `length` tokens."""
+    from app.engine.prefill import StepSize, dense_cache, prefill
+
+    ids = np.random.default_rng(0).integers(3, model.args.vocab_size, length).astype(np.int32)
+    begun = time.perf_counter()
+    with way:
+        prefill(model, dense_cache(model), ids, None, StepSize(STEP), lambda done: None)
+    return time.perf_counter() - begun
+
+
+def _table(shape: str, measured: list[list[Row]], described: str) -> str:
+    columns: tuple[tuple[str, Callable[[Row], float], str], ...] = (
+        ("plain", lambda row: row.plain, ".2f"),
+        ("dense", lambda row: row.dense, ".2f"),
+        ("sparse", lambda row: row.sparse, ".2f"),
+        ("/plain", lambda row: row.of_plain, ".2f"),
+        ("/dense", lambda row: row.of_dense, ".2f"),
+        ("read", lambda row: row.prefill_dense, ".2f"),
+        ("sparsely", lambda row: row.prefill_sparse, ".2f"),
+        ("/read", lambda row: row.of_prefill, ".2f"),
+    )
+    lines = [
+        f"the draft of {shape}, steps of {STEP}, medians of {len(measured[0])}, in seconds",
+        described,
+        "",
+        f"{'':7}{'attention of one layer':^45}{'whole prefill':^27}",
+        f"{'tokens':>7}" + "".join(f"{name:>9}" for name, _, _ in columns),
+    ]
+    for rows in measured:
+        medians = (
+            f"{statistics.median(figure(row) for row in rows):>9{form}}"
+            for _, figure, form in columns
+        )
+        lines.append(f"{rows[0].length:>7,}" + "".join(medians))
+    lines += ["", "plain: mlx-lm's; dense: ours; sparse: block-sparse; /: as a share of"]
+    return "\n".join(lines) + "\n"
+
+
+def _json(shape: str, measured: list[list[Row]], described: str) -> str:
+    runs = [
+        {
+            **asdict(row),
+            "of_plain": row.of_plain,
+            "of_dense": row.of_dense,
+            "of_prefill": row.of_prefill,
+        }
+        for rows in measured
+        for row in rows
+    ]
+    return json.dumps({"machine": described, "shape": shape, "runs": runs}) + "\n"
