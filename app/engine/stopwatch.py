@@ -19,7 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.engine.costs import REMEMBERED, Clocked, Costs, Part, Work, learnt
+from app.engine.costs import Clocked, Costs, Part, Work
+from app.engine.learning import REMEMBERED, learnt
 from app.engine.loader import Pair
 
 FORMAT = 2

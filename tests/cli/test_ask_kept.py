@@ -14,7 +14,7 @@ import pytest
 
 from app.cli.main import run
 from app.engine.messages import Load
-from app.paths import data_path, snapshots_path
+from app.paths import costs_path, data_path, snapshots_path
 from app.sessions.records import Choices, Message, State
 from app.sessions.store import Store
 from tests import tiny
@@ -108,7 +108,9 @@ def test_what_was_chosen_for_a_conversation_holds_unless_an_option_says_otherwis
 
 def test_without_a_conversation_nothing_is_kept(home: Path, ask: Ask) -> None:
     assert run(ask("What?")) == 0
-    assert [*home.iterdir()] == []
+    kept = [path for path in home.rglob("*") if path.is_file()]
+    assert [path.parent for path in kept] == [costs_path()], "how long it took, and nothing else"
+    assert set(json.loads(kept[0].read_text())) == {"format", "clocked"}
 
 
 def test_a_file_may_be_attached_to_a_later_question(

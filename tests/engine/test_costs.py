@@ -16,11 +16,11 @@ from app.engine.costs import (
     Part,
     Way,
     Work,
-    learnt,
     recalled,
     skimmed,
     sparse_pays,
 )
+from app.engine.learning import learnt
 
 TRUE = Line(0.05, 1e-3, 2e-7)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.engine import stopwatch
-from app.engine.costs import REMEMBERED, Clocked, Part, Work
+from app.engine.costs import Clocked, Part, Work
+from app.engine.learning import REMEMBERED
 from app.engine.loader import Pair, load_pair
 from app.engine.messages import UNKNOWN, Load
 from app.engine.stopwatch import Stopwatch

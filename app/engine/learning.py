@@ -1,0 +1,123 @@
+"""What reading costs, learnt from readings that were timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from statistics import median
+
+from app.engine.costs import Clocked, Costs, Line, Part, Work
+
+REMEMBERED = 50
+"""Readings of a part that count, the newest last."""
+HALVED = 12
+"""After so many others a reading counts half: other programs, heat and settings change the pace."""
+_ROUNDS = 8
+_ROUGH = 0.03
+"""Of a reading's seconds, what is not worth explaining."""
+_SHAPED = 0.15
+"""How much it counts, beside one reading, that attention costs what its operations let expect."""
+_STARTED = 0.05
+"""How much, that nothing takes time before it begins."""
+
+
+def learnt(clocked: Sequence[Clocked], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
+    """From readings, the newest last. `ratios` are, of target and draft, a pair's operations as a
+    share of a token's: what counts as long as all readings were of about one length."""
+    target, draft = ratios
+    return Costs(
+        target=_line(clocked, Part.TARGET, target),
+        draft=_line(clocked, Part.DRAFT, draft),
+        full=_line(clocked, Part.FULL),
+        sparse=_line(clocked, Part.SPARSE),
+    )
+
+
+def _line(clocked: Sequence[Clocked], part: Part, ratio: float | None = None) -> Line | None:
+    """Least absolute errors in proportion, by weighted squares; no coefficient below zero. One slow
+    reading among others so changes little."""
+    seen = [each for each in clocked if each.part is part and each.seconds > 0][-REMEMBERED:]
+    seen = [each for each in seen if each.work.tokens > 0]
+    if not seen:
+        return None
+    rows = [_features(each.work, ratio is not None) for each in seen]
+    seconds = [each.seconds for each in seen]
+    ages = [0.5 ** ((len(seen) - 1 - index) / HALVED) for index in range(len(seen))]
+    found, weights = seconds, ages
+    for _ in range(_ROUNDS):
+        # Between what it took and what it should have: too slow and too fast count the same.
+        scales = [math.sqrt(a * b) for a, b in zip(seconds, found, strict=True)]
+        equations = [
+            ([x / scale for x in row], second / scale, weight)
+            for row, second, scale, weight in zip(rows, seconds, scales, weights, strict=True)
+        ]
+        equations += _expected(rows, seconds, ratio)
+        solution = _non_negative(equations)
+        found = [
+            max(sum(a * x for a, x in zip(solution, row, strict=True)), 1e-3 * second)
+            for row, second in zip(rows, seconds, strict=True)
+        ]
+        errors = [abs(math.log(a / b)) for a, b in zip(found, seconds, strict=True)]
+        weights = [age / max(error, _ROUGH) for age, error in zip(ages, errors, strict=True)]
+    return Line(*solution)
+
+
+def _features(work: Work, with_pairs: bool) -> list[float]:
+    return [1.0, float(work.tokens), *([work.pairs] if with_pairs else [])]
+
+
+Equation = tuple[list[float], float, float]
+"""Coefficients, what they are to give, and the weight."""
+
+
+def _expected(rows: list[list[float]], seconds: list[float], ratio: float | None) -> list[Equation]:
+    """What is believed where the readings say nothing."""
+    start = [1 / median(seconds), *[0.0] * (len(rows[0]) - 1)]
+    believed = [(start, 0.0, _STARTED**2 / _ROUGH)]
+    if ratio:
+        size = median(row[2] / second for row, second in zip(rows, seconds, strict=True))
+        believed.append(([0.0, -ratio * size, size], 0.0, _SHAPED**2 / _ROUGH))
+    return believed
+
+
+def _non_negative(equations: list[Equation]) -> list[float]:
+    """The least squares solution without a negative part, by trying which parts are zero: there are
+    three at most."""
+    width = len(equations[0][0])
+    best, least = [0.0] * width, math.inf
+    for count in range(1, width + 1):
+        for chosen in combinations(range(width), count):
+            solution = _least_squares(equations, chosen)
+            if solution is None or min(solution) < 0:
+                continue
+            error = sum(
+                weight * (sum(a * x for a, x in zip(solution, row, strict=True)) - wanted) ** 2
+                for row, wanted, weight in equations
+            )
+            if error < least:
+                best, least = solution, error
+    return best
+
+
+def _least_squares(equations: list[Equation], chosen: tuple[int, ...]) -> list[float] | None:
+    """With all but the `chosen` parts zero; None where they cannot be told apart."""
+    sizes = [max(abs(row[i]) for row, _, _ in equations) or 1.0 for i in chosen]
+    matrix = [[0.0] * (len(chosen) + 1) for _ in chosen]
+    for row, wanted, weight in equations:
+        scaled = [row[i] / size for i, size in zip(chosen, sizes, strict=True)]
+        for line, x in zip(matrix, scaled, strict=True):
+            for column, y in enumerate((*scaled, wanted)):
+                line[column] += weight * x * y
+    for index, line in enumerate(matrix):  # Gauss; the normal equations need no pivoting
+        if line[index] < 1e-12:
+            return None
+        for other in matrix:
+            if other is not line:
+                factor = other[index] / line[index]
+                other[:] = [b - factor * a for a, b in zip(line, other, strict=True)]
+    width = len(equations[0][0])
+    solution = [0.0] * width
+    for place, (index, size) in enumerate(zip(chosen, sizes, strict=True)):
+        solution[index] = matrix[place][-1] / matrix[place][place] / size
+    return solution
