@@ -33,7 +33,7 @@ ENTRIES = (
     Entry(
         "overhead",
         "What sparse reading costs",
-        ("--length", "4k,16k"),
+        ("--length", "4k,16k", "--runs", "3"),
         ("--length", "512", *ONE),
         sections.overhead,
     ),
