@@ -40,7 +40,7 @@ ENTRIES = (
     Entry(
         "ttft",
         "Time to the first token",
-        ("--length", "1k,4k,16k", "--runs", "3"),
+        ("--length", "1k,4k,8k", "--runs", "2"),
         ("--length", "512", "--keep", "0.2,1", "--scale", "0.1", *ONE),
         sections.ttft,
     ),
