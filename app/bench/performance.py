@@ -51,7 +51,7 @@ ENTRIES = (
     Entry(
         "memory",
         "Memory",
-        ("--length", "4k,8k,16k", "--runs", "3"),
+        ("--length", "4k,8k", "--runs", "1"),
         ("--length", "512", *ONE),
         sections.memory,
     ),
