@@ -224,9 +224,8 @@ class _Bench:
         from app.engine.turn import Turn
 
         events: list[Event] = []
-        ask = Ask(
-            1, (Message(Role.USER, QUESTION),), mode, keep, Sampling(max_tokens=1), conversation=""
-        )
+        asked = (Message(Role.USER, QUESTION),)
+        ask = Ask(1, asked, mode, keep, Sampling(max_tokens=1), conversation="bench")
         progress = Progress(ask.turn, events.append, lambda: False)
         turn = Turn(self._pair, ask, remembered, progress, costs=self.costs)
         turn.run()
