@@ -48,7 +48,7 @@ QUESTION = "Where is it?"
 """What the guard sees: that something is looked for."""
 LEARNT = 3
 """Turns after which the clock is judged."""
-ENOUGH = 3.0
+ENOUGH = 0.5
 """Seconds after which one way of reading is not measured once more."""
 NEAR = 1.1
 """Auto may take so many times the better way."""
