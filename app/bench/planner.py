@@ -48,7 +48,7 @@ QUESTION = "Where is it?"
 """What the guard sees: that something is looked for."""
 LEARNT = 3
 """Turns after which the clock is judged."""
-ENOUGH = 3.0
+ENOUGH = 0.5
 """Seconds after which one way of reading is not measured once more."""
 NEAR = 1.1
 """Auto may take so many times the better way."""
@@ -224,9 +224,8 @@ class _Bench:
         from app.engine.turn import Turn
 
         events: list[Event] = []
-        ask = Ask(
-            1, (Message(Role.USER, QUESTION),), mode, keep, Sampling(max_tokens=1), conversation=""
-        )
+        asked = (Message(Role.USER, QUESTION),)
+        ask = Ask(1, asked, mode, keep, Sampling(max_tokens=1), conversation="bench")
         progress = Progress(ask.turn, events.append, lambda: False)
         turn = Turn(self._pair, ask, remembered, progress, costs=self.costs)
         turn.run()

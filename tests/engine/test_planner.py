@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import calibration
+from app.chat.session import EngineError, Session
+from app.engine import calibration, memory
 from app.engine.costs import UNMEASURED_BELOW, Line, Work
+from app.engine.engine import MlxEngine
 from app.engine.messages import (
     Ask,
     Costs,
     Event,
     Heal,
     Learnt,
+    Load,
+    Measure,
     Message,
     Mode,
     Phase,
@@ -29,6 +33,7 @@ from app.engine.planner import Expected, plan
 from app.engine.progress import Progress
 from app.engine.tuning import Tuning
 from tests.engine.driver import Driver, question
+from tests.engine.scripted import ScriptedProbe
 
 AUTO = Ask(1, (Message(Role.USER, "Where is it?"),), Mode.AUTO)
 
@@ -175,6 +180,35 @@ def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
     while loaded.engine._look_after():  # as the engine's thread would
         pass
     assert not stopped
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
+    engine = MlxEngine(64, ScriptedProbe())
+    with Session(engine, Upkeep(Heal.NEVER, costs=str(tmp_path))) as session:
+        with pytest.raises(EngineError, match="No model is loaded"):
+            session.measure()
+        session.load(Load(str(folders["target"]), str(folders["draft"])))
+        costs = session.measure()
+        assert costs.target and costs.draft and costs.full and costs.sparse  # noqa: PT018
+        session.load(Load(str(folders["gpt2"]), str(folders["gpt2"])))
+        costs = session.measure()
+        assert costs.target is not None
+        assert costs.draft is None, "it reads only densely"
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_is_timed_where_it_does_not_fit(
+    loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free", lambda: 0.0)
+    timed = _ends(monkeypatch)
+    loaded.engine.send(Upkeep(Heal.NEVER, costs=str(tmp_path)))
+    known(loaded)
+    loaded.engine.send(Measure())
+    assert known(loaded) == Costs()
+    assert not timed
 
 
 # ------------------------------------------------------------------------------- the ETA

@@ -1,0 +1,55 @@
+"""The bench of the planner measures what it says it does."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from app.bench import planner
+from app.engine import calibration
+from app.engine.costs import Costs, Line
+from app.engine.messages import Mode
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "SHORTEST", 64)
+    monkeypatch.setattr(planner, "LONGEST", 128)
+    monkeypatch.setattr(planner, "LONGEST_LATER", 96)
+    readings = ((Mode.SPARSE, 64), (Mode.FULL, 128))
+    monkeypatch.setattr(calibration, "_READINGS", readings)
+
+
+def test_every_turn_is_foretold_and_measured_both_ways() -> None:
+    out = io.StringIO()
+    assert planner.planner(10, 1, True, out) == 0
+    figures = json.loads(out.getvalue())
+    turns = figures["turns"]
+    assert len(turns) == 10
+    assert {turn["shape"] for turn in turns} == set(planner.SHAPES)
+    assert any(turn["later"] for turn in turns)
+    for turn in turns:
+        assert min(turn["foretold"], turn["foretold_other"], turn["took"]) > 0
+        assert turn["regret"] >= 1
+    assert 0 < figures["error"] <= figures["error_p90"]
+    assert 0 <= figures["within"] <= 1
+
+
+def test_the_table_names_the_machine_and_both_shapes() -> None:
+    out = io.StringIO()
+    assert planner.planner(2, 1, False, out) == 0
+    lines = out.getvalue().splitlines()
+    assert "mlx" in lines[1]
+    assert [line.split()[0] for line in lines[4:7]] == ["quick", "close", "all"]
+
+
+def test_the_crossing_is_where_the_two_ways_take_the_same() -> None:
+    besides = Line(0.0, 0.0), Line(0.7, 0.0)
+    costs = Costs(Line(0.0, 1e-3), Line(0.0, 1e-4), *besides)
+    crossing = planner.crossing(costs, 0.2)
+    assert crossing is not None
+    assert 1_000 < crossing < 1_400  # 0.7 n = 0.7 s, and a margin
+    assert planner.crossing(Costs(Line(0, 1), Line(0, 1), *besides), 0.2) is None
+    assert planner.crossing(Costs(), 0.2) is None
