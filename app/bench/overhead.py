@@ -25,7 +25,6 @@ from app.engine import blas
 from app.engine.tuning import Scoring, Tuning
 
 PROMPT, STEP, KEEP = 4096, 512, 0.2
-LEAST_LENGTH = 256
 DENSE_UP_TO = 4096
 """Tokens. To read more with the target takes plain mlx-lm minutes on a CPU; `bench ttft` does."""
 HALF_WAY = Tuning(scoring=Scoring.QUESTION, layers=0.5)

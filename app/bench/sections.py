@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.bench.chart import curves, stacks
+from app.bench.spread import Spread, spread
 
 Figures = dict[str, Any]
 """What a measurement prints with --json."""
@@ -42,15 +43,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def around(values: Sequence[float], form: str = ".2f") -> str:
-    """A spread as `app.bench.spread` makes it."""
-    median, least, most = values
-    return f"{median:{form}} ({least:{form}} to {most:{form}})"
-
-
-def _of(values: Iterable[float]) -> tuple[float, float, float]:
-    from app.bench.spread import spread
-
-    return spread(values)
+    """A spread, as JSON has it, in words."""
+    return Spread(*values).text(form)
 
 
 def overhead(figures: Figures) -> Section:
@@ -61,7 +55,7 @@ def overhead(figures: Figures) -> Section:
         )
         lines += _overhead_rows(found["runs"])
         for words, key, least in OVERHEADS:
-            ratio = _of(run[key] for run in found["runs"])
+            ratio = spread(run[key] for run in found["runs"])
             lines.append((words, around(ratio)))
             wanted = f"{words}, {found['prompt_tokens']:,} tokens: at least {least:g}"
             aims.append(Aim(wanted, around(ratio), ratio[0] >= least))
@@ -100,9 +94,9 @@ def _overhead_rows(runs: list[Figures]) -> Iterator[tuple[str, str]]:
         ("ours, the draft stops half way", "half_way"),
     ):
         if runs[0][key] is not None:
-            yield name, around(_of(run[key] for run in runs), ".3f")
+            yield name, around(spread(run[key] for run in runs), ".3f")
     for phase in _phases(runs):
-        yield f"ours: {phase}", around(_of(r["phases"][phase] for r in runs), ".3f")
+        yield f"ours: {phase}", around(spread(r["phases"][phase] for r in runs), ".3f")
 
 
 def _phases(runs: list[Figures]) -> list[str]:
@@ -111,10 +105,10 @@ def _phases(runs: list[Figures]) -> list[str]:
 
 def _overhead_picture(length: int, runs: list[Figures]) -> str:
     bars = {
-        name: [_of(run[key] for run in runs)[0], 0.0]
+        name: [spread(run[key] for run in runs)[0], 0.0]
         for name, key in (("draft reads", "plain_draft"), ("target reads N", "plain_target"))
     }
-    bars |= {p: [0.0, _of(run["phases"][p] for run in runs)[0]] for p in _phases(runs)}
+    bars |= {p: [0.0, spread(run["phases"][p] for run in runs)[0]] for p in _phases(runs)}
     labels = ("parts, plain mlx-lm", "a sparse turn of ours")
     return stacks(f"A sparse turn beside its two reads, {length:,} tokens", labels, bars, "s", "")
 
@@ -182,14 +176,14 @@ def turns(figures: Figures) -> Section:
     lines = []
     for name, found in figures["ratios_to_turn_1"].items():
         runs = found["runs"]
-        first = _of(run["first"]["seconds"] for run in runs)
+        first = spread(run["first"]["seconds"] for run in runs)
         lines.append((f"{name}, turn 1", around(first), "", "", ""))
         for key, what, ratio in (
             ("second", "turn 2", "turn_2_spread"),
             ("restarted", "turn 2 after a restart", "turn_2_restarted_spread"),
         ):
             turn = runs[-1][key]
-            seconds = around(_of(run[key]["seconds"] for run in runs))
+            seconds = around(spread(run[key]["seconds"] for run in runs))
             counts = (f"{turn['reused']:,}", f"{turn['recalled']:,}")
             lines.append((f"{name}, {what}", seconds, around(found[ratio], ".1%"), *counts))
     head = ("", "seconds to the first word", "of turn 1", "tokens reused", "recalled")
@@ -202,7 +196,7 @@ def decode(figures: Figures) -> Section:
     for row in figures["rows"]:
         runs, ratios = row["runs"], row["ratios"]
         rates = [
-            around(_of(1000 / run[name] for run in runs), ".1f")
+            around(spread(1000 / run[name] for run in runs), ".1f")
             for name in ("ours", "plain_kept", "plain_all")
         ]
         some, every = ratios["to_plain_kept"], ratios["to_plain_all"]
@@ -225,12 +219,12 @@ def memory(figures: Figures) -> Section:
     names = ("plain", "dense", "foreseen_dense", "sparse", "foreseen_sparse")
     rows = figures["rows"]
     for row in rows:
-        cells = (f"{_of(run[name] / 1e6 for run in row['runs'])[0]:,.0f}" for name in names)
+        cells = (f"{spread(run[name] / 1e6 for run in row['runs'])[0]:,.0f}" for name in names)
         lines.append((f"{row['length']:,}", f"{row['kept']:,}", *cells, around(row["ratio"])))
         wanted = f"{row['length']:,} tokens: a sparse turn below plain mlx-lm's dense one"
         aims.append(Aim(wanted, around(row["ratio"]), row["ratio"][0] < 1))
     for name in ("plain", "dense", "sparse"):
-        values = [_of(run[name] / 1e6 for run in row["runs"])[0] for row in rows]
+        values = [spread(run[name] / 1e6 for run in row["runs"])[0] for row in rows]
         series[name] = list(enumerate(values))
     head = ("tokens", "read", "plain", "ours, dense", "foreseen", "ours, sparse", "foreseen")
     intro = (
@@ -280,7 +274,7 @@ def planner(figures: Figures) -> Section:
     lines = []
     for shape, crossed in figures["crossing"].items():
         own = [turn for turn in turns if turn["shape"] == shape]
-        regrets = around(_of(turn["regret"] for turn in own))
+        regrets = around(spread(turn["regret"] for turn in own))
         sparse = sum(turn["reading"] == "sparse" for turn in own)
         crossing = "never" if crossed is None else f"{crossed:,}"
         lines.append((shape, str(len(own)), str(sparse), regrets, crossing))
