@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.bench.chart import curves, stacks
 from app.bench.spread import Spread, spread
+from app.eval.markdown import markdown_table
 
 Figures = dict[str, Any]
 """What a measurement prints with --json."""
@@ -34,12 +35,6 @@ class Section:
     table: str
     aims: list[Aim] = field(default_factory=list)
     pictures: dict[str, str] = field(default_factory=dict)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *map(list, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def around(values: Sequence[float], form: str = ".2f") -> str:
@@ -76,7 +71,7 @@ def overhead(figures: Figures) -> Section:
         " two reads do in plain mlx-lm. *Half way*: the draft stops after half of its layers, and"
         " only the question is observed."
     )
-    return Section(intro, table(("", "seconds"), lines), aims, pictures)
+    return Section(intro, markdown_table(("", "seconds"), lines), aims, pictures)
 
 
 OVERHEADS = (
@@ -132,7 +127,7 @@ def ttft(figures: Figures) -> Section:
         " *r* the draft's share of the dense reading, *e* that of what is neither model's reading;"
         " *G* is predicted over measured; *memory* the peak as a share of the dense one's."
     )
-    return Section(intro, table(head, lines), [], _ttft_pictures(rows))
+    return Section(intro, markdown_table(head, lines), [], _ttft_pictures(rows))
 
 
 def _ttft_pictures(rows: list[Figures]) -> dict[str, str]:
@@ -188,7 +183,7 @@ def turns(figures: Figures) -> Section:
             lines.append((f"{name}, {what}", seconds, around(found[ratio], ".1%"), *counts))
     head = ("", "seconds to the first word", "of turn 1", "tokens reused", "recalled")
     intro = "The embedded pair and a text of more than 4,096 tokens; turn 2 asks of another place."
-    return Section(intro, table(head, lines))
+    return Section(intro, markdown_table(head, lines))
 
 
 def decode(figures: Figures) -> Section:
@@ -211,7 +206,7 @@ def decode(figures: Figures) -> Section:
         "Tokens a second of an answer after sparse reading: N entries at positions up to M, beside"
         " plain mlx-lm's `generate_step` over N entries and over M. Ours makes text of them, too."
     )
-    return Section(intro, table(head, lines), aims)
+    return Section(intro, markdown_table(head, lines), aims)
 
 
 def memory(figures: Figures) -> Section:
@@ -233,7 +228,7 @@ def memory(figures: Figures) -> Section:
     )
     labels = [f"{row['length']:,}" for row in rows]
     picture = curves("Peak of memory", labels, series, "MB", "tokens")
-    content = table((*head, "sparse / plain"), lines)
+    content = markdown_table((*head, "sparse / plain"), lines)
     return Section(intro, content, aims, {"memory.svg": picture})
 
 
@@ -264,7 +259,7 @@ def draft(figures: Figures) -> Section:
         " (*plain*), densely by us, and block-sparse; then of the whole reading."
     )
     head = ("tokens", "plain", "dense", "block-sparse", "of plain", "of dense")
-    content = table((*head, "reading", "block-sparse", "of reading"), lines)
+    content = markdown_table((*head, "reading", "block-sparse", "of reading"), lines)
     picture = curves("A draft reads", labels, series, "s", "tokens")
     return Section(intro, content, aims, {"draft.svg": picture})
 
@@ -293,7 +288,7 @@ def planner(figures: Figures) -> Section:
         f" turns with three or more before them; a tenth of them were further off than"
         f" {figures['error_p90']:.0%}. Sparse pays from so many new tokens on at keep 0.2."
     )
-    return Section(intro, table(head, lines), aims)
+    return Section(intro, markdown_table(head, lines), aims)
 
 
 def snapshot(figures: Figures) -> Section:
@@ -309,7 +304,7 @@ def snapshot(figures: Figures) -> Section:
         f"A conversation's cache of {figures['bytes'] / 1e6:,.0f} MB, beside a plain file of the"
         " same size that is written with fsync, and read after the system forgot it."
     )
-    return Section(intro, table(("", "GB a second"), rows), aims)
+    return Section(intro, markdown_table(("", "GB a second"), rows), aims)
 
 
 def store(figures: Figures) -> Section:
@@ -321,7 +316,7 @@ def store(figures: Figures) -> Section:
             words = f"{found['median_ms']:.1f} ms"
             aims.append(Aim(f"{name}: below {aim:g} ms", words, found["median_ms"] < aim))
     intro = "50 conversations of 200 messages, one of them about a document of 5 MB."
-    return Section(intro, table(("", "ms", "aim"), lines), aims)
+    return Section(intro, markdown_table(("", "ms", "aim"), lines), aims)
 
 
 def ui(figures: Figures) -> Section:
@@ -335,4 +330,4 @@ def ui(figures: Figures) -> Section:
         "The app in a pseudo-terminal, from the byte written to the byte drawn, on the embedded"
         " pair; keys while it prefills."
     )
-    return Section(intro, table(("", "ms", "aim"), lines), aims)
+    return Section(intro, markdown_table(("", "ms", "aim"), lines), aims)

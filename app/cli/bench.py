@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from app.cli.typed import fraction, listed, prompt_length
+from app.cli.typed import LEAST_LENGTH, fraction, listed, prompt_length
 from app.errors import UserError
-
-LEAST_LENGTH = 256
 
 
 def bench(options: argparse.Namespace) -> int:

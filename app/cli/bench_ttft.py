@@ -9,8 +9,6 @@ from app.bench.ttft import Asked, ttft
 from app.cli.typed import fraction, listed, prompt_length
 from app.errors import UserError
 
-LEAST_LENGTH = 256
-
 
 def bench_ttft(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises UserError."""
@@ -22,7 +20,7 @@ def bench_ttft(options: argparse.Namespace) -> int:
         options.shape,
         options.scale,
         options.bits,
-        listed(options.length, lambda text: prompt_length(text, LEAST_LENGTH)),
+        listed(options.length, prompt_length),
         listed(options.keep, lambda text: fraction(text, "keep")),
         options.runs,
         options.target,

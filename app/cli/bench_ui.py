@@ -67,6 +67,8 @@ def bench_ui(runs: int, as_json: bool, out: TextIO) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TERM": "xterm-256color", **own_folders(Path(folder))}
+        # As on a user's machine, Python keeps what it compiled; the run that warms up writes it.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         paints = [_first_paint(environment) for _ in range(runs + 1)][1:]  # the first one warms up
         stalls = Path(folder) / "stalls.json"
         with Terminal(_program("bench", "ui", "--probed", str(stalls)), environment) as terminal:

@@ -46,7 +46,6 @@ from app.models.embedded import EMBEDDED
 from app.settings.values import KvBits
 from app.ui.sanitize import sanitize
 
-LEAST_LENGTH = 256
 NEED_NO_DRAFT = frozenset({Scoring.RANDOM, Scoring.LEXICAL})
 QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
 """Between two lines of progress: into a file, and on a terminal."""
@@ -146,7 +145,7 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"The {PERPLEXITY} suite and --file go together",
             f"give --suite {PERPLEXITY} and the files to measure it on with --file",
         )
-    lengths = listed(options.length, _length)
+    lengths = listed(options.length, prompt_length)
     keeps = listed(options.keep, _keep)
     scorings = listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
     n = _whole(options.n, "number of items", 1)
@@ -188,10 +187,6 @@ class YesNo(StrEnum):
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-
-
-def _length(text: str) -> int:
-    return prompt_length(text, LEAST_LENGTH)
 
 
 def _keep(text: str) -> float:

@@ -14,12 +14,9 @@ from app.cli.typed import prompt_length
 from app.errors import UserError
 from app.paths import logs_path
 
-LEAST = 256
-"""Tokens."""
-
 
 def stress(options: Namespace, out: TextIO) -> int:
-    tokens = prompt_length(options.length or STRESS_LENGTH, LEAST)
+    tokens = prompt_length(options.length or STRESS_LENGTH)
     runs = STRESS_RUNS if options.runs is None else options.runs
     if runs < 1:
         raise UserError(f"--runs {runs} is too few", "give 1 or more")

@@ -11,6 +11,9 @@ from app.errors import UserError
 
 T = TypeVar("T")
 
+LEAST_LENGTH = 256
+"""Tokens of the shortest prompt that measurements take."""
+
 
 def tokens_of(text: str) -> int | None:
     """Tokens, such as 4096 or 4k; None for anything else."""
@@ -18,7 +21,7 @@ def tokens_of(text: str) -> int | None:
     return int(match[1]) * (1024 if match[2] else 1) if match else None
 
 
-def prompt_length(text: str, least: int) -> int:
+def prompt_length(text: str, least: int = LEAST_LENGTH) -> int:
     """Tokens of a prompt."""
     found = tokens_of(text)
     if found is None or found < least:

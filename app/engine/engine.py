@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 
 SETTLE = 0.5
 """Seconds without a command after which upkeep begins."""
+
+QUIET = 5.0
+"""More seconds, after which a pair is timed: whoever has just come pastes and types."""
 
 
 class _MemoryChanged:
@@ -128,23 +132,29 @@ class MlxEngine:
         self._emit(Closed())
 
     def _next(self) -> Command | _MemoryChanged:
-        """The next command; while none comes, the conversations' caches are looked after."""
-        try:
+        """The next command; while none comes, the conversations' caches are looked after, and then
+        the pair is timed."""
+        with suppress(queue.Empty):
             return self._commands.get(timeout=SETTLE)
-        except queue.Empty:
-            pass
         while self._commands.empty() and self._look_after():
             pass
+        if self._calibration is not None:
+            with suppress(queue.Empty):
+                return self._commands.get(timeout=QUIET)
+            while self._commands.empty() and self._look_after(calibrate=True):
+                pass
         return self._commands.get()
 
-    def _look_after(self) -> bool:
+    def _look_after(self, calibrate: bool = False) -> bool:
         """One step of upkeep; False when there is nothing to do."""
         if self._residents is None or self._relief is None:
             return False
         try:
             self._relief.pressed()
             calm = self._relief.calm
-            return (calm and self._calibrate()) or self._residents.step(heal=calm)
+            if calibrate and calm and self._calibrate():
+                return True
+            return self._residents.step(heal=calm)
         except Exception:  # nobody asked for it: what it worked on is read again when needed
             self._residents.drop_all()
             return True

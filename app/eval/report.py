@@ -13,6 +13,7 @@ from app.engine.messages import Ended, Mode, Reading
 from app.engine.tuning import DEFAULT_TUNING
 from app.eval import results
 from app.eval.ledger import Record
+from app.eval.markdown import markdown_table
 from app.eval.results import EQUAL, Cell, Equal, Guard, Interval, Perplexity
 from app.eval.run import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
@@ -255,7 +256,7 @@ def _overview(study: Study) -> list[str]:
             shares = [_percent(by_keep[k].accuracy.share) if k in by_keep else "" for k in keeps]
             body.append([suite, scoring, _percent(dense.share), *shares])
         head = ["suite", "scoring", "dense", *(f"keep {keep:g}" for keep in keeps)]
-        parts += [f"### {length:,} tokens", _markdown_table(head, body, texts=2)]
+        parts += [f"### {length:,} tokens", markdown_table(head, body, texts=2)]
     return parts
 
 
@@ -268,7 +269,7 @@ def _equal_parts(rows: Sequence[Equal]) -> list[str]:
         row += [_percent(r.dense), _percent(r.right), _times(r.faster), _times(r.slowdown)]
         body.append(row)
     head = ["length", "scoring", "keep", "n", "dense", "right", "faster", "slower"]
-    return ["## Equal answers", EQUAL_WORDS, _markdown_table(head, body, texts=2)]
+    return ["## Equal answers", EQUAL_WORDS, markdown_table(head, body, texts=2)]
 
 
 def _details(study: Study) -> list[str]:
@@ -295,7 +296,7 @@ def _cell_table(cells: Sequence[Cell], by_case: bool) -> str:
         row += [_percent(cell.read_fraction)]
         row += ["" if cell.ttft_ratio is None else f"{cell.ttft_ratio:.1f}x"]
         body.append([*row, str(cell.fell_back), str(cell.failed)])
-    return _markdown_table(head, body, texts=2 if by_case else 1)
+    return markdown_table(head, body, texts=2 if by_case else 1)
 
 
 def _perplexity_table(study: Study) -> str:
@@ -305,7 +306,7 @@ def _perplexity_table(study: Study) -> str:
         row = [r.scoring, f"{r.length:,}", f"{r.keep:g}", str(r.n), f"{r.dense:.4g}"]
         row += [f"{r.sparse:.4g}", f"{r.ratio:.3f}", _percent(r.read_fraction), str(r.failed)]
         body.append(row)
-    return _markdown_table(head, body, texts=1)
+    return markdown_table(head, body, texts=1)
 
 
 def _guard_table(guard: Guard) -> str:
@@ -315,13 +316,7 @@ def _guard_table(guard: Guard) -> str:
         spread = "" if r.spread is None else f"{r.spread:.2f}"
         body.append([r.suite, KINDS[r.safe], str(r.n), str(r.flagged), *shares, spread])
     head = ["suite", "kind", "n", "flagged", "dense right, %", "auto right, %", "spread"]
-    return _markdown_table(head, body, texts=2)
-
-
-def _markdown_table(head: Sequence[str], body: Iterable[Sequence[str]], texts: int) -> str:
-    """The first `texts` columns to the left, figures to the right."""
-    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
+    return markdown_table(head, body, texts=2)
 
 
 def _percent(share: float) -> str:

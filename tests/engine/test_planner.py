@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.session import EngineError, Session
-from app.engine import calibration, memory
+from app.engine import calibration, engine, memory
 from app.engine.costs import UNMEASURED_BELOW, Line, Work
 from app.engine.engine import MlxEngine
 from app.engine.messages import (
@@ -114,6 +115,7 @@ def _folders(driver: Driver) -> tuple[Path, Path]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = ((Mode.SPARSE, 100), (Mode.FULL, 100), (Mode.SPARSE, 300))
     monkeypatch.setattr(calibration, "_READINGS", readings)
+    monkeypatch.setattr(engine, "QUIET", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -130,6 +132,26 @@ def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
     assert statistics is not None
     assert "is expected in" in statistics.reason
     assert statistics.reused_tokens == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_has_just_come_is_not_slowed_by_the_timing(
+    loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "QUIET", 0.5)
+    begun: list[float] = []
+    step = calibration.Calibration.step
+
+    def noted(self: calibration.Calibration) -> object:
+        begun.append(time.perf_counter())
+        return step(self)
+
+    monkeypatch.setattr(calibration.Calibration, "step", noted)
+    asked = time.perf_counter()
+    loaded.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    while known(loaded).full is None:
+        pass
+    assert begun[0] - asked >= engine.SETTLE + engine.QUIET
 
 
 @pytest.mark.usefixtures("quick")
@@ -177,7 +199,7 @@ def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
     costs = None if upkeep.costs is None else str(tmp_path)
     loaded.engine.send(replace(upkeep, costs=costs))
     known(loaded)
-    while loaded.engine._look_after():  # as the engine's thread would
+    while loaded.engine._look_after(calibrate=True):  # as the engine's thread would
         pass
     assert not stopped
 
