@@ -22,6 +22,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
 from app.engine.caches import PositionedCache, WindowedCache, flat
@@ -32,10 +33,10 @@ from app.engine.progress import Cancelled
 from app.engine.reading import Remembered
 from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "manifest.json"
-BLOCK = 1 << 22
-"""Bytes that are read and summed at once."""
+TOGETHER = 8
+"""Files that MLX's threads read at once."""
 
 
 class SnapshotError(ValueError):
@@ -68,14 +69,19 @@ class Snapshots:
         manifest: dict[str, Any] = {part: _described(held) for part, held in parts.items()}
         manifest |= {"format": FORMAT, "identity": self._identity}
         manifest["tokens"] = int(remembered.target.read.sum())
-        written: list[Future[dict[str, Any]]] = []
-        with ThreadPoolExecutor() as pool:  # one is brought to the disk while the next is written
+        written: list[Path] = []
+        sums: list[Future[int]] = []
+        with ThreadPoolExecutor() as pool:  # one is summed while the next is written
             for part, index, cache in caches:
                 path = folder / f"{generation}-{part}-{index}.safetensors"
                 save_prompt_cache(str(path), [cache])
-                written.append(pool.submit(_finished, path))
+                written.append(path)
+                sums.append(pool.submit(_checksum, _arrays(cache)))
                 yield len(written), total
-            manifest["files"] = [file.result() for file in written]
+            for path in written:  # after all are written: each one alone took much longer
+                _sync(path)
+            files = zip(written, sums, strict=True)
+            manifest["files"] = [_described_file(path, found.result()) for path, found in files]
         _write(folder / MANIFEST, sealed(manifest))
         for path in folder.iterdir():
             if path.name != MANIFEST and _generation(path) != generation:
@@ -137,18 +143,22 @@ class Snapshots:
         for path, file in zip(paths, files, strict=True):
             if not path.exists() or path.stat().st_size != file["size"]:
                 raise SnapshotError("a part of it is missing")
+            if _header(path) != file["header"]:
+                raise SnapshotError("a part of it is damaged")
         parts, tokens = dict(_parts(remembered)), int(manifest["tokens"])
         stored: dict[str, list[Any]] = {part: [] for part in parts}
-        come = report(tokens)
-        with ThreadPoolExecutor() as pool:  # the next ones are checked while one is loaded
-            sums = pool.map(_checksum, paths)
-            for done, (path, file, found) in enumerate(zip(paths, files, sums, strict=True), 1):
-                if found != file["crc32"]:
-                    raise SnapshotError("a part of it is damaged")
-                (cache,) = load_prompt_cache(str(path))
-                mx.eval(cache.state)
-                stored[path.name.split("-")[1]].append(cache)
-                come(tokens * done // len(paths))
+        come, sums = report(tokens), list[Future[int]]()
+        with ThreadPoolExecutor() as pool:  # some are summed while the next are read
+            for start in range(0, len(paths), TOGETHER):
+                some = paths[start : start + TOGETHER]
+                caches = [load_prompt_cache(str(path))[0] for path in some]
+                mx.eval([cache.state for cache in caches])
+                sums += [pool.submit(_checksum, _arrays(cache)) for cache in caches]
+                for path, cache in zip(some, caches, strict=True):
+                    stored[path.name.split("-")[1]].append(cache)
+                come(tokens * len(sums) // len(paths))
+            if [found.result() for found in sums] != [file["crc32"] for file in files]:
+                raise SnapshotError("a part of it is damaged")
         for part, caches in stored.items():
             if caches:
                 _fill(parts[part], manifest[part], caches)
@@ -259,20 +269,33 @@ def _generation(path: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _finished(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file that was just written, once it is on the disk."""
-    found = {"name": path.name, "size": path.stat().st_size, "crc32": _checksum(path)}
-    _sync(path)
-    return found
+def _described_file(path: Path, crc32: int) -> dict[str, Any]:
+    size = path.stat().st_size
+    return {"name": path.name, "size": size, "header": _header(path), "crc32": crc32}
 
 
-def _checksum(path: Path) -> int:
+def _header(path: Path) -> int:
+    """CRC-32 of what stands before the arrays in a file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")  # of the list of arrays that follows
+        file.seek(0)
+        return zlib.crc32(file.read(8 + min(length, path.stat().st_size)))
+
+
+def _arrays(cache: Any) -> list[memoryview]:
+    """A stock cache's arrays, evaluated, where they lie in memory."""
+    leaves: Any = tree_flatten(cache.state)
+    arrays = [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
+    mx.eval(arrays)
+    return [memoryview(array) for array in arrays]  # type: ignore[arg-type]
+
+
+def _checksum(arrays: list[memoryview]) -> int:
     """CRC-32. It finds damage, which is all that is asked of it: whoever can write here can write
     the manifest, too. SHA-256 took most of the time of a snapshot."""
     value = 0
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(BLOCK):
-            value = zlib.crc32(block, value)
+    for array in arrays:
+        value = zlib.crc32(array if array.c_contiguous else array.tobytes(), value)
     return value
 
 
