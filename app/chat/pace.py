@@ -39,13 +39,15 @@ def told(costs: Costs, keep: float) -> str:
 @dataclass(frozen=True, slots=True)
 class NextMessage:
     """What is known of it, in tokens: `typed` is always read, of `attached` a part may be left out.
-    `last` are the figures of the answer before it, whose reading the engine still has."""
+    `last` are the figures of the answer before it, whose reading the engine still has. Where the
+    target `rereads`, it recalls nothing without all that stands behind."""
 
     mode: Mode
     keep: float
     typed: int
     attached: int
     last: Statistics | None = None
+    rereads: bool = False
 
     def seconds(self, costs: Costs) -> float | None:
         """Until the first word; None when nothing like it was timed."""
@@ -89,8 +91,11 @@ class NextMessage:
             return Way(total, Work(new), skimmed(total, 0))
         share, left_out = DEFAULT_TUNING.recall_share, self._left_out
         again = recalled(self.keep, share, max(last.eligible_tokens, left_out), left_out)
+        read = self._before - left_out
         # What goes on where a recalled chunk ends is read once more.
         twice = again * last.kept_tokens // max(1, last.prompt_tokens)
-        before = self._before - left_out - twice
+        if self.rereads and again:
+            twice = read
+        before = read - twice
         seen = last.prompt_tokens if last.reading is Reading.SPARSE else 0
         return Way(total, Work(new + again + twice, before), skimmed(total - seen, seen))

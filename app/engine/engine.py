@@ -234,6 +234,7 @@ class MlxEngine:
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import LoadStopped, load_pair
+        from app.engine.reading import Remembered
 
         def stopped() -> bool:
             """Whether another pair was asked for since."""
@@ -248,11 +249,12 @@ class MlxEngine:
         self._settle_in()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
-        self._emit(Loaded(pair.target.info, draft, pair.dense_only, seconds, blas.faster()))
+        rereads = not Remembered(pair).target.inserts(0)
+        info, why = pair.target.info, pair.dense_only
+        self._emit(Loaded(info, draft, why, seconds, blas.faster(), rereads))
         if draft is not None and not pair.target.here:
-            name, size = pair.target.info.name, pair.target.info.bytes
-            why = f"{name} and {draft.name} do not fit together, so they take turns."
-            self._emit(Parked(name, size, why))
+            turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
+            self._emit(Parked(info.name, info.bytes, turns))
         self._tell_costs()
         self._report_memory()
 

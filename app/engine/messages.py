@@ -175,13 +175,15 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A pair is ready. `dense_only` says why it can only read densely, `faster` what would make
-    this machine faster, or they are None."""
+    this machine faster, or they are None. Where the target `rereads`, what is recalled cannot be
+    read without all that stands behind it."""
 
     target: ModelInfo
     draft: ModelInfo | None
     dense_only: str | None
     seconds: float
     faster: str | None = None
+    rereads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

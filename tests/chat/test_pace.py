@@ -73,3 +73,13 @@ def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
     whole = answered(20_100, 20_100)
     reused = NextMessage(Mode.FULL, 0.2, 30, 0, whole).seconds(COSTS)
     assert reused == pytest.approx(30 * TARGET + BESIDES)
+
+
+def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
+    last = answered(20_100, 4_100)
+    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, rereads=True).seconds(COSTS)
+    read = 4_100 + 10
+    assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
+    whole = answered(20_100, 20_100)  # nothing is left to recall
+    again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, rereads=True)
+    assert again.seconds(COSTS) == replace(again, rereads=False).seconds(COSTS)

@@ -337,10 +337,10 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After sparse prefill, and to the end of decoding."""
+    driver.load(folders["bf16"], folders["draft"])
     caches: list[Any] = []
     original = reading.sparse_cache
     monkeypatch.setattr(reading, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1])
-    driver.load(folders["bf16"], folders["draft"])
     dtypes: list[set[mx.Dtype]] = []
 
     def note(event: Event) -> None:
@@ -401,6 +401,17 @@ def test_a_draft_with_hidden_attention_falls_back(driver: Driver, folders: dict[
     finished = driver.answer(question())
     assert finished.statistics
     assert "cannot be observed" in (finished.statistics.fallback or "")
+
+
+@pytest.mark.parametrize(
+    ("target", "rereads"), [("target", False), ("sliding", False), ("hybrid", True)]
+)
+def test_it_is_told_whether_a_target_must_read_again_what_stands_behind(
+    driver: Driver, folders: dict[str, Path], target: str, rereads: bool
+) -> None:
+    event = driver.load(folders[target], folders["draft"])
+    assert isinstance(event, Loaded)
+    assert event.rereads is rereads
 
 
 def test_a_model_with_learned_positions_reads_densely(

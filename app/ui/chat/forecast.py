@@ -116,5 +116,6 @@ class Forecast:
             before = progress.statistics if progress and self._is_live(last) else None
             if before is None:
                 return None  # nobody knows what the engine still has of it
-        message = NextMessage(mode, next_mode.keep, typed, attached, before)
+        rereads = self._pair.rereads
+        message = NextMessage(mode, next_mode.keep, typed, attached, before, rereads)
         return message.seconds(self.costs)
