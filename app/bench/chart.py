@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from app.eval.drawing import COLOURS, line, mark, path, text
@@ -15,16 +17,37 @@ Curve = Sequence[tuple[float, float]]
 """Places along the bottom, by index of its labels, and values."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values that are marked, the first one at the bottom and the last one at the top."""
+
+    marked: Sequence[float]
+    powers: bool = False
+    """As far apart as their logarithms are."""
+
+    def y(self, value: float) -> float:
+        low, high, at = self.marked[0], self.marked[-1], value
+        if self.powers:
+            low, high, at = math.log(low), math.log(high), math.log(value)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (at - low) / (high - low)
+
+
 def curves(
-    title: str, labels: Sequence[str], series: Mapping[str, Curve], unit: str, bottom: str
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Curve],
+    unit: str,
+    bottom: str,
+    powers: bool = False,
 ) -> str:
-    """A curve for each of the series over the labels; values from 0 on, in `unit`."""
-    most = max((value for curve in series.values() for _, value in curve), default=1.0)
-    top = _round_up(most)
-    parts = [*_head(title, list(series)), *_scale(top, unit), *_labels(labels, bottom)]
+    """A curve for each of the series over the labels, in `unit`; values from 0 on, or with `powers`
+    the powers of ten around them."""
+    values = [value for curve in series.values() for _, value in curve] or [1.0]
+    scale = _powers(min(values), max(values)) if powers else _quarters(max(values))
+    parts = [*_head(title, list(series)), *_marked(scale, unit), *_labels(labels, bottom)]
     for index, (name, curve) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
-        places = [(_x(at, len(labels)), _y(value, top)) for at, value in curve]
+        places = [(_x(at, len(labels)), scale.y(value)) for at, value in curve]
         parts.append(path(places, colour, 'stroke-width="2"'))
         for (x, y), (_, value) in zip(places, curve, strict=True):
             parts.append(mark(index, x, y, f"<title>{escape(name)}: {value:.3g} {unit}</title>"))
@@ -39,17 +62,17 @@ def stacks(
     bottom: str,
 ) -> str:
     """A bar for each label, of one part for each of the series."""
-    top = _round_up(max(map(sum, zip(*series.values(), strict=True)), default=1.0))
-    parts = [*_head(title, list(series)), *_scale(top, unit), *_labels(labels, bottom)]
+    scale = _quarters(max(map(sum, zip(*series.values(), strict=True)), default=1.0))
+    parts = [*_head(title, list(series)), *_marked(scale, unit), *_labels(labels, bottom)]
     width = 0.7 * (WIDTH - LEFT - RIGHT) / max(len(labels), 1)
     for at in range(len(labels)):
         below = 0.0
         for index, (name, values) in enumerate(series.items()):
             above = below + values[at]
-            x, y = _x(at, len(labels)) - width / 2, _y(above, top)
+            x, y = _x(at, len(labels)) - width / 2, scale.y(above)
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}"'
-                f' height="{_y(below, top) - y:.1f}" fill="{COLOURS[index % len(COLOURS)]}">'
+                f' height="{scale.y(below) - y:.1f}" fill="{COLOURS[index % len(COLOURS)]}">'
                 f"<title>{escape(name)}: {values[at]:.3g} {unit}</title></rect>"
             )
             below = above
@@ -71,11 +94,22 @@ def _head(title: str, names: Sequence[str]) -> list[str]:
     return parts
 
 
-def _scale(top: float, unit: str) -> list[str]:
+def _quarters(most: float) -> Scale:
+    top = _round_up(most)
+    return Scale([top * quarter / 4 for quarter in range(5)])
+
+
+def _powers(least: float, most: float) -> Scale:
+    """Raises ValueError unless both are above 0."""
+    low = math.floor(math.log10(least))
+    high = max(math.ceil(math.log10(most)), low + 1)
+    return Scale([10.0**power for power in range(low, high + 1)], powers=True)
+
+
+def _marked(scale: Scale, unit: str) -> list[str]:
     parts = []
-    for quarter in range(5):
-        value = top * quarter / 4
-        y = _y(value, top)
+    for value in scale.marked:
+        y = scale.y(value)
         parts.append(line(LEFT, y, WIDTH - RIGHT, y, "#dddddd"))
         parts.append(text(LEFT - 6, y + 4, f"{value:g} {unit}".strip(), 'text-anchor="end"'))
     return parts
@@ -90,10 +124,6 @@ def _labels(labels: Sequence[str], bottom: str) -> list[str]:
 
 def _x(at: float, count: int) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * (at + 0.5) / max(count, 1)
-
-
-def _y(value: float, top: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
 
 
 def _round_up(value: float) -> float:

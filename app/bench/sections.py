@@ -161,7 +161,7 @@ def _ttft_pictures(rows: list[Figures]) -> dict[str, str]:
     phases = f"Where the time goes, {lengths[-1]:,} tokens"
     gs = {f"keep {keep:g}": values("G", keep) for keep in keeps}
     return {
-        "ttft.svg": curves("Time to the first token", labels, series, "s", "tokens"),
+        "ttft.svg": curves("Time to the first token", labels, series, "s", "tokens", powers=True),
         "ttft-phases.svg": stacks(phases, bars, parts, "s", ""),
         "g.svg": curves("G: predicted over measured", labels, gs, "", "tokens"),
     }
