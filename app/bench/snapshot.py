@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from app.engine.reading import Remembered
 
 BLOCK = 1 << 22
-PAGE, MEMORY = 4096, 2
+PAGE, MEMORY = 4096, 3
 """What is read lies in the system's memory, too."""
 AIM, SHARE = 1.0, 0.8
 """GB a second, or of the disk's own rate."""

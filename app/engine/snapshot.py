@@ -69,23 +69,17 @@ class Snapshots:
         manifest: dict[str, Any] = {part: _described(held) for part, held in parts.items()}
         manifest |= {"format": FORMAT, "identity": self._identity}
         manifest["tokens"] = int(remembered.target.read.sum())
-        written: list[Path] = []
-        sums: list[Future[int]] = []
-        with ThreadPoolExecutor() as pool:  # one is summed while the next is written
+        written: list[Future[dict[str, Any]]] = []
+        with ThreadPoolExecutor() as pool:  # one is summed and synced while the next is written
             for part, index, cache in caches:
                 path = folder / f"{generation}-{part}-{index}.safetensors"
                 save_prompt_cache(str(path), [cache])
-                written.append(path)
-                sums.append(pool.submit(_checksum, _arrays(cache)))
+                written.append(pool.submit(_finished, path, _arrays(cache)))
                 yield len(written), total
-            for path in written:  # after all are written: each one alone took much longer
-                _sync(path)
-            files = zip(written, sums, strict=True)
-            manifest["files"] = [_described_file(path, found.result()) for path, found in files]
-        _write(folder / MANIFEST, sealed(manifest))
-        for path in folder.iterdir():
-            if path.name != MANIFEST and _generation(path) != generation:
-                path.unlink()
+            manifest["files"] = [file.result() for file in written]
+            _write(folder / MANIFEST, sealed(manifest))
+            old = [p for p in folder.iterdir() if p.name != MANIFEST]
+            list(pool.map(Path.unlink, [p for p in old if _generation(p) != generation]))
         self._make_room(folder)
         yield total, total
 
@@ -269,9 +263,11 @@ def _generation(path: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _described_file(path: Path, crc32: int) -> dict[str, Any]:
-    size = path.stat().st_size
-    return {"name": path.name, "size": size, "header": _header(path), "crc32": crc32}
+def _finished(path: Path, arrays: list[memoryview]) -> dict[str, Any]:
+    """What the manifest says of a file that was just written, once it is on the disk."""
+    _sync(path)
+    sums = {"header": _header(path), "crc32": _checksum(arrays)}
+    return {"name": path.name, "size": path.stat().st_size, **sums}
 
 
 def _header(path: Path) -> int:
