@@ -19,20 +19,20 @@ Attention = Callable[..., mx.array]
 
 
 def attend(
-    q: mx.array, k: mx.array, v: mx.array, scale: float, one: Attention, rows: int, blocks: Blocks
+    q: mx.array, k: mx.array, v: mx.array, scale: float, one: Attention, blocks: Blocks
 ) -> mx.array:
     """Attention of queries (1, Hq, N, D) at the end of keys (1, Hk, M, D) and values
-    (1, Hk, M, Dv), by `one` for at most `rows` queries at once. Returns (1, Hq, N, Dv).
+    (1, Hk, M, Dv), by `one` for a block of queries at once. Returns (1, Hq, N, Dv).
 
-    Blocks of keys begin at multiples of their size, blocks of queries at multiples of `rows`, both
-    counted from the first key, so that little depends on where a step begins.
+    Blocks of keys and of queries begin at multiples of their size, counted from the first key, so
+    that little depends on where a step begins.
     """
     before, total, size = k.shape[2] - q.shape[2], k.shape[2], blocks.size
     key_blocks, value_blocks = _in_blocks(k, size), _in_blocks(v, size)
     means = key_blocks.mean(axis=2)
     parts, start = [], before
     while start < total:
-        end = min(start // rows * rows + rows, total)
+        end = min(start // size * size + size, total)
         queries = q[:, :, start - before : end - before]
         recent = start // size - blocks.recent
         if recent - blocks.sinks > blocks.top:  # or nothing would be left out

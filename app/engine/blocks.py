@@ -13,7 +13,7 @@ class Blocks:
     size: int = 128
     sinks: int = 1
     recent: int = 4
-    top: int = 16
+    top: int = 19
 
     @property
     def keys(self) -> int:

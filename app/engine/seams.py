@@ -145,7 +145,7 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         plain = causal and kwargs.get("sinks") is None and q.shape[0] == 1
         if blocks is not None and plain and k.shape[2] > blocks.keys + blocks.size:
             one = _attend if alone and block else partial(attention, mask="causal", **kwargs)
-            return block_sparse.attend(q, k, v, scale, one, block or blocks.size, blocks)
+            return block_sparse.attend(q, k, v, scale, one, blocks)
         if block is None or queries == 1 or (seen is None and (not causal or queries <= block)):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
         one = _attend if alone else partial(attention, mask="causal", **kwargs)

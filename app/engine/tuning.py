@@ -43,7 +43,7 @@ class Tuning:
     two ways are expected to take here."""
     sparse_draft_from: int = 8192
     """The draft's attention is block-sparse while it reads a prompt of at least so many tokens."""
-    sparse_draft_top: int = 16
+    sparse_draft_top: int = 19
     """Then each block of its queries attends to so many blocks of 128 keys beside the first one and
     the last few."""
 
