@@ -24,7 +24,7 @@ from app.engine.tuning import DEFAULT_TUNING
 from app.models.embedded import EMBEDDED, draft_path
 
 STEP = 512
-LEAST_LENGTH = 1024
+SHORTEST = 1024
 Way = AbstractContextManager[None]
 
 

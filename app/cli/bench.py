@@ -62,8 +62,7 @@ def bench(options: argparse.Namespace) -> int:
 
             return planner(options.turns, options.runs, options.json, out)
         case "draft":
-            from app.bench.draft import LEAST_LENGTH as SHORTEST
-            from app.bench.draft import draft
+            from app.bench.draft import SHORTEST, draft
 
             lengths = _lengths(options, SHORTEST)
             return draft(options.shape, lengths, options.runs, options.json, out)

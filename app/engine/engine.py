@@ -58,7 +58,8 @@ SETTLE = 0.5
 """Seconds without a command after which upkeep begins."""
 
 QUIET = 5.0
-"""More seconds, after which a pair is timed: whoever has just come pastes and types."""
+"""More seconds without one, after which a pair is timed: in the first ones after the start people
+paste and ask. Keys and pastes are no commands, and do not put it off."""
 
 
 class _MemoryChanged:

@@ -156,7 +156,7 @@ class Residents:
         assert self._healing is not None
         healing = self._healing[1]
         if healing.step():
-            self._healing = None
+            self._healing = self._saving = None  # which would save what was there before
             self._unsaved.add(conversation)
         self._emit(Healed(conversation, healing.done, healing.total))
         return True

@@ -33,7 +33,7 @@ from app.engine.progress import Cancelled
 from app.engine.reading import Remembered
 from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "manifest.json"
 TOGETHER = 8
 """Files that MLX's threads read at once."""
@@ -74,7 +74,7 @@ class Snapshots:
             for part, index, cache in caches:
                 path = folder / f"{generation}-{part}-{index}.safetensors"
                 save_prompt_cache(str(path), [cache])
-                written.append(pool.submit(_finished, path, _arrays(cache)))
+                written.append(pool.submit(_finished, path, _contents(cache)))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
             _write(folder / MANIFEST, sealed(manifest))
@@ -147,7 +147,7 @@ class Snapshots:
                 some = paths[start : start + TOGETHER]
                 caches = [load_prompt_cache(str(path))[0] for path in some]
                 mx.eval([cache.state for cache in caches])
-                sums += [pool.submit(_checksum, _arrays(cache)) for cache in caches]
+                sums += [pool.submit(_checksum, _contents(cache)) for cache in caches]
                 for path, cache in zip(some, caches, strict=True):
                     stored[path.name.split("-")[1]].append(cache)
                 come(tokens * len(sums) // len(paths))
@@ -263,10 +263,10 @@ def _generation(path: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _finished(path: Path, arrays: list[memoryview]) -> dict[str, Any]:
+def _finished(path: Path, contents: list[memoryview]) -> dict[str, Any]:
     """What the manifest says of a file that was just written, once it is on the disk."""
     _sync(path)
-    sums = {"header": _header(path), "crc32": _checksum(arrays)}
+    sums = {"header": _header(path), "crc32": _checksum(contents)}
     return {"name": path.name, "size": path.stat().st_size, **sums}
 
 
@@ -278,20 +278,24 @@ def _header(path: Path) -> int:
         return zlib.crc32(file.read(8 + min(length, path.stat().st_size)))
 
 
-def _arrays(cache: Any) -> list[memoryview]:
-    """A stock cache's arrays, evaluated, where they lie in memory."""
-    leaves: Any = tree_flatten(cache.state)
-    arrays = [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
+def _contents(cache: Any) -> list[memoryview]:
+    """What a stock cache holds: its arrays, evaluated, where they lie in memory, and the numbers
+    beside them."""
+    named: Any = tree_flatten(cache.state)
+    leaves = [leaf for _, leaf in named]
+    arrays = [mx.contiguous(leaf) for leaf in leaves if isinstance(leaf, mx.array)]
     mx.eval(arrays)
-    return [memoryview(array) for array in arrays]  # type: ignore[arg-type]
+    others = [leaf for leaf in leaves if not isinstance(leaf, mx.array)]
+    views = [memoryview(array) for array in arrays]  # type: ignore[arg-type]
+    return [*views, memoryview(repr(others).encode())]
 
 
-def _checksum(arrays: list[memoryview]) -> int:
+def _checksum(contents: list[memoryview]) -> int:
     """CRC-32. It finds damage, which is all that is asked of it: whoever can write here can write
     the manifest, too. SHA-256 took most of the time of a snapshot."""
     value = 0
-    for array in arrays:
-        value = zlib.crc32(array if array.c_contiguous else array.tobytes(), value)
+    for part in contents:
+        value = zlib.crc32(part, value)
     return value
 
 

@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
-from app.engine import seams
+from app.engine import block_sparse, seams
 from app.engine.blocks import Blocks
 from app.engine.held import Held
 from app.engine.memory import Transient
@@ -52,13 +52,14 @@ def _steps(
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2)])
 @pytest.mark.parametrize("length", [512, 501])
-def test_with_every_block_it_is_plain_attention(heads: tuple[int, int], length: int) -> None:
-    """All between sinks and window is chosen."""
+def test_where_nothing_would_be_left_out_it_is_plain_attention(
+    heads: tuple[int, int], length: int
+) -> None:
+    """As in the first steps of a prompt."""
     arrays = _random(*heads, length)
     q, k, v = arrays
     every = Blocks(size=16, sinks=1, recent=2, top=length // 16 - 3)
-    with in_blocks(), seams.sparse_attention(every):
-        last = mx.fast.scaled_dot_product_attention(q[:, :, -20:], k, v, scale=SCALE, mask="causal")
+    last = block_sparse.attend(q[:, :, -20:], k, v, SCALE, seams._attend, every)
     expected = _steps(arrays, None, ())[:, :, -20:]
     np.testing.assert_allclose(np.array(last), expected, atol=1e-5)
 

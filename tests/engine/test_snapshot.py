@@ -87,6 +87,16 @@ def _flipped(path: Path, share: float) -> None:
     path.write_bytes(bytes(data))
 
 
+def _another_number(path: Path) -> None:
+    """One of those beside the arrays, such as how many tokens they hold."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    place = next(e["data_offsets"][0] for e in header.values() if e.get("shape") == [])
+    data[start + place] ^= 1
+    path.write_bytes(bytes(data))
+
+
 def _edited(seal: bool = True, **changes: Any) -> Callable[[Path], None]:
     """Other values in the manifest, with a checksum that fits, or without."""
 
@@ -124,6 +134,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         for n in (0, 1, 3)
         for share in (0.0, 0.02, 0.5, 1.0)
     },
+    "another number beside the arrays": lambda f: _another_number(_part(1)(f)),
     "a part is missing": lambda f: _part(1)(f).unlink(),
     "a part is longer": lambda f: _part(1)(f).write_bytes(_part(1)(f).read_bytes() + b"x"),
     "two parts are swapped": _swapped,
