@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,11 @@ def saved(
 def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.engine.limited"]
     what = [str(limit), str(target), str(draft), str(gates), *modes]
-    done = subprocess.run([*command, *what], capture_output=True, text=True, timeout=300)
+    # As when nothing is set, on two cores: with one thread OpenBLAS dies where memory is refused.
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [*command, *what], capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
