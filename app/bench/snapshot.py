@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 22
 PAGE, MEMORY = 4096, 3
-"""What is read lies in the system's memory, too."""
+"""Bytes of a page, and how many times the size of what is measured is touched before: the caches,
+and what the system holds of the files."""
 AIM, SHARE = 1.0, 0.8
 """GB a second, or of the disk's own rate."""
 
@@ -105,6 +106,7 @@ def _run(folder: Path, pair: Pair, remembered: Remembered) -> Run:
 
 
 def _rate(size: int, action: Callable[[], object]) -> float:
+    """GB a second, in memory that was touched before."""
     np.empty(MEMORY * size, dtype=np.uint8)[::PAGE] = 1
     begun = time.perf_counter()
     action()

@@ -36,7 +36,7 @@ from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
 FORMAT = 5
 MANIFEST = "manifest.json"
 TOGETHER = 8
-"""Files that MLX's threads read at once."""
+"""Files that are read at once."""
 
 
 class SnapshotError(ValueError):
@@ -146,7 +146,7 @@ class Snapshots:
             for start in range(0, len(paths), TOGETHER):
                 some = paths[start : start + TOGETHER]
                 caches = [load_prompt_cache(str(path))[0] for path in some]
-                mx.eval([cache.state for cache in caches])
+                mx.eval([cache.state for cache in caches])  # all at once, by MLX's own threads
                 sums += [pool.submit(_checksum, _contents(cache)) for cache in caches]
                 for path, cache in zip(some, caches, strict=True):
                     stored[path.name.split("-")[1]].append(cache)
@@ -279,12 +279,11 @@ def _header(path: Path) -> int:
 
 
 def _contents(cache: Any) -> list[memoryview]:
-    """What a stock cache holds: its arrays, evaluated, where they lie in memory, and the numbers
-    beside them."""
+    """What a stock cache holds: its arrays where they lie in memory, and the numbers beside them. A
+    view of an array evaluates it."""
     named: Any = tree_flatten(cache.state)
     leaves = [leaf for _, leaf in named]
     arrays = [mx.contiguous(leaf) for leaf in leaves if isinstance(leaf, mx.array)]
-    mx.eval(arrays)
     others = [leaf for leaf in leaves if not isinstance(leaf, mx.array)]
     views = [memoryview(array) for array in arrays]  # type: ignore[arg-type]
     return [*views, memoryview(repr(others).encode())]
