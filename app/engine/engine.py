@@ -11,7 +11,6 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -211,6 +210,8 @@ class MlxEngine:
         self._listener(event)
 
     def _carry_out(self, command: Command | _MemoryChanged) -> None:
+        from app.engine.failures import RAN_OUT, failed
+
         turn = command.turn if isinstance(command, Ask) else None
         try:
             if isinstance(command, Load):
@@ -231,7 +232,15 @@ class MlxEngine:
                 self._relief.pressed()
                 self._relief.settle()
         except Exception as error:  # the thread must outlive every failed command
-            self._emit(_failure(turn, error))
+            failure = failed(turn, error)
+        else:
+            return
+        # Only now: what was worked on lives as long as the error that says where it was raised.
+        if failure.problem == RAN_OUT and self._room is not None:
+            gc.collect()
+            self._room.drop_idle(everything=True)
+            self._report_memory()
+        self._emit(failure)
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import LoadStopped, load_pair
@@ -368,31 +377,3 @@ class MlxEngine:
         self._pair = self._scored = self._residents = self._room = self._relief = None
         self._stopwatch = self._calibration = None
         gc.collect()
-
-
-def _failure(turn: int | None, error: Exception) -> Failed:
-    """What went wrong and what to do."""
-    from app.engine.loader import LoadError
-    from app.engine.memory import NotEnoughMemory, is_exhausted
-    from app.engine.prompt import PromptError
-    from app.engine.turn import TurnError
-
-    problem = str(error).rstrip(".")
-    match error:
-        case TurnError():
-            return Failed(turn, problem, error.advice)
-        case LoadError():
-            return Failed(turn, problem, error.advice)
-        case PromptError():
-            return Failed(turn, problem, "choose another model")
-        case NotEnoughMemory():
-            advice = error.advice or _SHORT_OF_MEMORY
-            return Failed(turn, problem, advice, foreseen=turn is not None)
-    if is_exhausted(error):
-        return Failed(turn, "The machine ran out of memory", _SHORT_OF_MEMORY)
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"
-    return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")
-
-
-_SHORT_OF_MEMORY = "close other programs, lower keep, or choose a smaller model"

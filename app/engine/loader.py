@@ -308,6 +308,7 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     except (seams.SeamError, ValueError, TypeError, AttributeError, IndexError) as error:
         return f"This model is read in full: reading with gaps failed ({_one_line(error)})."
     except RuntimeError as error:
+        memory.reraise_exhausted(error)  # it says nothing of the model
         return f"This model is read in full: reading several tokens failed ({_one_line(error)})."
     finally:
         gc.collect()

@@ -199,7 +199,33 @@ def amount(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:,.0f} MB"
 
 
+EXHAUSTED = (
+    "out of memory",  # CUDA, and Python's own C code
+    "outofmemory",  # Metal's kIOGPUCommandBufferCallbackErrorOutOfMemory: never translated
+    "out_of_memory",  # names of CUDA's codes
+    "insufficient memory",  # Metal, when a command buffer fails
+    "unable to allocate",  # [malloc], on every device; NumPy
+    "cannot allocate memory",  # the system: ENOMEM
+    "maximum allowed buffer size",  # [metal::malloc]
+    "[metal::malloc] resource limit",  # too many buffers
+    "bad_alloc",  # C++, when an error comes from another thread
+    "allocation_failed",  # cuDNN 9
+    "alloc_failed",  # cuDNN 8, cuFFT
+    "cublasltcreate(&storage.handle) failed with code: 3",  # CUBLAS_STATUS_ALLOC_FAILED
+)
+"""What MLX 0.32 and what it stands on say when memory has run out, in lower case."""
+
+
 def is_exhausted(error: BaseException) -> bool:
-    """Whether this is MLX or Python saying that memory ran out."""
+    """Whether this, or what it was raised from, is MLX, the system or Python saying that memory ran
+    out. To carry on by reading more would only need more."""
     text = str(error).lower()
-    return isinstance(error, MemoryError) or "malloc" in text or "out of memory" in text
+    if isinstance(error, MemoryError) or any(wording in text for wording in EXHAUSTED):
+        return True
+    return error.__cause__ is not None and is_exhausted(error.__cause__)
+
+
+def reraise_exhausted(error: BaseException) -> None:
+    """Raise `error` again when it says that memory ran out: then nothing else is to blame."""
+    if is_exhausted(error):
+        raise error

@@ -25,6 +25,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
+from app.engine import memory
 from app.engine.caches import PositionedCache, WindowedCache, flat
 from app.engine.held import Border, Held
 from app.engine.positions import PositionRuns
@@ -101,6 +102,7 @@ class Snapshots:
         except Cancelled:
             raise
         except Exception as error:
+            memory.reraise_exhausted(error)  # the snapshot is as good as it was
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, SnapshotError):
                 raise
@@ -112,6 +114,8 @@ class Snapshots:
 
     def unsaved(self, error: Exception) -> str:
         """One sentence for what `save` raised."""
+        if memory.is_exhausted(error):
+            return "What was read cannot be saved: memory ran out. A later start reads it again."
         why = error.strerror if isinstance(error, OSError) and error.strerror else _one_line(error)
         return (
             f"What was read cannot be saved ({why}), so a later start reads it again: see that"

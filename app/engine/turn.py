@@ -189,8 +189,7 @@ class Turn:
             except (Cancelled, memory.NotEnoughMemory):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
-                if memory.is_exhausted(error):
-                    raise
+                memory.reraise_exhausted(error)
                 self._fall_back(error)
         self._reader.densely(prompt)
 

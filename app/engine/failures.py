@@ -1,0 +1,33 @@
+"""What went wrong with a command, as the one sentence that a user gets."""
+
+from __future__ import annotations
+
+import traceback
+
+from app.engine.loader import LoadError
+from app.engine.memory import NotEnoughMemory, is_exhausted
+from app.engine.messages import Failed
+from app.engine.prompt import PromptError
+from app.engine.turn import TurnError
+
+RAN_OUT = "The machine ran out of memory"
+_TOO_LARGE = "close other programs, or choose a smaller model"
+_SHORT_OF_MEMORY = "close other programs, lower keep, or choose a smaller model"
+
+
+def failed(turn: int | None, error: Exception) -> Failed:
+    """What went wrong and what to do; `turn` is None when it was no turn."""
+    problem = str(error).rstrip(".")
+    if is_exhausted(error):  # also as the cause of one of those below
+        return Failed(turn, RAN_OUT, _TOO_LARGE if turn is None else _SHORT_OF_MEMORY)
+    match error:
+        case TurnError() | LoadError():
+            return Failed(turn, problem, error.advice)
+        case PromptError():
+            return Failed(turn, problem, "choose another model")
+        case NotEnoughMemory():
+            advice = error.advice or _SHORT_OF_MEMORY
+            return Failed(turn, problem, advice, foreseen=turn is not None)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"
+    return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")

@@ -1,0 +1,209 @@
+"""Running out of memory, in every wording that there is: told as what it is, never made worse."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from app.engine import held, loader, quantised, scoring, snapshot
+from app.engine.loader import LoadError
+from app.engine.memory import NotEnoughMemory, is_exhausted
+from app.engine.messages import (
+    Failed,
+    FellBack,
+    Finished,
+    Heal,
+    Load,
+    MadeRoom,
+    MemoryReport,
+    NotSaved,
+    Phase,
+    PhaseProgress,
+    Upkeep,
+)
+from app.engine.reading import Remembered
+from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
+from tests import tiny
+from tests.engine.driver import Driver, question
+from tests.engine.test_turns import FIRST, Chat, conversation, pair
+
+METAL = (
+    "[METAL] Command buffer execution failed: Insufficient Memory"
+    " (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+)
+RAN_OUT: dict[str, BaseException] = {
+    "Metal, while a command buffer runs": RuntimeError(METAL),
+    "the same, in another language and with a full stop": RuntimeError(
+        "[METAL] Command buffer execution failed: Nicht genug Speicher"
+        " (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
+    ),
+    "Metal, before it had a code": RuntimeError(
+        "[METAL] Command buffer execution failed: Insufficient Memory"
+    ),
+    "Metal, one buffer too large": RuntimeError(
+        "[metal::malloc] Attempting to allocate 99 bytes which is greater than the maximum allowed"
+        " buffer size of 9 bytes."
+    ),
+    "Metal, too many buffers": RuntimeError("[metal::malloc] Resource limit (499000) exceeded."),
+    "any allocator": RuntimeError("[malloc] Unable to allocate 99 bytes."),
+    "CUDA, an allocation": RuntimeError(
+        "cudaMallocAsync(&data, size, stream) failed: out of memory"
+    ),
+    "CUDA, a kernel": RuntimeError("cudaGraphLaunch(graph_exec_, stream_) failed: out of memory"),
+    "CUDA, a code's name": RuntimeError("Failed to compile kernel: NVRTC_ERROR_OUT_OF_MEMORY."),
+    "cuBLAS": RuntimeError("cublasLtCreate(&storage.handle) failed with code: 3."),
+    "cuDNN 8": RuntimeError("cudnnCreate(&handle) failed: CUDNN_STATUS_ALLOC_FAILED."),
+    "cuDNN 9": RuntimeError(
+        "graph.build() failed: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED."
+    ),
+    "C++ on the engine's thread": MemoryError("std::bad_alloc"),
+    "C++ on a stream's thread": RuntimeError("std::bad_alloc"),
+    "Python": MemoryError(),
+    "the system": OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+}
+OTHERS: dict[str, BaseException] = {
+    "a GPU that hangs": RuntimeError(
+        "[METAL] Command buffer execution failed: Caused GPU Timeout Error"
+        " (00000002:kIOGPUCommandBufferCallbackErrorTimeout)"
+    ),
+    "a GPU's bad address, met while allocating": RuntimeError(
+        "cudaMallocAsync(&data, size, stream) failed: an illegal memory access was encountered"
+    ),
+    "cuBLAS, something else": RuntimeError("cublasLtMatmul(a, b) failed with code: 13."),
+    "what was predicted and not tried": NotEnoughMemory("Reading 9 tokens", 9e9, 1e9),
+    "shapes": ValueError("[matmul] Last dimension of first input with shape (1,2) must match"),
+}
+
+
+@pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
+def test_every_wording_of_running_out_of_memory_is_known(error: BaseException) -> None:
+    assert is_exhausted(error)
+    outer = LoadError("The model could not be read")
+    outer.__cause__ = error
+    assert is_exhausted(outer), "also as a cause"
+
+
+@pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)
+def test_other_errors_are_not_taken_for_running_out_of_memory(error: BaseException) -> None:
+    assert not is_exhausted(error)
+
+
+def test_numpy_says_it_as_well() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.zeros(1 << 60, np.uint8)
+    assert is_exhausted(RuntimeError(str(caught.value)))
+
+
+@pytest.mark.parametrize("where", ["the draft reads", "the draft observes", "the target reads"])
+def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It frees what it can, and says one sentence."""
+    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.answer(replace(question(1), conversation="other"))
+    expected = loaded.answer(question(2)).generated_ids
+
+    def exhausted(*args: Any, **_: Any) -> Any:
+        raise RuntimeError(METAL)
+
+    original = held.prefill
+
+    def only_target(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
+        if positions is not None:
+            exhausted()
+        original(model, cache, ids, positions, *rest)
+
+    if where == "the draft observes":
+        monkeypatch.setattr(scoring, "_probabilities", exhausted)
+    else:
+        prefill = exhausted if where == "the draft reads" else only_target
+        monkeypatch.setattr(held, "prefill", prefill)
+    failed = loaded.run(replace(question(3), conversation="c"))
+    assert isinstance(failed, Failed)
+    assert failed.sentence == (
+        "The machine ran out of memory: close other programs, lower keep, or choose a smaller"
+        " model."
+    )
+    assert not failed.foreseen
+    assert not loaded.of(FellBack)
+    dense = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL and e.done]
+    assert not dense
+    (freed,) = loaded.of(MadeRoom)
+    assert freed.freed > 0
+    assert loaded.of(MemoryReport)[-1].figures.cached == 0
+    monkeypatch.undo()
+    assert loaded.answer(question(4)).generated_ids == expected, "the engine lives on"
+
+
+def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be read in full as long as it is loaded, which needs more."""
+    folder = str(tiny.save(tmp_path / "m"))
+    monkeypatch.setattr(loader, "_difference", mock.Mock(side_effect=RuntimeError(METAL)))
+    with pytest.raises(RuntimeError, match="Insufficient Memory"):
+        loader.load_pair(Load(folder, folder))
+
+
+@pytest.mark.parametrize("step", ["_check_numbers", "_tried", "load", "quantisation_of"])
+def test_running_out_of_memory_while_loading_is_said(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(METAL)))
+    bits = 8 if step == "quantisation_of" else None
+    driver.engine.send(Load(str(folders["target"]), kv_bits=bits))
+    failed = driver.until(Failed)
+    assert isinstance(failed, Failed)
+    assert failed.sentence == (
+        "The machine ran out of memory: close other programs, or choose a smaller model."
+    )
+
+
+def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantised, "quantised", mock.Mock(side_effect=RuntimeError(METAL)))
+    with pytest.raises(quantised.NotQuantisable) as caught:
+        quantised._try(tiny.build("llama"), quantised.Quantisation(8, 32))
+    assert is_exhausted(caught.value)
+
+
+def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = pair(tiny.build("llama"))
+    chat = Chat(models.target.model)
+    chat.read(conversation()[0], FIRST)
+    snapshots = Snapshots(tmp_path, 1 << 30, {})
+    assert [*snapshots.save("c", chat.remembered)]
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
+        with pytest.raises(RuntimeError) as caught:
+            snapshots.load("c", lambda: Remembered(models))
+    assert not isinstance(caught.value, SnapshotError), "nothing is wrong with it"
+    assert [*tmp_path.glob(f"*/{MANIFEST}")]
+    assert snapshots.load("c", lambda: Remembered(models)) is not None
+
+
+def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver()
+    driver.engine.send(Upkeep(Heal.NEVER, snapshots=str(tmp_path / "s")))
+    driver.load(folders["target"], folders["draft"])
+    error = mock.Mock(side_effect=RuntimeError(METAL))
+    monkeypatch.setattr(snapshot, "save_prompt_cache", error)
+    assert isinstance(driver.run(replace(question(1), conversation="c")), Finished)
+    event = driver.until(NotSaved)
+    driver.close()
+    assert isinstance(event, NotSaved)
+    assert event.reason == (
+        "What was read cannot be saved: memory ran out. A later start reads it again."
+    )
