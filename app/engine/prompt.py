@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,9 @@ FIRST_PINNED = 4
 PINNED_KINDS = frozenset(
     {SegmentKind.TEMPLATE, SegmentKind.SYSTEM, SegmentKind.QUESTION, SegmentKind.GENERATION}
 )
+
+_MOST_DROPPED = 32
+"""Letters in a row that may be in no token."""
 
 # Private use characters, so that a template cannot produce them and no case mapping changes them.
 _SENTINEL = "\ue000{}\ue001"
@@ -102,6 +105,9 @@ class PromptBuilder:
         self._rows = 0
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocabulary = 1 + max(backend.get_vocab().values(), default=-1)
+        # A tokenizer's own limits would read part of a text, or more than it, without a word.
+        backend.no_truncation()
+        backend.no_padding()
         self._template = backend
         self._inner = _twin(backend, text_only=False)
         self._content = _twin(backend, text_only=True)
@@ -156,6 +162,7 @@ class PromptBuilder:
             encoder = self._template if piece.first else self._inner
         # `encode_batch` lets other threads run meanwhile; plain `encode` holds the GIL.
         encoding = encoder.encode_batch([piece.text], add_special_tokens=False)[0]
+        check_covers(piece.text, encoding.offsets)
         starts = np.zeros(0, np.int64)
         if piece.kind is SegmentKind.DOCUMENT:
             starts = np.array([*(s for s, _ in encoding.offsets), len(piece.text)], np.int64)
@@ -228,6 +235,19 @@ def _tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int
         last = int(np.searchsorted(starts[:-1], end, side="left"))
         if first < last:
             yield first, last
+
+
+def check_covers(text: str, offsets: Sequence[tuple[int, int]]) -> None:
+    """Whether tokens with these `offsets` hold the whole text. Raises PromptError where a run of it
+    is in no token; white space, marks and the odd unknown character may be."""
+    if not text:
+        return
+    starts, ends = np.array([*offsets, (len(text), len(text))], np.int64).T
+    reached = np.maximum.accumulate(np.concatenate(([0], ends[:-1])))
+    for gap in np.flatnonzero(starts - reached > _MOST_DROPPED):
+        lost = sum(map(str.isalnum, text[reached[gap] : starts[gap]]))
+        if lost > _MOST_DROPPED:
+            raise PromptError(f"This model's tokenizer drops {lost:,} letters of a text")
 
 
 DOCUMENT_FOOTER = "\n</document>\n\n"

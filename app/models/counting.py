@@ -70,4 +70,5 @@ def _tokenizer(folder: Path) -> Tokenizer:
         ) from None
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
+    tokenizer.no_padding()
     return tokenizer
