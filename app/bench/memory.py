@@ -101,10 +101,10 @@ def _row(models: list[LoadedModel], ids: Any, keep: float) -> Row:
         alone,
         ours,
         both,
-        target.info.bytes + _reading(target, len(ids)),
+        target.info.bytes + _reading(target, len(ids), retained=False),
         target.info.bytes
         + draft.info.bytes
-        + max(_scoring(draft, len(ids)), _reading(target, kept)),
+        + max(_scoring(draft, len(ids)), _reading(target, kept, retained=True)),
     )
 
 
@@ -121,10 +121,10 @@ def peak(measure: Callable[[], object]) -> int:
     return mx.get_peak_memory()
 
 
-def _reading(target: LoadedModel, tokens: int) -> float:
+def _reading(target: LoadedModel, tokens: int, retained: bool) -> float:
     from app.engine import needs
 
-    return target.cache_size.bytes(tokens, retained=True) + needs.moment(target, STEP, tokens)
+    return target.cache_size.bytes(tokens, retained) + needs.moment(target, STEP, tokens)
 
 
 def _scoring(draft: LoadedModel, tokens: int) -> float:

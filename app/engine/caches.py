@@ -8,6 +8,7 @@ with the next *position*, and build masks from positions, so that unmodified mod
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -158,11 +159,15 @@ class PositionedCache:
 
     def forget(self, positions: Positions) -> None:
         """Take back the entries at these positions. What stays may have seen them."""
-        stored = self.positions.array()
-        stays = np.isin(stored, positions, invert=True)
-        self._take(np.flatnonzero(stays))
+        stays = np.isin(self.positions.array(), positions, invert=True)
+        self._select(np.flatnonzero(stays))
+
+    def _select(self, entries: NDArray[np.int64]) -> None:
+        """Keep only these entries, in this order."""
+        stays = self.positions.array()[entries]
+        self._take(entries)
         self.positions = PositionRuns()
-        for run in np.split(stored[stays], np.flatnonzero(np.diff(stored[stays]) != 1) + 1):
+        for run in np.split(stays, np.flatnonzero(np.diff(stays) != 1) + 1):
             if len(run):
                 self.positions.append(run)
 
@@ -272,6 +277,21 @@ class WindowedCache(PositionedCache):
 
     def reaches(self, position: int) -> bool:
         return not self.lost or position - self.window + 1 >= self.lost
+
+    def before(self, position: int) -> WindowedCache:
+        """What this one was after the tokens before `position`, with no more than its window. Only
+        where it `reaches` there."""
+        first = position - self.window + 1
+        stored = self.positions.array()
+        order = np.argsort(stored)
+        ascending = stored[order]
+        twin = copy.copy(self)
+        twin.inner, twin.retains, twin._seen = copy.copy(self.inner), False, None
+        twin._select(order[(ascending >= first) & (ascending < position)])
+        gone = ascending[ascending < first]
+        twin.lost = max(self.lost, int(gone[-1]) + 1 if len(gone) else 0)
+        mx.eval(twin.inner.keys, twin.inner.values)  # or all of this one would live as long
+        return twin
 
 
 STOCK = (KVCache, QuantizedKVCache)

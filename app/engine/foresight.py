@@ -36,8 +36,10 @@ class Foresight:
         """Raise NotEnoughMemory, with what would fit, when this way of reading does not."""
         found = self._lacking(self._scoring()) if reading is Reading.SPARSE else None
         if found is None:
-            count = self._sparsely(self.ask.keep) if reading is Reading.SPARSE else self._densely()
-            found = self._lacking(self._reading(count, reading is Reading.SPARSE))
+            sparse = reading is Reading.SPARSE
+            found = self._lacking(
+                self._sparse_need(self.ask.keep) if sparse else self._dense_need()
+            )
         if found is not None:
             found.advice = self._advice(reading)
             raise found
@@ -107,22 +109,17 @@ class Foresight:
         total = len(self.prompt.ids)
         return needs.scoring(draft, total - held.shared(self.prompt.ids), total)
 
-    def _reading(self, count: int, retained: bool) -> needs.Need:
-        held = self.remembered.target
-        read = int(held.read[: held.shared(self.prompt.ids)].sum())
-        return needs.reading(self.pair.target, count, read + count, retained)
+    def _dense_need(self) -> needs.Need:
+        work = self._reads_densely()
+        return needs.reading(self.pair.target, work.tokens, work.before + work.tokens)
 
-    def _densely(self) -> int:
-        """How many tokens are to be read."""
-        held = self.remembered.target
-        return len(self.prompt.ids) - min(held.shared(self.prompt.ids), held.exact)
-
-    def _sparsely(self, keep: float) -> int:
+    def _sparse_need(self, keep: float) -> needs.Need:
         held, prompt = self.remembered.target, self.prompt
         shared = held.shared(prompt.ids)
         read = int(held.read[:shared].sum())
         wanted = len(prompt.ids) - prompt.eligible + math.ceil(keep * prompt.eligible)
-        return max(wanted - read, len(prompt.ids) - max(shared, prompt.question_start))
+        count = max(wanted - read, len(prompt.ids) - max(shared, prompt.question_start))
+        return needs.reading(self.pair.target, count, read + count, retained=True)
 
     def _advice(self, reading: Reading) -> str:
         """What would fit: in keep, in length, or nothing of it."""
@@ -143,7 +140,7 @@ class Foresight:
         highest = math.ceil(below * 100) - 1
 
         def fits(percent: int) -> bool:
-            return self._lacking(self._reading(self._sparsely(percent / 100), True)) is None
+            return self._lacking(self._sparse_need(percent / 100)) is None
 
         return next((percent for percent in range(highest, 0, -1) if fits(percent)), 0)
 

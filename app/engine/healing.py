@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from app.engine import memory
-from app.engine.caches import WindowedCache, layers
 from app.engine.held import Held
 from app.engine.loader import LoadedModel
 from app.engine.reading import Remembered
@@ -25,9 +24,7 @@ class Healing:
         memory.check_fits(f"Reading {left:,} tokens", target.cache_size.bytes(left))
         self._held: Held = remembered.target.fork()
         self._held.rewind(self._held.exact)
-        for layer in layers(self._held.cache):
-            if isinstance(layer, WindowedCache):
-                layer.retains = False
+        self._held.retain(False)
 
     @property
     def done(self) -> int:

@@ -34,11 +34,12 @@ MOST_BORDERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """The layers that cannot take anything back, as they were after `position` tokens."""
+    """What takes it to come back to where the cache was after `position` tokens."""
 
     position: int
     states: dict[int, Any]
-    """By the layer's index."""
+    """The layers, by their index, that cannot take back what came later, as they were then: of a
+    window what was in it. One that retains everything can come back by itself."""
 
 
 class Held:
@@ -84,8 +85,8 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        kept = [state for border in self.borders for state in border.states.values()]
-        return sum(nbytes(c) for c in [*flat(self.cache), *kept])
+        saved = [state for border in self.borders for state in border.states.values()]
+        return sum(nbytes(c) for c in [*flat(self.cache), *saved])
 
     def inserts(self, position: int) -> bool:
         """Whether a token can be read that stands before what was read already."""
@@ -164,11 +165,29 @@ class Held:
         self.read[positions] = False
         self.exact = min(self.exact, int(positions[0]))
 
+    @property
+    def retains(self) -> bool:
+        """Whether windows keep what no later token sees."""
+        return any(isinstance(c, WindowedCache) and c.retains for c in flat(self.cache))
+
+    def retain(self, retains: bool) -> None:
+        """Whether windows keep what no later token sees, from now on: what is recalled does see it.
+        A border that relied on it gets its own copy of the window."""
+        windows = {i: c for i, c in enumerate(flat(self.cache)) if isinstance(c, WindowedCache)}
+        if self.retains and not retains:
+            self.borders = [_with_windows(b, windows) for b in self._borders_to(len(self))]
+        for layer in windows.values():
+            layer.retains = retains
+
     def mark_border(self) -> None:
         """Make it possible to come back to where the cache is now."""
-        states = {i: copy.deepcopy(c) for i, c in enumerate(flat(self.cache)) if _forgets(c)}
-        if not states or any(border.position == len(self) for border in self.borders):
+        if not self.forgets or any(border.position == len(self) for border in self.borders):
             return
+        states = {
+            i: c.before(len(self)) if isinstance(c, WindowedCache) else copy.deepcopy(c)
+            for i, c in enumerate(flat(self.cache))
+            if _forgets(c) and not (isinstance(c, WindowedCache) and c.retains)
+        }
         first, *later = [*self.borders, Border(len(self), states)]
         self.borders = [first, *later[-(MOST_BORDERS - 1) :]]
 
@@ -178,7 +197,19 @@ class Held:
             return len(self)
         if all(_comes_back(c, position) for c in flat(self.cache)):
             return position
-        return max((b.position for b in self.borders if b.position <= position), default=0)
+        return max((border.position for border in self._borders_to(position)), default=0)
+
+    def _borders_to(self, position: int) -> list[Border]:
+        """Those from which to go on, none of them after `position`."""
+        every = dict(enumerate(flat(self.cache)))
+
+        def leads_back(border: Border) -> bool:
+            others = (c for i, c in every.items() if i not in border.states)
+            return border.position <= position and all(
+                _comes_back(c, border.position) for c in others
+            )
+
+        return list(filter(leads_back, self.borders))
 
     def rewind(self, position: int) -> int:
         """Take back every token from `position` on, or from an earlier one where a layer can only
@@ -187,7 +218,7 @@ class Held:
             return len(self)
         every = flat(self.cache)
         if not all(_comes_back(c, position) for c in every):
-            borders = [border for border in self.borders if border.position <= position]
+            borders = self._borders_to(position)
             if not borders:
                 self.clear()
                 return 0
@@ -207,6 +238,12 @@ class Held:
     def settle(self) -> None:
         """Compute what is still lazy, so that nothing of it depends on what comes later."""
         mx.eval([c.state for c in self.cache])
+
+
+def _with_windows(border: Border, windows: dict[int, WindowedCache]) -> Border:
+    """With a copy of each window that it has none of."""
+    missing = {i: c.before(border.position) for i, c in windows.items() if i not in border.states}
+    return Border(border.position, border.states | missing)
 
 
 def _forgets(cache: Any) -> bool:

@@ -10,7 +10,7 @@ import psutil
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import RotatingKVCache
 
-from app.engine.caches import Cache
+from app.engine.caches import Cache, WindowedCache
 from app.engine.messages import MemoryFigures
 from app.engine.probes import available, ceiling
 
@@ -86,8 +86,9 @@ def release_spare() -> None:
 @dataclass(frozen=True, slots=True)
 class CacheSize:
     """What a model's cache takes: `growing` bytes for every token; for the last ones of them
-    `windowed` bytes besides, up to `window` bytes. The `largest` layer takes so many for a token:
-    there is another of it for a moment when its buffer grows."""
+    `windowed` bytes besides, up to `window` bytes: windows and what is slow to leave them. The
+    `largest` layer takes so many for a token: there is another of it for a moment when its buffer
+    grows."""
 
     growing: float
     window: float
@@ -103,7 +104,7 @@ class CacheSize:
         growing = [_row_bytes(c) for c in flat if c not in windowed]
         return cls(
             growing=sum(growing),
-            window=sum(_row_bytes(c) * c.max_size for c in windowed),
+            window=sum(_row_bytes(c) * (c.max_size + WindowedCache.slack) for c in windowed),
             windowed=sum(_row_bytes(c) for c in windowed),
             largest=max(growing, default=0.0),
         )

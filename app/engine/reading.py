@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import floors, memory, needs
-from app.engine.caches import WindowedCache, layers
+from app.engine.caches import layers
 from app.engine.costs import UNKNOWN, Costs, Line, Part, Work, skimmed
 from app.engine.held import Held
 from app.engine.loader import Pair
@@ -118,6 +118,7 @@ class Reader:
         ids = prompt.ids
         target = self._target
         start = target.rewind(min(target.shared(ids[:-1]), target.exact))
+        target.retain(False)
         self.reused = start
         self._prefill(prompt, np.arange(start, len(ids) - 1, dtype=np.int32))
 
@@ -148,9 +149,7 @@ class Reader:
             missing = target.missing(wanted)
         self.reused = int(target.read.sum())
         self.recalled = int((missing < start).sum())
-        for layer in layers(target.cache):
-            if isinstance(layer, WindowedCache):
-                layer.retains = True
+        target.retain(True)
         self._prefill(prompt, missing)
         seek(target.cache, len(ids) - 1)
 
@@ -163,8 +162,7 @@ class Reader:
         self.work[Part.TARGET] = work
         if self._costs.target is not None:
             self._progress.expect(Phase.PREFILL, _until(self._costs.target, work), count)
-        retained = any(isinstance(c, WindowedCache) and c.retains for c in layers(target.cache))
-        self._make_room(needs.reading(model, count, seen, retained), seen)
+        self._make_room(needs.reading(model, count, seen, target.retains), seen)
         report = self._progress.report(Phase.PREFILL, count)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
         places = [int(np.argmin(prompt.pinned)), *ends] if target.forgets else []

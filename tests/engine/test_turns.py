@@ -42,18 +42,20 @@ def models() -> dict[str, Any]:
     return {name: build(name) for name in ORACLE}
 
 
-def conversation() -> tuple[Prompt, NDArray[np.int32], Prompt]:
+def conversation(
+    document: tuple[int, int] = DOCUMENT,
+) -> tuple[Prompt, NDArray[np.int32], Prompt]:
     """A question about a document, its answer, and a second question."""
     rng = np.random.default_rng(1)
-    end = DOCUMENT[1] + QUESTION
+    end = document[1] + QUESTION
     second = end + ANSWER + QUESTION
     ids = rng.integers(0, VOCABULARY, second).astype(np.int32)
 
     def prompt(total: int) -> Prompt:
-        kinds = [(SegmentKind.TEMPLATE, 0), (SegmentKind.DOCUMENT, DOCUMENT[0])]
-        kinds += [(SegmentKind.QUESTION, DOCUMENT[1]), (SegmentKind.GENERATION, end - 4)]
+        kinds = [(SegmentKind.TEMPLATE, 0), (SegmentKind.DOCUMENT, document[0])]
+        kinds += [(SegmentKind.QUESTION, document[1]), (SegmentKind.GENERATION, end - 4)]
         if total > end:
-            kinds[2:] = [(SegmentKind.TEMPLATE, DOCUMENT[1]), (SegmentKind.QUESTION, end + ANSWER)]
+            kinds[2:] = [(SegmentKind.TEMPLATE, document[1]), (SegmentKind.QUESTION, end + ANSWER)]
             kinds.append((SegmentKind.GENERATION, total - 4))
         ends = [*(start for _, start in kinds[1:]), total]
         segments = tuple(Segment(k, s, e) for (k, s), e in zip(kinds, ends, strict=True))

@@ -1,0 +1,162 @@
+"""What sliding-window layers store: no more than they need, and what is predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from app.engine.caches import WindowedCache, flat, layers
+from app.engine.foresight import Foresight
+from app.engine.held import Held
+from app.engine.loader import CacheMaker, _tried
+from app.engine.memory import NotEnoughMemory
+from app.engine.messages import Ask, Message, Mode, Reading, Role
+from app.engine.prompt import Prompt
+from app.engine.reading import Remembered
+from app.engine.room import Room
+from app.engine.snapshot import Snapshots
+from tests.engine.oracle import difference
+from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
+from tests.tiny import SLIDING, WINDOW, build
+
+TOLERANCE = 1e-4
+MIDDLE = (4, 244)
+BLOCK = 256
+"""Tokens by which buffers grow."""
+LONG = (4, 804)
+"""A document far longer than a window and its slack."""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What left a window goes at once, so that shorter documents show it."""
+    monkeypatch.setattr(WindowedCache, "slack", 8)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {name: build(name) for name in SLIDING}
+
+
+def windows(held: Held) -> list[WindowedCache]:
+    return [c for c in layers(held.cache) if isinstance(c, WindowedCache)]
+
+
+def predicted(model: Any, tokens: int, retained: bool) -> float:
+    size, _ = _tried(Path(), model, CacheMaker(model))
+    return size.bytes(tokens, retained)
+
+
+@pytest.mark.parametrize("name", SLIDING)
+def test_a_full_reading_after_a_sparse_one_drops_what_left_the_windows(
+    name: str, models: dict[str, Any]
+) -> None:
+    model = models[name]
+    first, answer, second = conversation(LONG)
+    chat = Chat(model)
+    chat.read(first, tuple(range(90)))
+    chat.write(first, answer)
+    held = chat.remembered.target
+    read = int(held.read.sum())
+    assert [c.size() for c in windows(held)] == [read] * 2, "a later recall may need it"
+    assert predicted(model, read, True) <= held.nbytes <= predicted(model, read + BLOCK, True)
+    logits = chat.read(second, None)
+    assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
+    assert all(c.size() <= WINDOW + c.slack for c in windows(held))
+    saved = sum(c.nbytes for border in held.borders for c in border.states.values())
+    at_most = predicted(model, len(second.ids) + BLOCK, False)
+    assert predicted(model, len(second.ids) - BLOCK, False) <= held.nbytes - saved <= at_most
+    held.settle()
+    before, nbytes = mx.get_active_memory(), held.nbytes
+    held.clear()
+    assert before - mx.get_active_memory() == pytest.approx(nbytes, rel=0.1), "nothing else lives"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("needed", [None, LATER], ids=["dense", "sparse"])
+def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
+    name: str,
+    needed: tuple[int, ...] | None,
+    models: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A document that is changed in its middle, after a sparse and a full reading of it."""
+    model = models[name]
+    first, answer, second = conversation(MIDDLE)
+    chat, fresh = Chat(model), Chat(model)
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    chat.read(second, None)
+    held = chat.remembered.target
+    edited = Prompt(second.ids.copy(), second.segments, {})
+    edited.ids[120:] = edited.ids[120:][::-1].copy()
+    assert not held.inserts(120)
+    assert held.back_to(120) == MIDDLE[0]
+    models_of = pair(model)
+    full = Ask(1, (Message(Role.USER, ""),), Mode.FULL)
+    room = Room(models_of, lambda event: None)
+    monkeypatch.setattr(room, "most", lambda *_: -1.0)
+    with pytest.raises(NotEnoughMemory, match=f"Reading {len(edited.ids) - 1 - MIDDLE[0]} tokens"):
+        Foresight(models_of, full, edited, chat.remembered, room).check(Reading.DENSE)
+    logits = chat.read(edited, needed)
+    assert chat.reader is not None
+    assert chat.reader.reused == MIDDLE[0], "back to the border before the document"
+    assert difference(logits, fresh.read(edited, needed)) < TOLERANCE
+    if needed is None:
+        assert difference(logits, dense_logits(model, edited.ids)) < TOLERANCE
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SLIDING)
+def test_checkpoints_copy_no_more_than_windows(
+    name: str, models: dict[str, Any], tmp_path: Path
+) -> None:
+    first, answer, second = conversation(MIDDLE)
+    chat = Chat(models[name])
+    for prompt in (first, second):
+        chat.read(prompt, tuple(range(25)))
+        chat.write(prompt, answer)
+        held = chat.remembered.target
+        alone = sum(c.nbytes for c in flat(held.cache))
+        assert held.borders
+        assert held.nbytes == alone, "a layer that retains everything comes back by itself"
+    snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
+    list(snapshots.save("c", chat.remembered))
+    on_disk = sum(f.stat().st_size for f in tmp_path.rglob("*.safetensors"))
+    assert on_disk < 1.1 * alone
+    again = snapshots.load("c", lambda: Remembered(pair(models[name])))
+    assert again is not None
+    border = held.borders[-1].position
+    assert again.target.rewind(border) == held.rewind(border) == border
+
+    chat.read(second, None)
+    each = sum(c.nbytes // c.size() for c in windows(held))
+    for checkpoint in held.borders:
+        states = checkpoint.states.values()
+        assert len(states) == 2
+        assert sum(c.nbytes for c in states) <= WINDOW * each
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SLIDING)
+def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
+    name: str, models: dict[str, Any]
+) -> None:
+    """After a full reading: the window before a checkpoint is all that is left of it."""
+    first, answer, second = conversation(MIDDLE)
+    chat, fresh = Chat(models[name]), Chat(models[name])
+    chat.read(first, None)
+    chat.write(first, np.concatenate([answer] * 3))
+    held = chat.remembered.target
+    border = held.borders[-1].position
+    assert MIDDLE[1] < border <= len(first.ids)
+    assert held.back_to(len(first.ids) + 1) == border
+    logits = chat.read(second, None)
+    assert chat.reader is not None
+    assert chat.reader.reused > MIDDLE[1]
+    assert difference(logits, fresh.read(second, None)) < TOLERANCE
