@@ -305,7 +305,14 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
         own = _difference(model, np.arange(_PROBED, dtype=np.int32), caches)
     except UnsupportedCache as error:
         return f"This model is read in full: {error}."
-    except (seams.SeamError, ValueError, TypeError, AttributeError, IndexError) as error:
+    except (
+        seams.SeamError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+    ) as error:
         return f"This model is read in full: reading with gaps failed ({_one_line(error)})."
     except RuntimeError as error:
         memory.reraise_exhausted(error)  # it says nothing of the model

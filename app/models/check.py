@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.models.errors import ModelError
+from app.models.numbers import check_numbers
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
@@ -15,9 +16,6 @@ _MAX_HEADER = 100_000_000
 _LARGEST = {".json": 256 << 20, ".txt": 256 << 20, ".model": 256 << 20, ".jinja": 1 << 20}
 """Bytes of files that a loader reads whole, by their endings: several times what is usual."""
 _LARGEST_CONFIG = 16 << 20
-_MOST_LAYERS = 2000
-_LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers")
-_LARGEST_NUMBER = 1 << 31
 _AGAIN = "download the model again"
 
 
@@ -94,21 +92,7 @@ def _check_config(config: dict[str, Any]) -> None:
         )
     for key in ("model_file", "auto_map"):
         _refuse_code(config, "config.json", key)
-    inner = config.get("text_config")
-    for part in (config, inner if isinstance(inner, dict) else {}):
-        _check_numbers(part)
-
-
-def _check_numbers(config: dict[str, Any]) -> None:
-    """A loader builds what they say before it looks at any weights."""
-    layers = next((config[key] for key in _LAYERS if key in config), 1)
-    if type(layers) is not int or not 0 < layers <= _MOST_LAYERS:
-        said = f"{layers:,} layers" if type(layers) is int else "layers that are no number"
-        raise ModelError(f"The model's config.json names {said}", _AGAIN)
-    for key, value in config.items():
-        is_size = not any(part in key for part in ("max_", "rope", "token"))
-        if is_size and isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
-            raise ModelError(f"The model's config.json has a {key} of {value:.0e}", _AGAIN)
+    check_numbers(config)
 
 
 def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:

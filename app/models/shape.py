@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from app.models.errors import ModelError
+from app.models.numbers import check_numbers
 
 Config = dict[str, Any]
 
@@ -71,7 +72,8 @@ class Shape:
 
 def shape_of(config: Config) -> Shape:
     """Read a config.json. ModelError, in one sentence, when the architecture is one whose memory
-    cannot be told from its configuration, or when numbers are missing."""
+    cannot be told from its configuration, or when numbers are missing or absurd."""
+    check_numbers(config)
     outer = str(config.get("model_type", ""))
     text = {**config, **config["text_config"]} if _is_object(config, "text_config") else config
     kind = str(text.get("model_type") or outer)

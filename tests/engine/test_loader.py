@@ -109,3 +109,10 @@ def test_a_damaged_model_is_a_sentence(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(LoadError, match="could not be loaded"):
         load_pair(Load(str(folder)))
+
+
+def test_a_context_past_all_positions_is_read_in_full(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", max_position_embeddings=1 << 60)
+    refusal = load_pair(Load(str(folder), str(folder))).dense_only
+    assert refusal is not None
+    assert "reading with gaps failed" in refusal
