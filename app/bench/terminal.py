@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 ENTER, ESCAPE, BACKSPACE = b"\r", b"\x1b", b"\x7f"
 PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
@@ -39,7 +40,7 @@ class Terminal:
         self._command, self._environment, self._size = command, environment, size
         self._unread = bytearray()
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         self.started = time.perf_counter()
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:

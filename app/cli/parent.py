@@ -11,7 +11,8 @@ import signal
 import sys
 import tempfile
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import BinaryIO
@@ -21,6 +22,8 @@ from app.paths import logs_path
 
 MARK = "SPECCHAT_PARENT"
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+ASKED = (*PASSED_ON, signal.SIGINT)
+"""Signals that somebody ended it with: no fault, also where they came before the app could act."""
 # What Textual's driver switches on, switched off in its order.
 RESTORE = "".join(
     (
@@ -57,40 +60,65 @@ def watch() -> int:
     128 + n after signal n."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
+
+    def restore() -> None:
+        with suppress(termios.error):  # the terminal may have gone
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+        _say(RESTORE)
+
     with tempfile.TemporaryFile() as log:
-        status = _run(log)
+        status = _run(log, restore)
         if os.WIFEXITED(status):
             return os.WEXITSTATUS(status)
-        termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
         log.seek(0)
         said = log.read().decode(errors="replace")
     ended_by = signal.Signals(os.WTERMSIG(status))
+    restore()
+    if ended_by in ASKED:
+        return 128 + ended_by
     crash = Crash(ended_by.name, said_last(said))
-    sys.stderr.write(f"{RESTORE}{crash.sentence}\nStart `specchat` again to go on.\n")
     kept = crash.keep(logs_path(), said)
+    _say(f"{crash.sentence}\nStart `specchat` again to go on.\n")
     if kept is not None:
-        sys.stderr.write(f"What the libraries said is in {kept}\n")
+        _say(f"What the libraries said is in {kept}\n")
     return 128 + ended_by
 
 
-def _run(log: BinaryIO) -> int:
-    """Returns the child's status as `os.waitpid` tells it."""
+def _say(text: str) -> None:
+    with suppress(OSError):  # the terminal may have gone
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _run(log: BinaryIO, restore: Callable[[], None]) -> int:
+    """Returns the child's status as `os.waitpid` tells it. `restore` gives the terminal back."""
     child = 0
+    early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if child and number != signal.SIGINT:  # that one, terminals send to both
+        if number == signal.SIGINT:  # that one, terminals send to both
+            return
+        if not child:
+            early.append(number)
+            return
+        with suppress(ProcessLookupError):
             os.kill(child, number)
 
-    for number in (*PASSED_ON, signal.SIGINT):
+    for number in ASKED:
         signal.signal(number, pass_on)
     os.set_inheritable(log.fileno(), True)
     mark = {MARK: f"{os.getpid()}:{log.fileno()}"}
     child = os.posix_spawn(
         sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **mark}
     )
+    for missed in early:
+        os.kill(child, missed)
     while True:
         _, status = os.waitpid(child, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return status
+        with suppress(OSError):  # the terminal may have gone
+            if os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():  # not one begun with `&`
+                restore()  # a child that was stopped by SIGSTOP could not
         os.kill(os.getpid(), signal.SIGSTOP)  # the shell waits for this process, not for the child
         os.kill(child, signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sqlite3
@@ -14,11 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.bench import terminal as plain
 from app.bench.terminal import own_folders
+from app.crash import NOTE
+from app.sessions.store import Store
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "app"]
+MAKE = ["make", "-C", str(ROOT), "-o", ".venv/.installed", "PYTHON=python3", "run"]
 SECONDS = 30
 
 pytestmark = [
@@ -110,3 +115,72 @@ def test_a_closed_window_ends_both(started: Terminal, home: dict[str, str]) -> N
     with Terminal(PROGRAM, folder=ROOT, environment=home) as again:
         screen = again.wait_for("a question begun")
         assert "Nothing you wrote" not in screen
+
+
+class Window(plain.Terminal):
+    """A terminal whose only process is the command: what is begun by no shell, or by one that
+    passes nothing on."""
+
+    def processes(self) -> tuple[psutil.Process, psutil.Process]:
+        """The parent, and the app itself."""
+        every = psutil.Process(self._pid).children(recursive=True)
+        return (psutil.Process(self._pid), *every)[-2:]  # type: ignore[return-value]
+
+    def close(self) -> None:
+        os.close(self._terminal)
+        self._terminal = os.open(os.devnull, os.O_RDONLY)
+
+
+@pytest.fixture
+def environment(home: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, **home, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+
+
+needs_make = pytest.mark.skipif(
+    shutil.which("make") is None or not (ROOT / ".venv").exists(), reason="needs make and its .venv"
+)
+
+
+@needs_make
+def test_the_closed_window_of_make_run_ends_all_and_frees_the_store(
+    environment: dict[str, str],
+) -> None:
+    """The terminal tells its session's leader alone, and make passes that on to nobody."""
+    with Window(MAKE, environment) as window:
+        window.wait_for("ready")
+        window.write(b"a question begun")
+        window.wait_for("begun")
+        both = window.processes()
+        window.close()
+        wait_until(lambda: not any(each.is_running() for each in both))
+    assert "a question begun" in drafts(environment)
+    with Store(Path(environment["XDG_DATA_HOME"], "specchat")) as store:
+        assert store.read_only is None
+
+
+def test_after_a_stop_that_nobody_announced_keys_work_and_the_app_can_be_left(
+    environment: dict[str, str],
+) -> None:
+    with Window(PROGRAM, environment) as window:
+        window.wait_for("ready")
+        parent, child = window.processes()
+        child.send_signal(signal.SIGSTOP)
+        window.wait_for("\x1b[?1049l")  # whoever is next finds a terminal that works
+        wait_until(lambda: parent.status() == psutil.STATUS_STOPPED)
+        parent.send_signal(signal.SIGCONT)
+        window.wait_for("\x1b[?1049h")
+        window.wait_for("ready")
+        window.write(b"\x11")
+        window.wait_for("\x1b[?1049l")
+        wait_until(lambda: not child.is_running())
+
+
+def test_a_signal_before_the_app_is_up_is_no_fault(environment: dict[str, str]) -> None:
+    with Window(PROGRAM, environment) as window:
+        shell = psutil.Process(window._pid)
+        wait_until(lambda: bool(shell.children()))
+        (child,) = shell.children()
+        child.terminate()
+        window.wait_for("\x1b[?1049l")  # the parent gives the terminal back in any case
+        wait_until(lambda: shell.status() == psutil.STATUS_ZOMBIE)
+    assert not list(Path(environment["HOME"]).parent.rglob(NOTE))
