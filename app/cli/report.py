@@ -8,6 +8,7 @@ import sys
 from app.engine.messages import (
     Ask,
     Ended,
+    EngineWarning,
     Event,
     FellBack,
     Finished,
@@ -62,7 +63,7 @@ class Report:
                 self._clear()
                 sys.stdout.write(self._shown(text))
                 sys.stdout.flush()
-            case PressureChanged() | MadeRoom() | Parked():
+            case PressureChanged() | MadeRoom() | Parked() | EngineWarning():
                 self._note(event.sentence)
             case Finished():
                 self._finish(event)

@@ -8,12 +8,14 @@ every entry has seen everything before it.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
 from app.engine.caches import (
@@ -64,6 +66,22 @@ class Held:
         self.exact = 0
         """How many tokens, from the first, were read with nothing left out before them."""
         self.borders: list[Border] = []
+        self.note_states()
+
+    def note_states(self) -> None:
+        """What recurrent layers hold now belongs to what is noted as read: they count nothing."""
+        self._states = [
+            weakref.ref(state)
+            for cache in flat(self.cache)
+            if isinstance(cache, ArraysCache)
+            for state in cache.cache
+            if state is not None
+        ]
+
+    def is_noted(self, cache: ArraysCache) -> bool:
+        """Whether a recurrent layer has seen what is noted as read, no more and no less."""
+        noted = {id(state()) for state in self._states}
+        return all(id(state) in noted for state in cache.cache if state is not None)
 
     def fork(self) -> Held:
         """A twin that goes its own way; the arrays are shared until one of the two writes."""
@@ -71,6 +89,7 @@ class Held:
         twin.cache, twin.depth = copy.deepcopy(self.cache), self.depth
         twin.ids, twin.read, twin.exact = self.ids, self.read.copy(), self.exact
         twin.borders = list(self.borders)
+        twin.note_states()
         return twin
 
     def read_to(self, depth: int | None) -> None:
@@ -130,6 +149,7 @@ class Held:
         if int(positions[0]) == self.exact:
             gaps = np.flatnonzero(np.diff(positions) != 1)
             self.exact = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
+        self.note_states()
 
     def follow(self, ids: NDArray[np.int32]) -> None:
         """These tokens (n,) are read after all others."""
@@ -233,6 +253,7 @@ class Held:
         self.borders = [border for border in self.borders if border.position <= position]
         self.ids, self.read = self.ids[:position], self.read[:position]
         self.exact = min(self.exact, position)
+        self.note_states()
         return position
 
     def settle(self) -> None:

@@ -39,6 +39,7 @@ from app.engine.spans import SpanText as SpanText
 from app.engine.tuning import DEFAULT_SAMPLING, Tuning
 from app.engine.tuning import DEFAULT_TUNING as DEFAULT_TUNING
 from app.engine.tuning import Sampling as Sampling
+from app.engine.upkeep import EngineWarning as EngineWarning
 from app.engine.upkeep import Forget as Forget
 from app.engine.upkeep import Heal as Heal
 from app.engine.upkeep import Healed as Healed
@@ -371,6 +372,7 @@ Event = (
     | Healed
     | NotSaved
     | Saved
+    | EngineWarning
     | FellBack
     | Token
     | Finished

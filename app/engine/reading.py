@@ -16,6 +16,7 @@ from app.engine import floors, memory, needs
 from app.engine.caches import layers
 from app.engine.costs import UNKNOWN, Costs, Line, Part, Work, skimmed
 from app.engine.held import Held
+from app.engine.ledger import disagreement
 from app.engine.loader import Pair
 from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
 from app.engine.positions import Positions
@@ -73,8 +74,23 @@ class Remembered:
         return Held(partial(dense_cache, self._pair.target.caches))
 
     def start_plainly(self) -> None:
-        """Forget what the target has read, and let it read on into mlx-lm's own caches."""
+        """Forget what both have read, and let the target read on into mlx-lm's own caches."""
         self.target, self.scored = self._plain(), None
+        if self.draft is not None:
+            self.draft.clear()
+
+    def drop_damaged(self) -> str | None:
+        """Drop what does not hold what is noted of it, so that it is read again; one sentence on
+        what was found, or None."""
+        found = []
+        for name, held in (("target", self.target), ("draft", self.draft)):
+            if held is not None and (problem := disagreement(held)) is not None:
+                held.clear()
+                found.append(f"the {name}'s cache was damaged ({problem})")
+        if not found:
+            return None
+        what = " and ".join(found)
+        return f"{what[0].upper()}{what[1:]}, so it was dropped and is read again."
 
     def expect_gaps(self) -> None:
         """Make sure that the target's caches know positions."""

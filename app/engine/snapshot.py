@@ -239,6 +239,7 @@ def _fill(held: Held, described: dict[str, Any], stored: list[Any]) -> None:
         for state, about in zip(states.values(), border["states"].values(), strict=True):
             _fill_layer(state, about, next(layers))
         held.borders.append(Border(int(border["position"]), states))
+    held.note_states()
 
 
 def _like(cache: Any) -> Any:

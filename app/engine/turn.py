@@ -17,6 +17,7 @@ from app.engine.loader import Pair
 from app.engine.messages import (
     Ask,
     Ended,
+    EngineWarning,
     FellBack,
     Finished,
     Mode,
@@ -95,6 +96,8 @@ class Turn:
         with self._progress.timed(Phase.TOKENISE):
             prompt = self._pair.prompts.build(self._ask.messages)
         self._progress.check_cancel()
+        if (found := self._remembered.drop_damaged()) is not None:
+            self._emit(EngineWarning(found, self._ask.conversation))
         room = self._room_to_answer(prompt)
         plan = self._planned(prompt)
         self._read(prompt, plan)

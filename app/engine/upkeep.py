@@ -72,6 +72,14 @@ class NotSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineWarning:
+    """Something failed that costs time and nothing else. `sentence` says what, and what follows."""
+
+    sentence: str
+    conversation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Saved:
     """`done` of the `total` parts of a conversation's snapshot are on disk. It counts once all of
     them are; a command in between leaves it there."""

@@ -217,11 +217,14 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
     for number, (border, reached) in enumerate(BORDERS.items(), start=1):
         driver.cancel_when(reached, number)
         # Long enough an answer that the turn cannot end before its first tokens are reported.
-        stopped = driver.answer(question(number, tokens=4000 if border == "decoding" else 12))
+        tokens = 4000 if border == "decoding" else 12
+        stopped = driver.answer(replace(question(number, tokens=tokens), conversation=border))
         driver.on_event = lambda event: None
         assert stopped.ended is Ended.CANCELLED, border
         if border != "decoding":
             assert stopped.generated_ids == ()
+        assert driver.engine._residents is not None
+        assert driver.engine._residents._held[border].drop_damaged() is None, border
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.engine import prefill, seams
 from app.engine.held import Held
+from app.engine.ledger import disagreement
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import CacheSize
 from app.engine.messages import Ask, Message, Mode, ModelInfo, Role, Segment, SegmentKind
@@ -93,6 +94,7 @@ class Chat:
         if needed is None:
             self.reader.densely(prompt)
         else:
+            assert self.remembered.drop_damaged() is None
             importance = np.zeros(len(prompt.ids), np.float32)
             for chunk in needed:
                 importance[chunk_positions(chunk)] = 1
@@ -114,6 +116,7 @@ class Chat:
         logits = feed(self.model, target.cache, token)[0, -1]
         mx.eval(logits)
         target.note(ids, np.arange(len(ids) - 1, len(ids), dtype=np.int32))
+        assert disagreement(target) is None
         return logits
 
 

@@ -10,6 +10,7 @@ from textual.message import Message
 from app.engine.messages import (
     Closed,
     Costs,
+    EngineWarning,
     Event,
     Failed,
     Healed,
@@ -54,6 +55,8 @@ class Hearing:
                     self._screen.notice.say(in_words(event))
             case MemoryReport():
                 self._screen.header.show_memory(event.figures, event.rung)
+            case EngineWarning():
+                self._screen.notice.say(event.sentence)
             case PressureChanged():
                 self._screen.header.show_memory(event.figures, event.rung)
                 self._screen.notice.say(event.sentence)

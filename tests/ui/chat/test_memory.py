@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from app.engine.messages import (
     Ended,
+    EngineWarning,
     MadeRoom,
     MemoryFigures,
     MemoryReport,
@@ -63,6 +64,15 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
         assert "\x1b" not in screen_text(pilot)
         engine.say(Unparked("draft", GIB, 0.4))
         await until_gone(pilot, "draft left memory")
+
+
+async def test_what_failed_in_the_background_is_said() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=WIDE) as pilot:
+        await until_shown(pilot, "ready")
+        engine.say(EngineWarning("Background reading stopped (\x1b[2Jbroken)."))
+        await until_shown(pilot, "! Background reading stopped (", "broken).")
+        assert "\x1b" not in screen_text(pilot)
 
 
 async def test_an_answer_that_memory_stopped_says_so() -> None:
