@@ -44,6 +44,7 @@ ENTRIES = (
         ("--length", "512", "--keep", "0.2,1", "--scale", "0.1", *ONE),
         sections.ttft,
     ),
+    Entry("published", "Pairs that others timed", (), (), sections.published),
     Entry("draft", "Long prompts", ("--runs", "3"), ("--length", "1k,4k", *ONE), sections.draft),
     Entry("planner", "What is foretold", ("--runs", "3"), ("--turns", "8", *ONE), sections.planner),
     Entry("turns", "Later turns", ("--runs", "3"), ONE, sections.turns),

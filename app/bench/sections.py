@@ -167,6 +167,35 @@ def _ttft_pictures(rows: list[Figures]) -> dict[str, str]:
     }
 
 
+def published(figures: Figures) -> Section:
+    rows, at = figures["rows"], figures["at"]
+    lengths = sorted({int(tokens) for row in rows for tokens in row["sooner"]})
+    lines = []
+    for row in rows:
+        times = {int(tokens): f"{found:.2f}" for tokens, found in row["sooner"].items()}
+        measured = (times.get(tokens, "") for tokens in lengths)
+        lines.append((row["name"], *measured, f"{row['predicted']:.2f}", f"{row['r']:.3f}"))
+    predicted = [row["predicted"] for row in rows]
+    off = [row["predicted"] / row["measured"] for row in rows]
+    aims = [
+        Aim(
+            "the order is that of what was measured",
+            ", ".join(f"{each:.2f}" for each in predicted),
+            predicted == sorted(predicted, reverse=True),
+        )
+    ]
+    intro = (
+        "How many times sooner the first token came on an M2 Ultra at keep"
+        f" {figures['keep']:g}, by the port of SpecPrefill to unified memory (Green 2026, doi"
+        " 10.5281/zenodo.19120919; the 122B with a 4B draft: issue 179 of `waybarrios/vllm-mlx`),"
+        f" and what is predicted here for {at}K tokens from configurations alone:"
+        f" {min(off):.2f} to {max(off):.2f} times what was measured. Nothing of it was run here."
+        " Both are against a dense prefill by the same engine."
+    )
+    head = ("pair", *(f"{tokens}K" for tokens in lengths), f"predicted, {at}K", "r")
+    return Section(intro, markdown_table(head, lines), aims)
+
+
 def turns(figures: Figures) -> Section:
     lines = []
     for name, found in figures["ratios_to_turn_1"].items():

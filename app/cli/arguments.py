@@ -66,6 +66,11 @@ def parser() -> argparse.ArgumentParser:
     draft.add_argument(
         "--length", default="8k,16k,32k", help="tokens of a prompt (default %(default)s)"
     )
+    published = measures.add_parser(
+        "published", help="what others measured of real pairs, beside what is predicted here"
+    )
+    published.add_argument("--json", action="store_true", help="print the figures as JSON")
+    published.set_defaults(runs=None)
     every = (overhead, store, turns, first, foretold, feel, decode, memory, snapshot, draft)
     for measure in every:
         measure.add_argument("--runs", type=int, default=5, help="take the median of this many")

@@ -57,6 +57,10 @@ def bench(options: argparse.Namespace) -> int:
             from app.bench.snapshot import snapshot
 
             return snapshot(options.megabytes * 10**6, options.runs, options.json, out)
+        case "published":
+            from app.bench.published import published
+
+            return published(options.json, out)
         case "planner":
             from app.bench.planner import planner
 

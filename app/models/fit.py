@@ -24,7 +24,7 @@ GROUPS = (64, 32)
 """Numbers that share a scale where keys and values are quantised: the first that fits a head."""
 OBSERVED = 16
 """Rows that scoring works on at once: an eighth of the most that it observes."""
-_CHUNK = 256
+SSM_CHUNK = 256
 """Tokens that a Mamba layer pairs with each other (`mlx_lm/models/ssm.py`)."""
 _GRAIN = 1024
 MOST = 1 << 20
@@ -132,7 +132,7 @@ def step_bytes(shape: Shape, tokens: int, step: int = STEP, fused: frozenset[int
     """
     step = min(step, tokens)
     pairwise = max((layer.pairwise for layer in shape.layers), default=0)
-    return 3 * 4 * pairwise * min(step, _CHUNK) ** 2 + max(
+    return 3 * 4 * pairwise * min(step, SSM_CHUNK) ** 2 + max(
         (_layer_step(shape, layer, tokens, step, fused) for layer in shape.layers), default=0
     )
 

@@ -73,11 +73,11 @@ def candidates(
         candidate(target, draft, machine, measured)
         for draft in models
         if draft.name != target.name
-        and _is_smaller(draft, target)
+        and _is_cheaper(draft, target)
         and can_pair(target, draft, tokenizers)
     ]
     # What does not fit or does not pay comes last, however small it is.
-    return sorted(found, key=lambda c: (not c.worth, c.draft.sized.shape.active, not c.draft.here))
+    return sorted(found, key=lambda c: (not c.worth, speed.cost(c.draft.sized), not c.draft.here))
 
 
 def choice(found: Iterable[Candidate]) -> Candidate | None:
@@ -99,8 +99,10 @@ def can_pair(target: Described, draft: Described, tokenizers: Tokenizers) -> boo
     return bool(words[0]) and words[0] == words[1] and (chosen or draft.here)
 
 
-def _is_smaller(draft: Described, target: Described) -> bool:
-    return draft.sized.shape.active < target.sized.shape.active
+def _is_cheaper(draft: Described, target: Described) -> bool:
+    """By what prefill takes, not by active parameters: of these a dense draft may have more than a
+    mixture of experts that it still pays for."""
+    return speed.ratio(target.sized, draft.sized) < 1
 
 
 def candidate(
@@ -111,7 +113,7 @@ def candidate(
 ) -> Candidate:
     """What a draft is worth to a target, whether or not their tokenizers are the same."""
     clocked = measured(_short(target.name), _short(draft.name))
-    ratio = speed.ratio(target.sized.shape, draft.sized.shape) if clocked is None else clocked
+    ratio = speed.ratio(target.sized, draft.sized) if clocked is None else clocked
     together = fit(target.sized, draft.sized, machine)
     notes = [] if ratio <= speed.MOST_RATIO else [_warning(target, draft, ratio, clocked)]
     if not together.longest:
@@ -126,16 +128,12 @@ def candidate(
 
 
 def _warning(target: Described, draft: Described, ratio: float, clocked: float | None) -> str:
-    big, small = target.sized.shape, draft.sized.shape
-    how = "as measured here" if clocked is not None else "by their configurations"
+    experts = any(layer.share < 1 for layer in target.sized.shape.layers)
+    how = "as measured here" if clocked is not None else "predicted from their configurations"
     most = f"so that no keep makes it more than {1 / (ratio + speed.OVERHEAD):.1f} times sooner"
     why = f"The draft costs {ratio:.0%} of the target for each token, {how}, {most}"
-    if clocked is None and big.parameters > 3 * (big.active + big.vocabulary * big.hidden):
-        why += (
-            f": of the target's {big.parameters / 1e9:,.0f} billion parameters only"
-            f" {big.active / 1e9:,.1f} work on a token, of the draft's {small.active / 1e9:,.1f};"
-            " experts are read slower than that says, so measure it"
-        )
+    if clocked is None and experts:
+        why += "; how fast experts are read differs from machine to machine, so measure it"
     return f"{why}."
 
 

@@ -7,7 +7,7 @@ The caches are those that mlx-lm's models make (`mlx_lm/models/*.py`, `make_cach
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.models.errors import ModelError
@@ -23,8 +23,8 @@ class Layer:
     are no attention. `conv` and `state` (float32) are kept whatever the length. `expanded`: what
     latent attention unfolds for every token while it reads; `pairwise`: matrices of tokens by
     tokens of a Mamba layer. `used`: elements of matrices that one token is multiplied with,
-    `stored` those in memory; they differ where there are experts. `active` elements are alive for
-    each token of a step."""
+    `stored` those in memory; they differ where there are experts, of which a token takes `share`.
+    `active` elements are alive for each token of a step."""
 
     kept: int = 0
     window: int | None = None
@@ -37,6 +37,7 @@ class Layer:
     used: int = 0
     stored: int = 0
     active: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class _Feed:
     used: int
     stored: int
     active: int
+    share: float = 1.0
 
 
 def _plain(c: Config, width: int | None = None, matrices: int = 3) -> _Feed:
@@ -150,7 +152,9 @@ def _experts(c: Config, matrices: int = 3) -> _Feed:
     always = matrices * hidden * shared + gate + hidden * count
     always += 2 * hidden * space if space != hidden else 0
     active = chosen * (2 * space + matrices * width) + matrices * shared
-    return _Feed(chosen * expert + always, count * expert + always, active)
+    return _Feed(
+        chosen * expert + always, count * expert + always, active, min(chosen / count, 1.0)
+    )
 
 
 def _feeds(kind: str, c: Config, layers: int) -> list[_Feed]:
@@ -191,6 +195,7 @@ def _attention(
         used=projections + feed.used,
         stored=projections + feed.stored,
         active=3 * hidden + 2 * queries + 2 * groups * width + feed.active,
+        share=feed.share,
     )
 
 
@@ -265,7 +270,12 @@ def _gemma_shared(kind: str, c: Config) -> Shape:
         feed = _plain(c, int(c["intermediate_size"]) * (2 if doubled else 1))
         if c.get("enable_moe_block"):
             experts = _experts({**c, "num_experts_per_tok": c["top_k_experts"]})
-            feed = _Feed(*(a + b for a, b in zip(astuple(feed), astuple(experts), strict=True)))
+            feed = replace(
+                experts,
+                used=feed.used + experts.used,
+                stored=feed.stored + experts.stored,
+                active=feed.active + experts.active,
+            )
         layer = _attention(one, feed, None if full else int(c["sliding_window"]), width)
         if not own:
             keys = layer.kept * int(c["hidden_size"])
@@ -305,6 +315,7 @@ def _latent(kind: str, c: Config) -> Shape:
             used=projections + feed.used,
             stored=projections + feed.stored,
             active=3 * hidden + 2 * queries + feed.active,
+            share=feed.share,
         )
         for feed in _feeds(kind, c, int(c["num_hidden_layers"]))
     ]
@@ -328,6 +339,7 @@ def _delta(c: Config, feed: _Feed) -> Layer:
         used=projections + feed.used,
         stored=projections + feed.stored,
         active=3 * hidden + 4 * conv + 2 * value + feed.active,
+        share=feed.share,
     )
 
 
@@ -389,7 +401,7 @@ def _nemotron(kind: str, c: Config) -> Shape:
 
 
 def _fed(feed: _Feed) -> Layer:
-    return Layer(used=feed.used, stored=feed.stored, active=feed.active)
+    return Layer(used=feed.used, stored=feed.stored, active=feed.active, share=feed.share)
 
 
 _BUILDERS: dict[str, Callable[[str, Config], Shape]] = {

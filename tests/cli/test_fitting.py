@@ -47,19 +47,24 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith(f"{BIG} · qwen3, 8.2 billion parameters")
-    assert lines[1].strip().startswith("2.4 times")
+    assert lines[1].strip().startswith("2.5 times")
     assert SMALL in lines[1]
     assert lines[1].endswith("together fits 40K · the one to take")
-    assert "The draft costs 20% of the target for each token" in lines[2]
+    assert "The draft costs 18% of the target for each token" in lines[2]
     assert "1 / (r + keep + 0.02)" in out
     assert shell("pair", BIG, "--memory", "32GB", "--keep", "0.05")[1].splitlines()[1] > lines[1]
 
 
 def test_a_pair_that_would_not_pay(shell: Shell) -> None:
-    out = shell("pair", "mlx-community/gpt-oss-120b-MXFP4-Q8", "--memory", "128GB")[1]
+    out = shell("pair", "mlx-community/Qwen3-1.7B-4bit", "--memory", "128GB")[1]
     assert "the one to take" not in out
     assert "None of them makes reading enough faster" in out
+
+
+def test_what_others_measured_of_a_pair_is_named(shell: Shell) -> None:
+    out = shell("pair", "mlx-community/gpt-oss-120b-MXFP4-Q8", "--memory", "128GB")[1]
     assert "1.2 to 1.3 times" in out
+    assert "how fast experts are read differs from machine to machine" in out
 
 
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:

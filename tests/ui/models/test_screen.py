@@ -51,9 +51,9 @@ async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
         screen = await open_models(pilot)
         await pilot.press("tab")
         screen.filter.value = "Qwen3.5-2B"
-        await until_shown(pilot, "1.4 times sooner · ! draft costs 51% · with")
+        await until_shown(pilot, "1.4 times sooner · ! draft costs 47% · with")
         await pilot.press("enter")
-        await until_shown(pilot, "! The draft costs 51% of the target for each")
+        await until_shown(pilot, "! The draft costs 47% of the target for each")
 
 
 @pytest.mark.parametrize("size", [NARROW, SMALL, WIDE])
