@@ -37,9 +37,10 @@ def test_the_document_is_long_and_holds_both_places() -> None:
         assert question.split('"')[1] in text
 
 
-@pytest.mark.usefixtures("small")
 def test_the_table_names_the_machine_and_every_figure() -> None:
-    out = io.StringIO()
-    turns.turns(1, False, out)
-    for part in ("cores", "sparse, turn 1", "full, turn 2", "after a restart", "recalled)"):
-        assert part in out.getvalue()
+    first, later = turns.Turn(2.0, 9000, 900, 0, 0), turns.Turn(0.5, 9040, 1300, 9000, 400)
+    run = turns.Run(first, later, later)
+    table = turns._table({"sparse": [run], "full": [run]}, "2 cores")
+    for part in ("2 cores", "sparse, turn 1", "full, turn 2", "after a restart", "25.0%"):
+        assert part in table
+    assert "(9,000 reused, 400 recalled)" in table

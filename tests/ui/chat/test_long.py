@@ -78,8 +78,8 @@ async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) 
         await until_shown(pilot, "Line number 4999 of it.")
 
 
-async def test_of_two_hundred_messages_only_what_is_near_is_drawn(tmp_path: Path) -> None:
-    store_turns(tmp_path, 100, "One paragraph.\n\nAnd another.\n\n" * 5)
+async def test_of_sixty_messages_only_what_is_near_is_drawn(tmp_path: Path) -> None:
+    store_turns(tmp_path, 30, "One paragraph.\n\nAnd another.\n\n" * 5)
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
         await until_shown(pilot, "And another.")
         transcript = app.chat.transcript
@@ -88,7 +88,7 @@ async def test_of_two_hundred_messages_only_what_is_near_is_drawn(tmp_path: Path
             await pilot.press("pageup")
             await until(pilot, lambda top=top: screen_text(pilot) != top, "scrolling")
         await until(pilot, lambda: drawn(app) < 120)
-        assert len(app.screen.query("TurnView")) == 100
+        assert len(app.screen.query("TurnView")) == 30
         height = transcript.virtual_size.height
         await pilot.press("ctrl+b")
         await until_shown(pilot, "And another.")
