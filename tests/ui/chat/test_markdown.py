@@ -1,0 +1,136 @@
+"""Answers are Markdown, and all that the model wrote can be read at any width."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+from textual.content import Content
+from textual.pilot import Pilot
+
+import app.ui.app as ui
+from app.ui.chat.answer import Answer
+from app.ui.chat.table import Align, Table, table_lines
+from app.ui.theme import our_themes
+from tests.ui.helpers import screen_text, until
+
+NARROW = 60
+
+
+class AnswerApp(App[None]):
+    CSS_PATH = str(Path(ui.__file__).parent / "chat" / "chat.tcss")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.answer = Answer(text)
+        dark, _ = our_themes()
+        self.register_theme(dark)
+        self.theme = dark.name
+
+    def compose(self) -> ComposeResult:
+        yield self.answer
+
+
+async def shown(text: str, width: int = NARROW, streamed: bool = False) -> str:
+    """The answer as it stands on the screen."""
+    app = AnswerApp("" if streamed else text)
+    async with app.run_test(size=(width, 60)) as pilot:
+        if streamed:
+            for end in range(0, len(text) + 7, 7):
+                await app.answer.show(text[:end])
+        for section in app.answer._sections:
+            await section.wake()
+        await until(pilot, lambda: app.screen.query("MarkdownBlock"), "the answer")
+        return await _settled(pilot)
+
+
+async def _settled(pilot: Pilot[None]) -> str:
+    await pilot.pause()
+    await pilot.pause()
+    return screen_text(pilot)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> [Tenant]: shall",
+        "[12]: contract.txt",
+        '> "The [Tenant]" [...] pay [sic]',
+        "f[i](x) and a[0][1]",
+        "[](x)",
+        "# [1] of [bold]two[/bold]",
+        "- [ ] open",
+        "1. [x]: done",
+        "`[c]` and [@click=app.quit]q[/]",
+        "[the note](Party)",
+    ],
+)
+async def test_brackets_do_not_vanish(text: str) -> None:
+    words = text.lstrip(">#-1. ").replace("`", "")
+    assert words in await shown(text)
+
+
+async def test_brackets_in_tables_and_code_do_not_vanish() -> None:
+    text = "| [a] | b |\n|---|---|\n| [x]: y | `[c]` |\n\n```\nz[0](q) = [w]\n```\n"
+    on_screen = await shown(text)
+    for words in ("[a]", "[x]: y", "[c]", "z[0](q) = [w]"):
+        assert words in on_screen
+
+
+async def test_the_address_of_a_link_can_be_read() -> None:
+    text = "[docs](https://a.org/x) <https://b.org> [p](mailto:a@b.org) ![i](https://c.org)"
+    on_screen = " ".join((await shown(text, 120)).split())
+    assert (
+        "docs (https://a.org/x) https://b.org p (mailto:a@b.org) 🖼 i (https://c.org)" in on_screen
+    )
+    assert "(https://b.org)" not in on_screen
+
+
+WIDE = """\
+| Clause | Title | Notice period | Party | Amount due | Remarks |
+|---|:---|---:|:---:|---:|---|
+| 12.3(a) | Termination for convenience | 30 days | Landlord | 1,234,567.89 | In writing only |
+| 14 | Termination | 7 days | Tenant | 12.00 |
+"""
+
+
+@pytest.mark.parametrize("width", [40, NARROW, 80, 120])
+async def test_nothing_of_a_table_is_cut_off(width: int) -> None:
+    on_screen = await shown(WIDE, width)
+    assert "…" not in on_screen
+    for word in re.findall(r"[^\s|:]*\w[^\s|]*", WIDE):
+        assert word in on_screen, word
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_columns_are_aligned_as_the_table_says(streamed: bool) -> None:
+    table = "| Item | Sum | Mark |\n|---|---:|:-:|\n| Rent | 1,200.00 | a |\n| Tax | 9 | bcd |\n"
+    on_screen = await shown(table, streamed=streamed)
+    assert "│ Item │      Sum │ Mark │" in on_screen
+    assert "│ Rent │ 1,200.00 │  a   │" in on_screen
+    assert "│ Tax  │        9 │ bcd  │" in on_screen
+
+
+CELLS = st.text("ab1 [](|日", max_size=30).map(Content)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    columns = draw(st.integers(1, 6))
+    row = st.tuples(*[CELLS] * columns)
+    aligns = draw(st.tuples(*[st.sampled_from(Align)] * columns))
+    return Table(draw(row), aligns, tuple(draw(st.lists(row, max_size=4))))
+
+
+@given(tables(), st.integers(20, 120))
+def test_a_table_fits_its_width_and_shows_every_character(table: Table, width: int) -> None:
+    lines = table_lines(table, width)
+    assert all(line.cell_length <= width for line in lines)
+    drawn = "".join(line.plain for line in lines)
+    for character in "ab1[](日":
+        wanted = sum(cell.plain.count(character) for row in table.rows for cell in row)
+        assert drawn.count(character) >= wanted
