@@ -14,6 +14,7 @@ from app.engine.messages import (
     ImportanceMap,
     Mode,
     Phase,
+    PhaseProgress,
     PhaseTime,
     Reading,
     Selected,
@@ -24,6 +25,8 @@ from app.engine.messages import (
     Token,
 )
 from app.sessions import records
+
+DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 
 
 def retold(
@@ -38,6 +41,9 @@ def retold(
     events: list[Event] = []
     if read_map is not None and run is not None:
         events += _reading(turn.number, run, read_map, places)
+    statistics = None if run is None else statistics_of(run)
+    if statistics is not None:
+        events += _phases(turn, statistics)
     if turn.state is TurnState.FAILED:
         return (*events, turn.failure or Failed(turn.number, *NEVER_ANSWERED))
     ids = turn.generated_ids or ()
@@ -45,7 +51,6 @@ def retold(
         events.append(Token(turn.number, ids, turn.text))
     stopped = turn.state is TurnState.STOPPED
     ended = Ended.CANCELLED if stopped else turn.ended or Ended.STOP
-    statistics = None if run is None else statistics_of(run)
     return (*events, Finished(turn.number, ended, turn.text, ids, statistics))
 
 
@@ -75,6 +80,22 @@ def _reading(
         kept = sum(span.end - span.start for span in spans)
         events.append(Selected(number, run.keep, kept, run.prompt_tokens, spans, texts))
     return events
+
+
+def _phases(turn: Turn, statistics: Statistics) -> list[PhaseProgress]:
+    """What the turn went through, and how long each took. Of how many tokens is not stored, so the
+    total is 0; it is 1 of what may have been cut short: how the turn ended tells."""
+    seconds = {time.phase: time.seconds for time in statistics.phases}
+    if turn.text or turn.generated_ids:
+        seconds[Phase.DECODE] = statistics.decode_seconds
+    gone_through = [phase for phase in Phase if phase in seconds and phase is not Phase.WAIT]
+    open_ended = set(gone_through[-1:])
+    if statistics.fallback is not None:
+        open_ended.update([phase for phase in gone_through if phase in DRAFT_PHASES][-1:])
+    return [
+        PhaseProgress(turn.number, phase, 0, int(phase in open_ended), seconds[phase])
+        for phase in gone_through
+    ]
 
 
 def statistics_of(run: records.Run) -> Statistics | None:

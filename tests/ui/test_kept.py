@@ -111,6 +111,9 @@ async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
     same = ("importance", "kept ·", "why:", "keep ")
     for word in same:
         assert [x for x in before if word in x] == [x for x in after if word in x]
+    on_screen = " ".join(after)
+    for phase in ("✓ tokenise", "✓ score 0.8 s", "✓ select", "✓ prefill 0.9 s", "✓ decode"):
+        assert phase in on_screen
 
 
 async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.conversation import Question, Turn, TurnState
+from app.chat.retold import retold
 from app.engine.messages import (
     Ask,
     Ended,
@@ -23,7 +26,9 @@ from app.engine.messages import (
     Statistics,
     Token,
 )
+from app.sessions import records
 from app.ui import figures
+from app.ui.chat.shelf import retold_progress
 from app.ui.prefill import strip
 from app.ui.prefill.draw import Page, panel_lines
 from app.ui.prefill.figures_line import figures_line
@@ -157,3 +162,53 @@ def test_the_phases_in_words() -> None:
         assert words in text
     engine.advance_to(lambda event: isinstance(event, Finished))
     assert len(panel_lines(progress, Page(120, 1.0), True)) == 1
+
+
+def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
+    """The phases of an answer of an earlier start, as its opened panel shows them."""
+    figures = {
+        field.name: getattr(STATISTICS, field.name)
+        for field in fields(records.Run)
+        if hasattr(STATISTICS, field.name)
+    }
+    figures |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
+    turn = Turn(1, Question("Why?"), state, text)
+    progress = retold_progress(turn, retold(turn, records.Run(**figures), None, {}))
+    lines = [line.plain for line in panel_lines(progress, Page(200, 0.0), folded=False)]
+    return next(" ".join(line.split()) for line in lines if "tokenise" in line)
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "phases", "run", "shown"),
+    [
+        (
+            TurnState.DONE, "Yes.", ("wait", "tokenise", "score", "select", "prefill"), {},
+            "✓ tokenise 0.5 s ✓ score 0.5 s ✓ lookahead ✓ select 0.5 s ✓ prefill 0.5 s"
+            " ✓ decode 2.0 s",
+        ),
+        (
+            TurnState.STOPPED, "Ye", ("tokenise", "prefill"), {"reading": "dense"},
+            "✓ tokenise 0.5 s ✓ prefill 0.5 s ■ decode",
+        ),
+        (
+            TurnState.STOPPED, "", ("tokenise", "restore", "score"), {},
+            "✓ restore 0.5 s ✓ tokenise 0.5 s ■ score · lookahead · select · prefill · decode",
+        ),
+        (
+            TurnState.DONE, "Yes.", ("tokenise", "score", "prefill"),
+            {"reading": "dense", "fallback": "It broke."},
+            "✓ tokenise 0.5 s ✗ score ✓ prefill 0.5 s ✓ decode 2.0 s",
+        ),
+    ],
+)  # fmt: skip
+def test_a_stored_answer_shows_the_phases_it_went_through(
+    state: TurnState, text: str, phases: tuple[str, ...], run: dict[str, Any], shown: str
+) -> None:
+    assert stored(state, text, *phases, **run) == shown
+
+
+def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
+    turn = Turn(1, Question("Why?"), TurnState.FAILED)
+    progress = retold_progress(turn, retold(turn, None, None, {}))
+    (line,) = panel_lines(progress, Page(80, 0.0), folded=False)
+    assert "failed" in line.plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -65,17 +65,21 @@ def rows(
     return [*(row for _, row in titled), *found]
 
 
-def drawn(row: Row, width: int, now: datetime, status: str = "", shown: bool = False) -> Content:
+def drawn(
+    row: Row, width: int, now: datetime, status: str = "", shown: bool = False, label: str = ""
+) -> Content:
     """A row as one line, or with a snippet as two, each at most `width` cells wide. `status` says
-    what is done in it at present; `shown`: it is the one on the screen."""
+    what is done in it at present; `shown`: it is the one on the screen; `label` tells it from
+    others of its title."""
     conversation = row.conversation
     parts = [figures.plural(row.size.questions, "question")] if row.size.questions else []
     parts += [figures.size(row.size.documents)] if row.size.documents else []
     facts = Content.styled(" · ".join(parts), "$ink-dim")
-    when = Content.styled(f"{date(conversation.updated_at, now):>10}", "$ink-dim")
+    when = Content.styled(f"{label or date(conversation.updated_at, now):>10}", "$ink-dim")
     doing = Content.styled(f"◆ {status}", "$accent") if status else Content("")
     mark = ("★ ", "$accent") if conversation.pinned else "  "
-    for right in (doing + "  " + facts + "  " + when, doing + "  " + when, doing):
+    least = doing + "  " + Content.styled(label, "$ink-dim") if label else doing
+    for right in (doing + "  " + facts + "  " + when, doing + "  " + when, least):
         room = width - right.cell_length - 4
         if room >= min(24, width // 2):
             break
@@ -91,6 +95,28 @@ def date(time: datetime, now: datetime) -> str:
     if local.date() == now.date():
         return f"{local:%H:%M}"
     return f"{local:%d %b}" if local.year == now.year else f"{local:%Y-%m-%d}"
+
+
+def told_apart(looks: Iterable[tuple[str, Conversation]], now: datetime) -> dict[int, str]:
+    """Of conversations that look the same as others, by their ids, a few characters that tell them
+    apart: when each was used last, as finely as it takes, or else the how-manieth it is."""
+    alike: dict[str, list[Conversation]] = {}
+    for look, conversation in looks:
+        alike.setdefault(look, []).append(conversation)
+    labels: dict[int, str] = {}
+    for group in alike.values():
+        if len(group) > 1:
+            labels |= zip((each.id for each in group), _labels(group, now), strict=True)
+    return labels
+
+
+def _labels(group: Sequence[Conversation], now: datetime) -> Sequence[str]:
+    times = [each.updated_at.astimezone(now.tzinfo) for each in group]
+    for labels in ([date(time, now) for time in times], [f"{time:%d %b %H:%M}" for time in times]):
+        if len(set(labels)) == len(labels):
+            return labels
+    ids = sorted(each.id for each in group)
+    return [f"#{ids.index(each.id) + 1}" for each in group]
 
 
 def _title(row: Row, style: str) -> Content:

@@ -24,7 +24,7 @@ from app.sessions.store import Store
 from app.ui import figures
 from app.ui.chat.shelf import Shelf
 from app.ui.conversations.line import Line
-from app.ui.conversations.rows import Row, drawn, rows
+from app.ui.conversations.rows import Row, drawn, rows, told_apart
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
 from app.ui.sanitize import sanitize_line
@@ -150,13 +150,15 @@ class ConversationsScreen(Screen[Chosen | None]):
         self._rows = rows(self._conversations, self._sizes, self.filter.value, self._hits)
         self._drawn_statuses = dict(self._statuses())
         width, now = max(20, self.list.size.width - 4), datetime.now().astimezone()
-        self.list.set_options(
-            Option(
-                drawn(row, width, now, self._drawn_statuses.get(row.id, ""), row.id == self._shown),
-                id=str(row.id),
-            )
-            for row in self._rows
-        )
+        titles = ((row.conversation.title, row.conversation) for row in self._rows)
+        labels, statuses = told_apart(titles, now), self._drawn_statuses
+
+        def option(row: Row) -> Option:
+            status, label = statuses.get(row.id, ""), labels.get(row.id, "")
+            line = drawn(row, width, now, status, row.id == self._shown, label)
+            return Option(line, id=str(row.id))
+
+        self.list.set_options(map(option, self._rows))
         places = [place for place, row in enumerate(self._rows) if row.id == chosen]
         self.list.highlighted = (*places, 0)[0] if self._rows else None
         self._draw_frame()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,11 +17,13 @@ from textual.widgets.option_list import Option
 from app.errors import UserError
 from app.sessions.records import Conversation
 from app.ui.chat.shelf import Shelf
-from app.ui.conversations.rows import UNTITLED
+from app.ui.conversations.rows import UNTITLED, told_apart
 from app.ui.sanitize import sanitize_line
 
 AT_MOST = 200
 """Conversations; the list of Ctrl+O has all."""
+MARK = 2
+"""Cells before each title."""
 
 
 class Side(Vertical):
@@ -60,10 +63,15 @@ class Side(Vertical):
             return
         statuses, width = self._statuses(), self._list.size.width - 2
         listed = every[:AT_MOST]
-        self._list.set_options(
-            Option(brief(each, width, each.id in statuses, each.id == self._shown), id=str(each.id))
-            for each in listed
-        )
+        titles = ((_title(each, width - MARK).plain, each) for each in listed)
+        labels = told_apart(titles, datetime.now().astimezone())
+
+        def option(each: Conversation) -> Option:
+            busy, shown = each.id in statuses, each.id == self._shown
+            line = brief(each, width, busy, shown, labels.get(each.id, ""))
+            return Option(line, id=str(each.id))
+
+        self._list.set_options(map(option, listed))
         places = [place for place, each in enumerate(listed) if each.id == self._shown]
         self._list.highlighted = places[0] if places else None
 
@@ -74,13 +82,19 @@ class Side(Vertical):
             self.post_message(self.Opened(int(event.option_id)))
 
 
-def brief(conversation: Conversation, width: int, busy: bool, shown: bool) -> Content:
-    """One line of at most `width` cells: a mark, and as much of the title as there is room for."""
+def brief(
+    conversation: Conversation, width: int, busy: bool, shown: bool, label: str = ""
+) -> Content:
+    """One line of at most `width` cells: a mark, as much of the title as there is room for, and
+    what tells it from others that look the same."""
     mark = "▸ " if shown else "★ " if conversation.pinned else "  "
-    doing = Content.styled(" ◆", "$accent") if busy else Content("")
+    after = Content.styled(f" {label}" if label else "", "$ink-dim")
+    after += Content.styled(" ◆" if busy else "", "$accent")
+    title = _title(conversation, max(1, width - MARK - after.cell_length))
+    line = Content.assemble((mark, "$accent"), title.stylize("bold" if shown else ""), after)
+    return line.truncate(width, ellipsis=True)
+
+
+def _title(conversation: Conversation, room: int) -> Content:
     title = Content(sanitize_line(conversation.title.strip()) or UNTITLED)
-    room = max(1, width - len(mark) - doing.cell_length)
-    style = "bold" if shown else ""
-    return Content.assemble(
-        (mark, "$accent"), title.truncate(room, ellipsis=True).stylize(style), doing
-    )
+    return title.truncate(max(1, room), ellipsis=True)

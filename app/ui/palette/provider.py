@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -14,7 +15,7 @@ from textual.fuzzy import FuzzySearch
 from app.errors import UserError
 from app.settings.described import every
 from app.ui.chat.screen import ChatScreen
-from app.ui.conversations.rows import LONGEST_MATCHED
+from app.ui.conversations.rows import LONGEST_MATCHED, told_apart
 from app.ui.help.screen import key_name
 from app.ui.sanitize import sanitize_line
 from app.ui.settings.row import shown
@@ -109,13 +110,15 @@ class Everything(Provider):
             found = await chat.desk.shelf.look(lambda store: store.conversations())
         except UserError:  # said where it matters
             return []
+        titled = [each for each in found if each.title.strip()]
+        now = datetime.now().astimezone()
+        labels = told_apart(((each.title, each) for each in titled), now)
         return [
             Entry(
                 sanitize_line(each.title[:LONGEST_MATCHED]),
                 "",
-                "conversation",
+                " · ".join(filter(None, ("conversation", labels.get(each.id)))),
                 partial(chat.open_conversation, each.id),
             )
-            for each in found
-            if each.title.strip()
+            for each in titled
         ]

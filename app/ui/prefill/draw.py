@@ -46,8 +46,11 @@ def panel_lines(state: ReadingProgress, page: Page, folded: bool) -> list[Conten
 
 
 def _details(state: ReadingProgress, page: Page) -> list[Content]:
+    if state.retold and state.statistics is None:
+        return []  # it was stored without
     lines = [*_phases(state, page), _keep(state, page)]
-    if state.reading is not Reading.DENSE or state.importance is not None:
+    scored = state.importance is not None or state.selected is not None
+    if scored or (state.reading is not Reading.DENSE and not state.retold):
         lines.append(_heat(state, page))
         lines.append(_spans(state, page))
         if state.over and state.selected is not None:
@@ -159,7 +162,8 @@ def _amount(state: ReadingProgress, phase: Phase) -> str:
 def _result(state: ReadingProgress, phase: Phase, detail: int) -> str:
     words = ""
     progress = state.phases.get(phase)
-    if detail >= 3 and progress is not None and phase in (Phase.SCORE, Phase.PREFILL):
+    counted = progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL)
+    if detail >= 3 and progress is not None and counted:
         words += f" {figures.short_count(progress.total)}"
     if detail >= 2 and state.seconds(phase) >= BRIEF:
         words += f" {figures.seconds(state.seconds(phase))}"
@@ -177,10 +181,8 @@ def _keep(state: ReadingProgress, page: Page) -> Content:
     after = Content("")
     if state.preview is not None:
         after = Content.styled("  " + would_read(state.preview), ACCENT)
-    elif state.planned is not None and state.planned.reused_tokens:
-        after = Content.styled(
-            f"  reused {figures.plural(state.planned.reused_tokens, 'token')}", DIM
-        )
+    elif state.reused:
+        after = Content.styled(f"  reused {figures.plural(state.reused, 'token')}", DIM)
     before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {figures.percent(state.keep)}"
     free = page.width - before.cell_length - len(" 100%") - after.cell_length
     bar = keep_bar(state.keep, max(10, min(36, page.width // 3, free)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.chat.retold import DRAFT_PHASES
 from app.engine.messages import (
     Ended,
     Event,
@@ -31,7 +32,6 @@ SPARSE_PHASES = (
 )
 DENSE_PHASES = (Phase.TOKENISE, Phase.PREFILL, Phase.DECODE)
 STOPPED = (Ended.CANCELLED, Ended.MEMORY)
-DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 
 
 class PhaseStatus(StrEnum):
@@ -136,6 +136,12 @@ class ReadingProgress:
         if self.selected is not None:
             return self.selected.keep
         return self.planned.keep if self.planned else self.asked_keep
+
+    @property
+    def reused(self) -> int:
+        """Tokens that earlier turns had read."""
+        known = self.planned or self.statistics
+        return known.reused_tokens if known else 0
 
     @property
     def latest(self) -> Phase | None:
