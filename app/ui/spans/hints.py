@@ -35,6 +35,8 @@ READING = (
     Hint("⏎ ask again", "again", 8, "⏎ again"),
     Hint("Esc close", "close", 6, "Esc"),
 )
+READING_MANY = (*READING[:3], Hint("d documents", "documents", 5), *READING[3:])
+"""Where there are several documents."""
 FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc leaves the search", "close", 2, "Esc"))
 
 

@@ -14,8 +14,11 @@ from app.engine.messages import (
     ImportanceMap,
     Planned,
     Reading,
+    Segment,
     Selected,
+    Span,
     SpanReason,
+    SpanText,
 )
 from app.ui.prefill.progress import ReadingProgress
 
@@ -86,6 +89,15 @@ class ReadDocument:
         part = offset * len(self.importance) // len(self.text)
         return self.importance[min(part, len(self.importance) - 1)]
 
+    @cached_property
+    def passages_read(self) -> int:
+        return sum(passage.read is not Read.NOT for passage in self.passages)
+
+    @property
+    def first_read(self) -> int | None:
+        """Where the first passage that was read begins."""
+        return next((p.start for p in self.passages if p.read is not Read.NOT), None)
+
     def next_read(self, offset: int) -> int | None:
         """Where the next passage that was read begins."""
         later = self.passages[self.index_at(offset) + 1 :]
@@ -129,33 +141,37 @@ def read_documents(
     them, or would have with another selection."""
     if selected is None and progress.reading is not Reading.DENSE:
         selected = progress.selected
-    return [
-        ReadDocument(
-            message,
-            number,
-            document.name,
-            document.text,
-            _passages(message, number, len(document.text), selected),
-            _importance(message, number, progress.planned, progress.importance),
-            document.pinned,
+    texts: dict[tuple[int, int], list[SpanText]] = {}
+    for text in () if selected is None else selected.texts:
+        texts.setdefault((text.message, text.document), []).append(text)
+    segments = _segments(progress.planned)
+
+    def read_document(place: tuple[int, int], document: Document) -> ReadDocument:
+        length = len(document.text)
+        passages: tuple[Passage, ...] = (Passage(0, length, Read.IMPORTANT),)
+        if selected is not None:
+            passages = _passages(length, selected.spans, texts.get(place, ()))
+        importance = _importance(segments.get(place), progress.planned, progress.importance)
+        return ReadDocument(
+            *place, document.name, document.text, passages, importance, document.pinned
         )
+
+    return [
+        read_document((message, number), document)
         for message, documents in enumerate(messages)
         for number, document in enumerate(documents)
         if document.text
     ]
 
 
-def _passages(
-    message: int, document: int, length: int, selected: Selected | None
-) -> tuple[Passage, ...]:
-    if selected is None:
-        return (Passage(0, length, Read.IMPORTANT),)
+def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> tuple[Passage, ...]:
+    """Of one document, from what was read of it."""
     passages: list[Passage] = []
     at = 0
-    for text in selected.texts:
-        if (text.message, text.document) != (message, document) or text.end <= at:
+    for text in texts:
+        if text.end <= at:
             continue
-        span = selected.spans[text.span]
+        span = spans[text.span]
         start = max(at, text.start)
         if start > at:
             passages.append(Passage(at, start, Read.NOT))
@@ -167,16 +183,21 @@ def _passages(
     return tuple(passages)
 
 
+def _segments(planned: Planned | None) -> dict[tuple[int | None, int | None], Segment]:
+    """The first of each document's segments."""
+    segments: dict[tuple[int | None, int | None], Segment] = {}
+    for segment in () if planned is None else planned.segments:
+        segments.setdefault((segment.message, segment.document), segment)
+    return segments
+
+
 def _importance(
-    message: int, document: int, planned: Planned | None, importance: ImportanceMap | None
+    segment: Segment | None, planned: Planned | None, importance: ImportanceMap | None
 ) -> tuple[float, ...]:
     """The buckets that lie in the document's tokens."""
-    if planned is None or importance is None or not planned.prompt_tokens:
+    if segment is None or planned is None or importance is None or not planned.prompt_tokens:
         return ()
-    for segment in planned.segments:
-        if (segment.message, segment.document) == (message, document):
-            buckets = len(importance.buckets)
-            first = segment.start * buckets // planned.prompt_tokens
-            last = -(-segment.end * buckets // planned.prompt_tokens)
-            return importance.buckets[first : max(last, first + 1)]
-    return ()
+    buckets = len(importance.buckets)
+    first = segment.start * buckets // planned.prompt_tokens
+    last = -(-segment.end * buckets // planned.prompt_tokens)
+    return importance.buckets[first : max(last, first + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,21 +12,27 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.ui import figures
 from app.ui.help import Section
-from app.ui.safe_input import SafeInput
+from app.ui.keys import pass_on, run_own_binding
 from app.ui.sanitize import sanitize_line
-from app.ui.spans.hints import FINDING, READING, Hints
+from app.ui.spans.collection import Collection, Hit, Place, hit_from
+from app.ui.spans.documents import DocumentsScreen
+from app.ui.spans.hints import FINDING, READING, READING_MANY, Hints
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
+from app.ui.spans.search import SearchLine
 from app.ui.spans.view import DocumentView, Range
 
 KEEP_STEP = 0.01
 HEIGHTS = "▁▂▃▄▅▆▇█"
+LEAST_NAME = 12
+"""Cells of a document's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +44,8 @@ class AskAgain:
 
 
 class SpansScreen(Screen[AskAgain | None]):
-    """`try_keep` asks the engine what another keep would read; the answer comes by `show`. Without
-    it the keep cannot be tried."""
+    """Opens at the most important document. `try_keep` asks the engine what another keep would
+    read; the answer comes by `show`. Without it the keep cannot be tried."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Up", id="spans.up", tooltip="A row up"),
@@ -49,7 +56,7 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("end", "end", "End", id="spans.end", tooltip="To the end"),
         Binding("n", "next", "Next", id="spans.next", tooltip="To the next passage that was read"),
         Binding("p", "previous", "Previous", id="spans.previous", tooltip="To the one before"),
-        Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in the document"),
+        Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in all documents"),
         Binding(
             "space",
             "pin",
@@ -61,10 +68,17 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
         Binding("c", "copy", "Copy", id="spans.copy", tooltip="Copy the passage"),
-        Binding("d", "document", "Document", id="spans.document", tooltip="The next document"),
+        Binding("d", "documents", "Documents", id="spans.documents", tooltip="Choose a document"),
+        Binding(
+            "tab", "document(1)", "Next document", id="spans.document", tooltip="The next document"
+        ),
+        Binding(
+            "shift+tab", "document(-1)", "Document before", id="spans.document_before",
+            tooltip="The document before",
+        ),
         Binding("enter", "again", "Again", id="spans.again", tooltip="Ask again, read like this"),
         Binding("escape,ctrl+s,q", "close", "Close", id="spans.close", tooltip="Close"),
-    ]
+    ]  # fmt: skip
 
     def __init__(
         self,
@@ -74,17 +88,17 @@ class SpansScreen(Screen[AskAgain | None]):
     ) -> None:
         """`documents` is not empty."""
         super().__init__()
-        self._documents = list(documents)
+        self._documents = Collection(documents)
         self._read_keep = self._keep = keep
         self._try_keep = try_keep
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
-        self._at = 0
+        self._at, self._begin = self._documents.first()
         self._folded = False
-        self._hits: list[Range] = []
-        self._said = ("", 0)
-        self.view = DocumentView(self._documents[0])
-        self.minimap = Minimap(self._documents[0])
-        self.search = SafeInput(placeholder="Find", id="spans-search", compact=True)
+        self._hits: list[Hit] = []
+        self._said = ("", (0, 0))
+        self.view = DocumentView(self._document)
+        self.minimap = Minimap(self._document)
+        self.search = SearchLine(self.view)
         self._hints = Hints(id="spans-foot")
 
     def help_sections(self) -> tuple[Section, ...]:
@@ -101,12 +115,19 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def on_mount(self) -> None:
         self.view.focus()
-        if self._document.passages[0].read is Read.NOT:
-            self.view.cursor = self._document.next_read(0) or 0
+        self.view.cursor = self._begin
         self.call_after_refresh(self._draw)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
+
+    async def on_key(self, event: Key) -> None:
+        """Keys come here by way of what has the focus, in the order in which they were pressed; by
+        the time the search has it, some that are meant for that may have been on their way."""
+        if self.focused is self.search and self.search.takes(event):
+            pass_on(event, self.search)
+        else:
+            await run_own_binding(self, event)
 
     # -------------------------------------------------------------------------- what is shown
 
@@ -115,16 +136,27 @@ class SpansScreen(Screen[AskAgain | None]):
         return self._documents[self._at]
 
     @property
-    def _place(self) -> tuple[int, int]:
+    def _place(self) -> Place:
+        return self._at, self.view.cursor
+
+    @property
+    def _key(self) -> tuple[int, int]:
+        """What pins of this document are found by."""
         return self._document.message, self._document.document
 
     @property
     def _own_pins(self) -> tuple[Range, ...]:
-        return self._pins.get(self._place, ())
+        return self._pins.get(self._key, ())
+
+    @property
+    def _own_hits(self) -> tuple[Range, ...]:
+        first = bisect_left(self._hits, (self._at,))
+        last = bisect_left(self._hits, (self._at + 1,))
+        return tuple((start, end) for _, start, end in self._hits[first:last])
 
     def show(self, documents: Sequence[ReadDocument], keep: float) -> None:
         """The same documents as another keep would read them."""
-        self._documents = list(documents)
+        self._documents.show(documents)
         self._keep = keep
         self.view.show(self._document)
         self._draw()
@@ -135,34 +167,39 @@ class SpansScreen(Screen[AskAgain | None]):
         last = min(top + max(1, view.size.height), len(rows)) - 1
         seen = rows[top][0], rows[last][1]
         view.show_pins(self._own_pins)
-        self.minimap.show(self._document, self._own_pins, self._hits, seen)
+        self.minimap.show(self._document, self._own_pins, self.view.hits, seen)
         width = self.size.width - 4
-        self.query_one("#spans-head", Static).update(self._head().truncate(width, ellipsis=True))
+        self.query_one("#spans-head", Static).update(self._head(width))
         self.query_one("#spans-place", Static).update(self._where().truncate(width, ellipsis=True))
-        self._hints.show(FINDING if self.search.display else READING)
+        reading = READING_MANY if len(self._documents) > 1 else READING
+        self._hints.show(FINDING if self.search.display else reading)
 
-    def _head(self) -> Content:
-        document = self._document
-        which = f" {self._at + 1}/{len(self._documents)}" if len(self._documents) > 1 else ""
-        fraction = figures.percent(document.read_fraction)
-        passages = sum(p.read is not Read.NOT for p in document.passages)
-        read = f"read {fraction} · {figures.plural(passages, 'passage')}"
+    def _head(self, width: int) -> Content:
+        """Of the name and what follows it, the name gives way first."""
+        document, many = self._document, len(self._documents) > 1
+        which = f"{self._at + 1}/{len(self._documents)} " if many else ""
+        left = Content.assemble(("Spans  ", "bold $accent"), (which, "$ink-dim"))
+        read = f"read {figures.percent(document.read_fraction)} · {self._passages()}"
         if self._keep != self._read_keep:
             read = f"keep {figures.percent(self._keep)} would {read}"
         pinned = f" · {len(self._own_pins)} pinned by you" if self._own_pins else ""
-        return Content.assemble(
-            ("Spans  ", "bold $accent"),
-            sanitize_line(document.name),
-            (which, "$ink-dim"),
-            (f"   {read}", "$accent"),
-            (pinned, "$ink-dim"),
-        )
+        right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
+        room = max(LEAST_NAME, width - left.cell_length - right.cell_length)
+        name = Content(sanitize_line(document.name)).truncate(room, ellipsis=True)
+        return Content.assemble(left, name, right).truncate(width, ellipsis=True)
+
+    def _passages(self) -> str:
+        """How many there are; among several documents, which of all of them this is."""
+        number = self._documents.passage_number(self._place)
+        if len(self._documents) == 1 or number is None:
+            return figures.plural(self._document.passages_read, "passage")
+        return f"passage {number} of {figures.count(self._documents.passages)}"
 
     def _where(self) -> Content:
         """About the row of the cursor, or what was just said."""
         offset = self.view.cursor
         words, said_at = self._said
-        if words and said_at == offset:
+        if words and said_at == self._place:
             return Content.styled(words, "$accent")
         line = self._document.text.count("\n", 0, offset) + 1
         passage = self._document.at(offset)
@@ -178,7 +215,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def _say(self, words: str) -> None:
         """Until the cursor moves."""
-        self._said = (words, self.view.cursor)
+        self._said = (words, self._place)
         self._draw()
 
     @on(DocumentView.Moved)
@@ -200,27 +237,42 @@ class SpansScreen(Screen[AskAgain | None]):
         self.view.go_to(len(self._document.text))
 
     def action_next(self) -> None:
-        self._go_or_say(self._document.next_read(self.view.cursor), "Nothing more was read.")
+        self._go_or_say(self._documents.next_read(self._place), "Nothing more was read.")
 
     def action_previous(self) -> None:
         start = self.view.rows[self.view.row][0]
-        found = self._document.previous_read(min(start, self._document.at(start).start))
+        before = min(start, self._document.at(start).start)
+        found = self._documents.previous_read((self._at, before))
         self._go_or_say(found, "Nothing before this was read.")
 
-    def _go_or_say(self, offset: int | None, words: str) -> None:
-        if offset is None:
+    def _go_or_say(self, place: Place | None, words: str) -> None:
+        if place is None:
             self._say(words)
         else:
-            self.view.go_to(offset, centre=True)
+            self._go_to(*place)
 
-    def action_document(self) -> None:
+    def _go_to(self, index: int, offset: int) -> None:
+        if index != self._at:
+            self._at = index
+            self.view.show(self._document)
+            self.view.show_hits(self._own_hits)
+        self.view.go_to(offset, centre=True)
+        self._draw()
+
+    def action_document(self, by: int) -> None:
+        """The one so many further on, at the first that was read of it."""
+        self._go_to_document((self._at + by) % len(self._documents))
+
+    def action_documents(self) -> None:
         if len(self._documents) == 1:
             self._say("There is only one document.")
-            return
-        self._at = (self._at + 1) % len(self._documents)
-        self._close_search()
-        self.view.show(self._document)
-        self._draw()
+        else:
+            screen = DocumentsScreen(self._documents, self._at)
+            self.app.push_screen(screen, self._go_to_document)
+
+    def _go_to_document(self, index: int | None) -> None:
+        if index is not None and index != self._at:
+            self._go_to(index, self._documents[index].first_read or 0)
 
     @on(Minimap.Clicked)
     def _minimap_clicked(self, event: Minimap.Clicked) -> None:
@@ -235,33 +287,35 @@ class SpansScreen(Screen[AskAgain | None]):
 
     @on(Input.Changed)
     def _search_changed(self, event: Input.Changed) -> None:
-        self._hits = self._document.find(event.value)
-        self.view.show_hits(tuple(self._hits))
+        if not self.search.display:  # of what was typed before it closed
+            return
+        self._hits = self._documents.find(event.value)
+        self.view.show_hits(self._own_hits)
         if not self._hits:
-            self._say("Nowhere in the document." if event.value.strip() else "")
+            where = "document" if len(self._documents) == 1 else "documents"
+            self._say(f"Nowhere in the {where}." if event.value.strip() else "")
         else:
-            self._to_hit(self._hit_from(self.view.cursor))
+            self._to_hit(hit_from(self._hits, self._place))
 
     @on(Input.Submitted)
     def action_next_hit(self) -> None:
         if self._hits:
-            self._to_hit(self._hit_from(self.view.cursor + 1))
+            self._to_hit(hit_from(self._hits, (self._at, self.view.cursor + 1)))
 
-    def _hit_from(self, offset: int) -> int:
-        """The first hit from here on, or the first of all."""
-        return next((i for i, (start, _) in enumerate(self._hits) if start >= offset), 0)
-
-    def _to_hit(self, index: int) -> None:
-        start, end = self._hits[index]
-        self.view.go_to(start, centre=True)
+    def _to_hit(self, number: int) -> None:
+        index, start, end = self._hits[number]
+        self._go_to(index, start)
         unread = any(p.read is Read.NOT for p in self._document.between(start, end))
         words = "NOT READ: Space pins it" if unread else "read"
-        self._say(f"{index + 1} of {figures.plural(len(self._hits), 'hit')} · {words}")
+        found = f"{figures.count(number + 1)} of {figures.plural(len(self._hits), 'hit')}"
+        if (documents := len({index for index, _, _ in self._hits})) > 1:
+            found += f" in {figures.count(documents)} documents"
+        self._say(f"{found} · {words}")
 
     def _close_search(self) -> None:
         self._hits = []
-        self.search.value = ""
         self.search.display = False
+        self.search.value = ""
         self.view.show_hits(())
         self.set_focus(self.view)
 
@@ -272,7 +326,7 @@ class SpansScreen(Screen[AskAgain | None]):
         offset = self.view.cursor
         kept = tuple(pin for pin in self._own_pins if not pin[0] <= offset < pin[1])
         if len(kept) < len(self._own_pins):
-            self._pins[self._place] = kept
+            self._pins[self._key] = kept
             self._say("No longer pinned.")
             return
         start, end = self._document.paragraph(offset)
@@ -280,7 +334,7 @@ class SpansScreen(Screen[AskAgain | None]):
             self._say("There is no text here to pin.")
             return
         apart = (pin for pin in kept if pin[1] <= start or end <= pin[0])
-        self._pins[self._place] = tuple(sorted((*apart, (start, end))))
+        self._pins[self._key] = tuple(sorted((*apart, (start, end))))
         self._say("Pinned: it is read whenever the document is. Enter asks again.")
 
     @on(DocumentView.Chosen)
@@ -300,7 +354,7 @@ class SpansScreen(Screen[AskAgain | None]):
         if self._try_keep is None:
             self._say("Another keep can be tried on the last answer only, if it was scored.")
             return
-        self._said = ("", 0)
+        self._said = ("", (0, 0))
         self._keep = min(1.0, max(KEEP_STEP, round(self._keep + steps * KEEP_STEP, 2)))
         self._try_keep(self._keep)
 

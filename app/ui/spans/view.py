@@ -76,6 +76,11 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._document
 
     @property
+    def hits(self) -> tuple[Range, ...]:
+        """What was found in the document."""
+        return self._hits
+
+    @property
     def rows(self) -> Rows:
         return self._rows
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.app import App
+from textual.events import Key
 from textual.pilot import Pilot
 
 import app.ui.app as ui
+from app.ui.spans import documents
 from app.ui.spans.hints import READING, Hints, _fitting
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
 from app.ui.spans.screen import AskAgain, SpansScreen
+from app.ui.terminal.paste import PasteSafeParser
 from app.ui.theme import our_themes
 from tests.ui.helpers import screen_text, until, until_shown
 
@@ -26,12 +30,14 @@ def at(line: int) -> int:
     return sum(len(text) + 1 for text in LINES[: line - 1])
 
 
-def contract(*kept: tuple[int, int], name: str = "contract.txt", number: int = 0) -> ReadDocument:
+def contract(
+    *kept: tuple[int, int], name: str = "contract.txt", number: int = 0, score: float = 3.5
+) -> ReadDocument:
     """Of which lines `first` up to but not including `last` were read."""
     passages, done = [], 0
     for first, last in kept:
         passages.append(Passage(done, at(first), Read.NOT))
-        passages.append(Passage(at(first), at(last), Read.IMPORTANT, 3.5))
+        passages.append(Passage(at(first), at(last), Read.IMPORTANT, score))
         done = at(last)
     passages.append(Passage(done, len(TEXT), Read.NOT))
     importance = tuple(0.5 if 30 <= i < 60 else 0.0 for i in range(100))
@@ -185,17 +191,143 @@ async def test_a_keep_that_cannot_be_tried() -> None:
         await until_shown(pilot, "Another keep can be tried on the last answer only")
 
 
-async def test_documents_take_turns(spans: SpansApp) -> None:
-    both = [contract((50, 53)), contract((10, 12), name="other\x1b.txt", number=1)]
-    spans = SpansApp(SpansScreen(both, 0.2))
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "contract.txt 1/2")
-        await pilot.press("d")
-        await until_shown(pilot, "other␛.txt 2/2")
+FOLDER = [
+    contract((10, 12), name="other\x1b.txt", number=0),
+    contract(name="unread.txt", number=1),
+    contract((50, 53), (120, 125), name="contract.txt", number=2, score=4.0),
+    contract((190, 191), name="last.txt", number=3),
+]
+"""Of four documents the third is the most important one."""
+
+
+@pytest.fixture
+def folder() -> SpansApp:
+    return SpansApp(SpansScreen(FOLDER, 0.2))
+
+
+def where(spans: SpansApp) -> tuple[str, int]:
+    view = spans.spans.view
+    return view.document.name, TEXT.count("\n", 0, view.cursor) + 1
+
+
+async def test_of_a_folder_next_goes_from_document_to_document(folder: SpansApp) -> None:
+    """It begins at the most important one, not at the first."""
+    async with folder.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "Spans  1/4 contract.txt   read 4% · passage 1 of 4")
+        seen = [where(folder)]
+        for _ in range(3):
+            await pilot.press("n")
+            await until(pilot, lambda: where(folder) != seen[-1])
+            seen.append(where(folder))
+        assert seen == [
+            ("contract.txt", 50),
+            ("contract.txt", 120),
+            ("other\x1b.txt", 10),
+            ("last.txt", 190),
+        ]
+        await until_shown(pilot, "3/4 last.txt", "passage 4 of 4", "▌ Line 190")
         await pilot.press("n")
-        await until_shown(pilot, "line 10 · read")
+        await until_shown(pilot, "Nothing more was read.")
+        for place in seen[-2::-1]:
+            await pilot.press("p")
+            await until(pilot, lambda place=place: where(folder) == place)  # type: ignore[misc]
+        await pilot.press("p")
+        await until_shown(pilot, "Nothing before this was read.")
+
+
+async def test_of_a_folder_every_document_is_searched(folder: SpansApp) -> None:
+    async with folder.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"Line 190")
+        await until_shown(pilot, "1 of 4 hits in 4 documents · NOT READ")
+        seen = [where(folder)]
+        for _ in range(4):
+            await pilot.press("enter")
+            await until(pilot, lambda: where(folder) != seen[-1])
+            seen.append(where(folder))
+        names = ["contract.txt", "other\x1b.txt", "last.txt", "unread.txt", "contract.txt"]
+        assert seen == [(name, 190) for name in names]
+        await pilot.press("enter", "enter")
+        await until_shown(pilot, "3 of 4 hits in 4 documents · read")
+        await pilot.press("escape")
+        await until_shown(pilot, "3/4 last.txt")
+
+
+async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: SpansApp) -> None:
+    async with folder.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "1/4 contract.txt")
         await pilot.press("d")
-        await until_shown(pilot, "contract.txt 1/2")
+        await until_shown(pilot, "4 documents, the most important first · read 1% in all")
+        rows = re.findall(r"\d  (\S+) .*[━─]  +(\S+%)", screen_text(pilot))
+        assert rows == [
+            ("contract.txt", "4%"),
+            ("other␛.txt", "1%"),
+            ("last.txt", "1%"),
+            ("unread.txt", "0%"),
+        ]
+        await pilot.press(*"oth", "enter")
+        await until(pilot, lambda: where(folder) == ("other\x1b.txt", 10))
+        await pilot.press("d", "down", "enter")
+        await until(pilot, lambda: where(folder) == ("last.txt", 190))
+        await pilot.press("tab")
+        await until_shown(pilot, "4/4 unread.txt   read 0% · 0 passages")
+        await pilot.press("tab", "shift+tab", "shift+tab")
+        await until(pilot, lambda: where(folder) == ("last.txt", 190))
+        await pilot.press("d", "escape", "n")
+        await until_shown(pilot, "Nothing more was read.")
+
+
+async def test_another_keep_leaves_the_documents_in_their_order(folder: SpansApp) -> None:
+    async with folder.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "1/4 contract.txt")
+        await pilot.press("n", "n")
+        await until_shown(pilot, "2/4 other␛.txt")
+        higher = [*FOLDER[:1], contract((1, 200), name="unread.txt", number=1), *FOLDER[2:]]
+        folder.spans.show(higher, 0.5)
+        await until_shown(pilot, "2/4 other␛.txt   keep 50% would read 1% · passage 3 of 5")
+
+
+async def test_one_document_is_no_list(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press("d")
+        await until_shown(pilot, "There is only one document.")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("name", ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"])
+async def test_a_document_is_a_line(name: str, width: int) -> None:
+    drawn = documents.line(contract((10, 12), name=name), 411, width)
+    assert drawn.cell_length <= width
+    assert drawn.plain.isprintable()
+    assert "1%" in drawn.plain
+    assert "412" in drawn.plain
+
+
+def typed(pilot: Pilot[None], sent: str) -> None:
+    """All in one read, as over a slow line, or by someone who types fast."""
+    driver = pilot.app._driver
+    assert driver is not None
+    for message in PasteSafeParser().feed(sent):
+        driver.process_message(message)
+
+
+async def test_keys_typed_right_after_the_slash_are_searched_for(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        typed(pilot, "/line 1q\x7f9\r")
+        await until_shown(pilot, "3 of 11 hits · NOT READ")
+        assert spans.spans.search.value == "line 19"
+
+
+async def test_keys_typed_right_after_the_search_are_for_the_document(spans: SpansApp) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        typed(pilot, "/contract")
+        await until_shown(pilot, "of 200 hits")
+        spans.spans.search.post_message(Key("escape", "\x1b"))
+        typed(pilot, "nn")
+        await until_shown(pilot, "Nothing more was read.")
+        assert line(pilot) == 120
+        assert not spans.spans.search.display
 
 
 async def test_the_mouse(spans: SpansApp) -> None:
