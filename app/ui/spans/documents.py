@@ -64,10 +64,10 @@ class DocumentsScreen(ModalScreen[int | None]):
     def on_mount(self) -> None:
         self.list.can_focus = False
         self.filter.focus()
-        self.call_after_refresh(self._draw, self._shown)
+        self._draw(self._shown)  # at once: keys typed ahead are meant for it
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._draw, self._highlighted)
+        self.call_after_refresh(lambda: self._draw(self._highlighted))
 
     @property
     def _highlighted(self) -> int | None:
@@ -75,7 +75,7 @@ class DocumentsScreen(ModalScreen[int | None]):
         return None if place is None else int(self.list.get_option_at_index(place).id or 0)
 
     def _draw(self, highlighted: int | None) -> None:
-        words, width = self.filter.value.strip().casefold(), self.list.size.width - 2
+        words, width = self.filter.value.strip().casefold(), max(20, self.list.size.width - 2)
         listed = [
             (index, document)
             for index, document in enumerate(self._collection.documents)
