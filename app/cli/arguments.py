@@ -213,7 +213,7 @@ def _add_conversations(command: argparse.ArgumentParser) -> None:
         help="md and html to read, json to import; by FILE's ending, or md",
     )
     action("import", "read one that was exported as JSON", id=False).add_argument(
-        "file", metavar="FILE"
+        "file", metavar="FILE", help="or - for standard input"
     )
     action("delete", "move one to the trash")
     action("restore", "take one out of the trash")

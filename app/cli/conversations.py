@@ -10,15 +10,18 @@ import argparse
 import dataclasses
 import io
 import json
+import os
+import stat
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from app.cli.stored import PATIENCE, find, none_yet, opened_store
 from app.engine.snapshot_folder import remove_snapshot
 from app.errors import UserError
+from app.ingest.reader import STDIN
 from app.paths import snapshots_path
 from app.sessions import export, importing
 from app.sessions.records import Conversation, Hit
@@ -74,7 +77,7 @@ def _hit_line(hit: Hit) -> str:
 
 def _export(store: Store, options: argparse.Namespace) -> None:
     found = find(store, options.id)
-    if options.output in (None, "-"):
+    if options.output in (None, STDIN):
         return _write(store, found.id, options.format or "md")
     export.to_file(store, found.id, Path(options.output), options.format)
 
@@ -82,6 +85,7 @@ def _export(store: Store, options: argparse.Namespace) -> None:
 def _write(store: Store, conversation: int, form: str) -> None:
     """To standard output."""
     if not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as files are
         return export.FORMATS[form](store, conversation, sys.stdout)
     text = io.StringIO()
     export.FORMATS[form](store, conversation, text)
@@ -90,7 +94,7 @@ def _write(store: Store, conversation: int, form: str) -> None:
 
 def _import(store: Store, options: argparse.Namespace) -> None:
     try:
-        with open(options.file, encoding="utf-8") as source:
+        with _opened(options.file) as source:
             added = importing.from_json(store, source)
     except (OSError, ValueError) as error:
         raise UserError(
@@ -98,6 +102,17 @@ def _import(store: Store, options: argparse.Namespace) -> None:
             "check its name and permissions",
         ) from error
     _say(f"Conversation {added.id} · {_one_line(added.title)}")
+
+
+def _opened(name: str) -> TextIO:
+    """A file, or standard input. A pipe by name might be waited for until its writer comes."""
+    if name == STDIN:
+        return open(0, encoding="utf-8-sig", closefd=False)
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{name!r} is a pipe", "give it on standard input, as `-`")
+    return open(descriptor, encoding="utf-8-sig")
 
 
 def _delete(store: Store, options: argparse.Namespace) -> None:

@@ -8,7 +8,8 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, TextIO, TypeVar
 
 from app.sessions.errors import StoreError
@@ -16,6 +17,7 @@ from app.sessions.export import FORMAT, VERSION
 from app.sessions.packing import choices_of
 from app.sessions.records import (
     Attachment,
+    Choices,
     Conversation,
     Message,
     ReadMap,
@@ -65,7 +67,7 @@ def from_json(store: Store, source: TextIO) -> Conversation:
         for sha256, data in _lines(source) if separate else _texts(plain["documents"]):
             document = wanted.pop(sha256)
             attached = store.attach(document.name, _Decoded(data, document.size))
-            if attached != document:
+            if (attached.sha256, attached.size) != (sha256, document.size):
                 raise ValueError("a document differs from its digest")
         if wanted:
             raise ValueError("a document is missing")
@@ -141,7 +143,7 @@ def _tree(plain: dict[str, Any]) -> Tree:
         updated_at=_time(plain["updated_at"]),
         trashed_at=None,
         current=current,
-        choices=choices_of(_of(dict, plain.get("choices", {}))),  # older exports have none
+        choices=_choices(plain.get("choices", {})),  # older exports have none
     )
     maps = {
         number: _map(each["read_map"], len(messages))
@@ -149,6 +151,10 @@ def _tree(plain: dict[str, Any]) -> Tree:
         if each["read_map"] is not None
     }
     return Tree(conversation, messages, maps)
+
+
+def _choices(plain: Any) -> Choices:
+    return choices_of({name: _of(object, value) for name, value in _of(dict, plain).items()})
 
 
 def _message(number: int, plain: dict[str, Any]) -> Message:
@@ -177,7 +183,9 @@ def _attachment(plain: dict[str, Any]) -> Attachment:
 
 
 def _run(plain: dict[str, Any]) -> Run:
-    phases = tuple((_of(str, name), float(seconds)) for name, seconds in plain["phases"])
+    phases = tuple(
+        (_of(str, name), _of(float, float(seconds))) for name, seconds in plain["phases"]
+    )
     return _plain_record(Run, plain | {"phases": phases})
 
 
@@ -210,6 +218,8 @@ def _of(kind: Any, value: Any) -> Any:
         raise TypeError(f"{value!r} is no {kind}")
     if isinstance(value, str):
         value.encode()  # a ValueError for half a character
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("no finite number")
     return value
 
 
@@ -227,4 +237,4 @@ def _time(value: Any) -> datetime:
     time = datetime.fromisoformat(_of(str, value))
     if time.tzinfo is None:
         raise ValueError("a time without its zone")
-    return time
+    return time.astimezone(UTC)  # an OverflowError for the last hours of the year 9999

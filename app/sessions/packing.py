@@ -7,12 +7,13 @@ import struct
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.sessions.errors import StoreError
 from app.sessions.records import Choices, ReadMap, Run, Span, SpanText
 
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 RUN_FIELDS = tuple(field.name for field in fields(Run))
 _CHOICES: dict[str, type[str | int | float]] = {
     "system": str,
@@ -27,11 +28,11 @@ _CHOICES: dict[str, type[str | int | float]] = {
 
 def pack_time(time: datetime) -> int:
     """Milliseconds since 1970 UTC; a clock set to before then counts as 1970."""
-    return max(0, round(time.timestamp() * 1000))
+    return max(0, (time - _EPOCH) // _MILLISECOND)
 
 
 def unpack_time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return _EPOCH + milliseconds * _MILLISECOND
 
 
 def pack_ids(ids: tuple[int, ...] | None) -> bytes | None:

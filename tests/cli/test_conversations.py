@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +131,29 @@ def test_what_was_exported_can_be_imported(home: Path, shell: Shell) -> None:
     assert shell("show", "2") == shell("show", "1")
 
 
+def test_an_export_with_a_pinned_passage_can_be_imported(home: Path, shell: Shell) -> None:
+    kept("Who pays?")
+    with Store(data_path()) as store:
+        question, _ = store.branch(1)
+        store.pin_passages(question.id, {0: ((4, 10), (17, 33))})
+    shell("export", "1", "-o", str(home / "x.json"))
+    shell("import", str(home / "x.json"))
+    assert shell("export", "2", "--format", "json") == (home / "x.json").read_text()
+
+
+def test_an_export_is_imported_from_standard_input(home: Path, shell: Shell) -> None:
+    kept("Wer zählt?")
+    command = [sys.executable, "-m", "app", "conversations"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    export = subprocess.run(
+        [*command, "export", "1", "--format", "json"], capture_output=True, env=ascii_only
+    )
+    text = b"\xef\xbb\xbf" + export.stdout  # as some editors begin a file
+    subprocess.run([*command, "import", "-"], input=text, check=True, capture_output=True)
+    assert {each.title for each in there()} == {"Wer zählt?"}
+    assert len(there()) == 2
+
+
 def test_deleted_restored_renamed_pinned(shell: Shell) -> None:
     kept("Who pays?")
     snapshots = [snapshot_folder(snapshots_path(), name) for name in ("1", "2")]
@@ -165,6 +190,7 @@ REFUSALS = {
     "file that is not there": (["import", "{home}/nothing"], "No such file"),
     "folder": (["import", "{home}"], "directory"),
     "name with a zero": (["import", "a\0b"], "null byte"),
+    "pipe without a writer": (["import", "{home}/pipe"], "is a pipe: give it on standard input"),
     "no export": (["import", "{home}/text"], "not a conversation"),
     "binary": (["import", "{home}/binary"], "not a conversation"),
     "nowhere to export": (["export", "1", "-o", "{home}/no/x.md"], "cannot be written"),
@@ -181,6 +207,7 @@ def test_bad_input_is_one_sentence_and_status_2(
     if "1" in arguments or "search" in arguments:
         kept("Who pays?")
     (home / "text").write_text("{}")
+    os.mkfifo(home / "pipe")
     (home / "binary").write_bytes(b"\xff\xfe\x00")
     assert run(["conversations", *(each.format(home=home) for each in arguments)]) == 2
     out, err = capsys.readouterr()

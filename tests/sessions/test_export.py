@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -96,6 +97,10 @@ SPOILT = [
     _set("pinned", 1),
     _set("created_at", "yesterday"),
     _set("created_at", "2026-01-01T00:00:00"),
+    _set("created_at", "9999-12-31T23:59:59-01:00"),
+    _set("updated_at", "9999-12-31T23:59:59-01:00"),
+    _set("choices", {"system": "\ud800"}),
+    _set("choices", {"keep": math.nan}),
     _set("current", 99),
     _set("current", -1),
     _set("messages", {}),
@@ -108,6 +113,10 @@ SPOILT = [
     _set("messages.1.token_ids", [True]),
     _set("messages.1.run.prompt_tokens", 2**70),
     _set("messages.1.run.prompt_tokens", "many"),
+    _set("messages.1.run.ttft", math.nan),
+    _set("messages.1.run.keep", math.inf),
+    _set("messages.1.run.phases", [["x", math.nan]]),
+    _set("messages.1.read_map.spans.1.score", math.nan),
     _set("messages.1.run.reason", "\ud800"),
     _set("messages.1.run.phases", [["x"]]),
     _set("messages.1.run", {}),
