@@ -12,6 +12,7 @@ from app.engine import memory
 from app.engine.held import Held
 from app.engine.loader import LoadedModel
 from app.engine.reading import Remembered
+from app.engine.reserve import reserved
 
 
 class Healing:
@@ -41,9 +42,9 @@ class Healing:
         end = min(len(held) + self._target.step.tokens, len(sick))
         positions = np.arange(len(held), end, dtype=np.int32)
         if len(positions):
-            held.take_in(
-                self._target.model, sick.ids, positions, self._target.step, lambda done: None
-            )
+            model, step = self._target.model, self._target.step
+            with reserved(held.cache, len(sick) - len(held)):
+                held.take_in(model, sick.ids, positions, step, lambda done: None)
         if len(held) < len(sick):
             return False
         held.borders = held.borders or sick.borders[:1]

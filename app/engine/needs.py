@@ -36,16 +36,23 @@ def reading(target: LoadedModel, count: int, seen: int, retained: bool = False) 
 
 
 def moment(model: LoadedModel, step: int, seen: int) -> float:
-    """What a step that ends after `seen` tokens takes beside what it leaves: a layer's buffer once
-    more while it grows, and on a CPU again while it is multiplied."""
-    again = 2 if model.transient.on_cpu else 1
-    return again * model.cache_size.largest * seen + model.transient.bytes(step, seen)
+    """What a step that ends after `seen` tokens takes beside what it leaves. A layer is there once
+    more while its buffer grows, before the first step or while writing; on a CPU also while it is
+    multiplied."""
+    again = model.cache_size.largest * seen
+    multiplied = again if model.transient.on_cpu else 0.0
+    return max(again, multiplied + model.transient.bytes(step, seen))
 
 
-def next_step(model: LoadedModel, seen: int) -> float:
-    """What the next step after `seen` tokens takes."""
+def next_step(model: LoadedModel, seen: int, reserved: bool = False) -> float:
+    """What the next step after `seen` tokens takes. Where room for it is not reserved, it grows the
+    cache, and one layer's buffer is there twice."""
     step = model.step.tokens
-    return model.cache_size.bytes(step, retained=True) + moment(model, step, seen + step)
+    least = moment(model, step, seen + step)
+    if reserved:
+        return least
+    grown = model.cache_size.largest * seen
+    return model.cache_size.bytes(step, retained=True) + grown + least
 
 
 def scoring(draft: LoadedModel, count: int, total: int) -> Need:

@@ -23,6 +23,7 @@ from app.engine.positions import Positions
 from app.engine.prefill import dense_cache, seek, sparse_cache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
+from app.engine.reserve import reserved
 from app.engine.room import Room
 from app.engine.scoring import Importance, Observations, ScoringError, score
 from app.engine.selection import Selection, select
@@ -178,20 +179,20 @@ class Reader:
         self.work[Part.TARGET] = work
         if self._costs.target is not None:
             self._progress.expect(Phase.PREFILL, _until(self._costs.target, work), count)
-        self._make_room(needs.reading(model, count, seen, target.retains), seen)
+        fits = self._make_room(needs.reading(model, count, seen, target.retains), seen)
         report = self._progress.report(Phase.PREFILL, count)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
         places = [int(np.argmin(prompt.pinned)), *ends] if target.forgets else []
         borders = np.searchsorted(positions, places)
         done = 0
-        with self._progress.timed(Phase.PREFILL):
+        with self._progress.timed(Phase.PREFILL), reserved(target.cache, count * fits):
             for part in np.split(positions, borders):
 
                 def read(now: int, before: int = done) -> None:
                     self.kept = int(target.read.sum())
                     report(before + now)
                     if before + now < count:
-                        self._room.check_step(model, self.kept)
+                        self._room.check_step(model, self.kept, fits)
 
                 if len(part):
                     target.take_in(model.model, prompt.ids, part, model.step, read)
@@ -200,12 +201,14 @@ class Reader:
                     target.mark_border()
         self.kept = int(target.read.sum()) + 1  # with the prompt's last token, which decoding feeds
 
-    def _make_room(self, need: needs.Need, seen: int) -> None:
-        """For one phase, and choose its step: what is kept grows, and one step comes on top."""
+    def _make_room(self, need: needs.Need, seen: int) -> bool:
+        """For one phase, and choose its step: what is kept grows, and one step comes on top. False
+        when it does not fit but is tried: then room is taken only as it is needed."""
         self._room.make(need, self._remembered, self._progress, self._ask.despite_memory)
         model, step = need.model, memory.SMALLEST_STEP
-        rest = need.least - model.transient.bytes(step, seen)
-        model.step.most = model.transient.step(memory.free() - rest, seen)
+        rest, free = need.least - model.transient.bytes(step, seen), memory.free()
+        model.step.most = model.transient.step(free - rest, seen)
+        return need.least <= free
 
     def _importance(self, prompt: Prompt) -> Importance:
         tuning = self._ask.tuning
@@ -225,7 +228,7 @@ class Reader:
         new = total - held.shared(prompt.ids)
         if self._costs.draft is not None:
             self._progress.expect(Phase.SCORE, _until(self._costs.draft, work, work.before), total)
-        self._make_room(needs.scoring(draft, new, total), total)
+        fits = self._make_room(needs.scoring(draft, new, total), total)
         eligible = ~prompt.pinned
         report = progress.report(Phase.SCORE, total)
         begun, read = time.perf_counter(), 0.0
@@ -234,7 +237,7 @@ class Reader:
         def reading(done: int) -> None:
             report(done)
             if done < total:
-                self._room.check_step(draft, done)
+                self._room.check_step(draft, done, fits)
 
         def observed(observations: Observations, expected: int) -> None:
             nonlocal looking, read
@@ -245,17 +248,18 @@ class Reader:
             looking(observations.observed)
 
         try:
-            return score(
-                draft.model,
-                held,
-                prompt.ids,
-                prompt.question_start,
-                self._pair.target.tokenizer.eos_token_ids,
-                draft.step,
-                reading,
-                observed,
-                self._ask.tuning,
-            )
+            with reserved(held.cache, (new + self._ask.tuning.lookahead) * fits):
+                return score(
+                    draft.model,
+                    held,
+                    prompt.ids,
+                    prompt.question_start,
+                    self._pair.target.tokenizer.eos_token_ids,
+                    draft.step,
+                    reading,
+                    observed,
+                    self._ask.tuning,
+                )
         finally:
             if self._ask.conversation is None:
                 held.clear()  # no later turn will want it, and the target needs the room

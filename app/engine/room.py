@@ -42,10 +42,10 @@ class Room:
         self._pair, self._emit = pair, emit
         self._residents, self._watch = residents, watch
 
-    def check_step(self, model: LoadedModel, seen: int) -> None:
+    def check_step(self, model: LoadedModel, seen: int, reserved: bool = False) -> None:
         """Raise Cancelled when the next step, after so many tokens, would go where memory counts as
         nearly used up: what was foreseen may have been wrong, dared, or overtaken by others."""
-        need, most = needs.next_step(model, seen), SHARES[Rung.CRITICAL]
+        need, most = needs.next_step(model, seen, reserved), SHARES[Rung.CRITICAL]
         if need > memory.left(most):
             _release()
             if need > memory.left(most):

@@ -1,0 +1,55 @@
+"""Makes room in caches for the tokens that are known to come.
+
+mlx-lm's caches grow by their `step`, 256 tokens, and are copied whole when they do: in a prefill in
+steps of 256 tokens and more, every layer at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mlx.utils import tree_map
+
+from app.engine.caches import STOCK, Cache, PositionedCache, WindowedCache, flat
+
+
+@contextmanager
+def reserved(cache: Cache, count: int) -> Iterator[None]:
+    """Inside, layers that keep everything grow at most once for `count` more tokens, with the first
+    of them. They go on as before afterwards."""
+    stores = [store for c in flat(cache) if (store := _growing(c)) is not None]
+    before = [store.step for store in stores]
+    for store in stores:
+        if _capacity(store) - store.offset < count:
+            _cut(store)
+            whole = -(-count // type(store).step) * type(store).step
+            store.step = max(store.step, whole)
+    try:
+        yield
+    finally:
+        for store, step in zip(stores, before, strict=True):
+            store.step = step
+
+
+def _growing(cache: Any) -> Any:
+    """Where a layer that keeps everything stores it."""
+    if isinstance(cache, WindowedCache) and not cache.retains:
+        return None
+    store = cache.inner if isinstance(cache, PositionedCache) else cache
+    return store if type(store) in STOCK else None
+
+
+def _capacity(store: Any) -> int:
+    keys = store.keys[0] if isinstance(store.keys, tuple | list) else store.keys
+    return 0 if keys is None else int(keys.shape[-2])
+
+
+def _cut(store: Any) -> None:
+    """Drop the room there is, to which mlx-lm may add what it grows by."""
+    if store.offset == 0:
+        store.keys = store.values = None
+    elif _capacity(store) > store.offset:
+        cut = tree_map(lambda array: array[..., : store.offset, :], (store.keys, store.values))
+        store.keys, store.values = cut
