@@ -23,9 +23,8 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
     create_attention_mask,
 )
-from numpy.typing import NDArray
 
-from app.engine.positions import PositionRuns, Positions
+from app.engine.positions import Entries, PositionRuns, Positions
 
 
 class UnsupportedCache(ValueError):
@@ -40,9 +39,13 @@ class PositionedCache:
     them, and masks then go by position.
     """
 
-    def __init__(self, inner: KVCache | QuantizedKVCache | None = None) -> None:
+    def __init__(
+        self,
+        inner: KVCache | QuantizedKVCache | None = None,
+        positions: PositionRuns | None = None,
+    ) -> None:
         self.inner = inner or KVCache()
-        self.positions = PositionRuns()
+        self.positions = positions or PositionRuns()
         self._placed: Positions | None = None
         self._seek: int | None = None
 
@@ -74,9 +77,9 @@ class PositionedCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         if self._placed is None:  # a run, as each token of an answer is
-            self.positions.append_run(self.offset, self.offset + keys.shape[2])
+            self.positions = self.positions.with_run(self.offset, self.offset + keys.shape[2])
         else:
-            self.positions.append(self._next_positions(keys.shape[2]))
+            self.positions = self.positions.extended(self._next_positions(keys.shape[2]))
         self._placed = self._seek = None
         fetched: tuple[mx.array, mx.array] = self.inner.update_and_fetch(keys, values)
         return fetched
@@ -153,23 +156,14 @@ class PositionedCache:
     def trim(self, n: int) -> int:
         """Take back the n entries stored last; returns how many there were to take."""
         trimmed = int(self.inner.trim(n))
-        self.positions.drop_last(trimmed)
+        if trimmed:
+            self.positions = self.positions.without_last(trimmed)
         self._placed = self._seek = None
         return trimmed
 
     def forget(self, positions: Positions) -> None:
         """Take back the entries at these positions. What stays may have seen them."""
-        stays = np.isin(self.positions.array(), positions, invert=True)
-        self._select(np.flatnonzero(stays))
-
-    def _select(self, entries: NDArray[np.int64]) -> None:
-        """Keep only these entries, in this order."""
-        stays = self.positions.array()[entries]
-        self._take(entries)
-        self.positions = PositionRuns()
-        for run in np.split(stays, np.flatnonzero(np.diff(stays) != 1) + 1):
-            if len(run):
-                self.positions.append(run)
+        self._become(*self.positions.without(positions))
 
     def rewind(self, position: int) -> int:
         """Take back every entry at or after `position`; returns how many. What stays never saw
@@ -177,18 +171,17 @@ class PositionedCache:
         before, count = self.size(), self.positions.count_below(position)
         if self.positions.ascending:
             return self.trim(before - count)
-        self._take(np.flatnonzero(self.positions.array() < position))
-        self.positions.drop_from(position)
+        self._become(*self.positions.between(0, position))
         return before - count
 
-    def _take(self, entries: NDArray[np.int64]) -> None:
-        """Keep only these entries, indices in the order of storage."""
-        self._placed = self._seek = None
+    def _become(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
+        """Keep only these entries, in this order, with room for so many in all."""
+        self.positions, self._placed, self._seek = positions, None, None
         self.inner.offset = len(entries)
         if len(entries) == 0:
             self.inner.keys = self.inner.values = None
             return
-        index = mx.array(entries)
+        index = mx.array(np.pad(entries, (0, max(room - len(entries), 0))))
         stored = (self.inner.keys, self.inner.values)
         self.inner.keys, self.inner.values = tree_map(lambda a: mx.take(a, index, axis=2), stored)
 
@@ -215,61 +208,102 @@ class WindowedCache(PositionedCache):
 
     While everything is read in order, entries that no later query can see are dropped, once
     `slack` of them have fallen out, so that decoding seldom copies. With `retains` they stay: what
-    is recalled later sees the entries before it. A single token after all others is given only
-    what its window holds, so that decoding costs the same either way.
+    is recalled later sees the entries before it. A step is given only what one of its tokens sees,
+    so that it costs the same either way; what was recalled is put in its place once, by the first
+    step that comes after all others.
     """
 
     slack = 256
 
-    def __init__(self, window: int, retains: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self, window: int, retains: bool = False, positions: PositionRuns | None = None
+    ) -> None:
+        super().__init__(positions=positions)
         self.window = window
         self.retains = retains
         self.lost = 0
         """One past the highest position that was dropped."""
-        self._seen: int | None = None
-        """How many of the last entries the step before was given; None: all."""
+        self._fetched: int | Entries | None = None
+        """What the last step was given: so many of the last entries, or these; None: all."""
+
+    # What the next step finds is worked out from the state alone, so that the mask, which is made
+    # once for all layers of a kind, fits what each of them gives.
+
+    def _ready(self, count: int) -> PositionRuns:
+        """What is stored when the next `count` tokens come: where these come after all others, in
+        order, and without what no later token sees."""
+        if self.offset < self.positions.next:
+            return self.positions
+        ordered = self.positions if self.positions.ascending else self.positions.in_order()[0]
+        fallen = self._droppable(count)
+        return ordered.without_first(fallen) if fallen else ordered
 
     def _droppable(self, count: int) -> int:
-        """How many entries go before the next `count` tokens come. A function of state alone, so
-        that every layer of a kind does the same and one mask fits them all."""
         if self.retains:
             return 0
-        fallen = self.size() - self.positions.count_from(self.offset - self.window + 1)
+        fallen = self.positions.count_below(self.offset - self.window + 1)
         return fallen if fallen >= self.slack or count > 1 else 0
 
+    def _get_ready(self, count: int) -> None:
+        """Store what is to be stored when the next `count` tokens come."""
+        if (ready := self._ready(count)) is self.positions:
+            return
+        placed, sought, offset = self._placed, self._seek, self.offset
+        if not self.positions.ascending:
+            ordered, entries = self.positions.in_order()
+            self._become(ordered, entries, self.inner.keys.shape[2])
+        if fallen := self.size() - len(ready.array()):
+            self.lost = self.positions.end_below(offset - self.window + 1)
+            self.inner.keys = self.inner.keys[..., fallen : self.size(), :]
+            self.inner.values = self.inner.values[..., fallen : self.size(), :]
+            self.inner.offset -= fallen
+            self.positions = ready
+        self._placed, self._seek = placed, sought
+
+    def _seen(self, stored: PositionRuns, count: int) -> int | Entries:
+        """Which entries the next `count` tokens see: so many of the last, or these."""
+        if self.offset >= stored.next and stored.ascending:
+            return stored.count_from(self.offset - self.window + 1)
+        return stored.seen_by(self._next_positions(count), self.window)
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        fallen = self._droppable(keys.shape[2])
-        if fallen:
-            placed, sought = self._placed, self._seek
-            self.lost = int(self.positions.array()[:fallen].max()) + 1
-            self._take(np.arange(fallen, self.size()))
-            self.positions.drop_first(fallen)
-            self._placed, self._seek = placed, sought
-        alone = self._alone(keys.shape[2])
+        count, before = keys.shape[2], 0
+        self._get_ready(count)
+        seen, before = self._seen(self.positions, count), self.size()
         super().update_and_fetch(keys, values)
-        last = self.positions.next - self.window
-        self._seen = self.positions.count_from(last) if alone else None
+        new = np.arange(before, before + count)
+        self._fetched = seen + count if isinstance(seen, int) else np.concatenate([seen, new])
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         keys, values = super().keys_and_values()
-        if self._seen is None or self._seen == keys.shape[2]:
+        if self._fetched is None:
             return keys, values
-        return keys[..., -self._seen :, :], values[..., -self._seen :, :]
-
-    def _alone(self, count: int) -> bool:
-        """Whether what comes is one token after all others, which are in order."""
-        return count == 1 and self.positions.ascending and self.offset >= self.positions.next
+        if isinstance(self._fetched, int):
+            return keys[..., -self._fetched :, :], values[..., -self._fetched :, :]
+        if len(self._fetched) == keys.shape[2]:
+            return keys, values
+        index = mx.array(self._fetched)
+        return mx.take(keys, index, axis=2), mx.take(values, index, axis=2)
 
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
-        if self._alone(N):
-            seen = self.positions.count_from(self.offset - self.window + 1) + 1
-            return mx.ones((1, seen), mx.bool_) if return_array else None
-        stored = self.positions.array()[self._droppable(N) :]
+        ready = self._ready(N)
+        seen = self._seen(ready, N)
+        if isinstance(seen, int) and N == 1:  # one token after all others
+            return mx.ones((1, seen + 1), mx.bool_) if return_array else None
+        stored = ready.array()
+        stored = stored[len(stored) - seen :] if isinstance(seen, int) else stored[seen]
         return self._mask(N, window_size or self.window, return_array, stored)
+
+    def trim(self, n: int) -> int:
+        self._fetched = None
+        return super().trim(n)
+
+    def _become(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
+        self._fetched = None
+        super()._become(positions, entries, room)
 
     def is_trimmable(self) -> bool:
         """What has been dropped cannot come back."""
@@ -282,14 +316,12 @@ class WindowedCache(PositionedCache):
         """What this one was after the tokens before `position`, with no more than its window. Only
         where it `reaches` there."""
         first = position - self.window + 1
-        stored = self.positions.array()
-        order = np.argsort(stored)
-        ascending = stored[order]
         twin = copy.copy(self)
-        twin.inner, twin.retains, twin._seen = copy.copy(self.inner), False, None
-        twin._select(order[(ascending >= first) & (ascending < position)])
-        gone = ascending[ascending < first]
-        twin.lost = max(self.lost, int(gone[-1]) + 1 if len(gone) else 0)
+        twin.inner, twin.retains = copy.copy(self.inner), False
+        twin._become(*self.positions.between(first, position))
+        if not twin.positions.ascending:
+            twin._become(*twin.positions.in_order())
+        twin.lost = max(self.lost, self.positions.end_below(first))
         mx.eval(twin.inner.keys, twin.inner.values)  # or all of this one would live as long
         return twin
 
@@ -307,21 +339,22 @@ def positioned(stock: Sequence[Any], retains: bool = False) -> Cache:
     Recurrent layers keep theirs: they have no positions, they see the kept tokens in order.
     Raises UnsupportedCache for kinds that cannot be placed.
     """
-    return [_twin(cache, retains) for cache in stock]
+    start = PositionRuns()  # one for all, so that every step is worked out once
+    return [_twin(cache, retains, start) for cache in stock]
 
 
-def _twin(cache: Any, retains: bool) -> Any:
+def _twin(cache: Any, retains: bool, start: PositionRuns) -> Any:
     kind = type(cache)
     if kind is KVCache:
-        return PositionedCache(cache)
+        return PositionedCache(cache, start)
     if kind is QuantizedKVCache:
-        return QuantisedCache(cache)
+        return QuantisedCache(cache, start)
     if kind is RotatingKVCache and cache.keep == 0:
-        return WindowedCache(cache.max_size, retains)
+        return WindowedCache(cache.max_size, retains, start)
     if kind is ArraysCache:
         return cache
     if kind is CacheList:
-        return CacheList(*(_twin(c, retains) for c in cache.caches))
+        return CacheList(*(_twin(c, retains, start) for c in cache.caches))
     raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
 
 

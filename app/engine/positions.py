@@ -2,88 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Positions = NDArray[np.int32]
+Run = tuple[int, int]
+Entries = NDArray[np.int64]
+"""Indices in the order of storage."""
 
 
 class PositionRuns:
-    """Positions in the order in which their entries are stored, held as runs, so that decoding adds
-    in O(1). What was recalled stands behind what comes after it in the text."""
+    """Positions in the order in which their entries are stored, as runs `(start, end)`. What was
+    recalled stands behind what comes after it in the text.
 
-    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
-        self._set([start, end] for start, end in runs)
+    One never changes: a step leads to another one, and every layer that takes the same step from
+    the same one is led to the same. So what is worked out for one layer serves all of a kind. What
+    is stored next is not kept alive, or one would lead to all tokens of an answer; what was taken
+    away is, since a layer goes on from there before the next one comes.
+    """
 
-    def _set(self, runs: Iterable[list[int]]) -> None:
-        self._runs = list(runs)
-        self.next = max((end for _, end in self._runs), default=0)
+    __slots__ = ("__weakref__", "_array", "_seen", "_steps", "ascending", "next", "runs")
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        own = tuple((start, end) for start, end in runs if start < end)
+        ascending = all(a[1] <= b[0] for a, b in pairwise(own))
+        self._set(own, max((end for _, end in own), default=0), ascending)
+
+    def _set(self, runs: tuple[Run, ...], following: int, ascending: bool) -> None:
+        self.runs = runs
+        self.next = following
         """One past the highest position; 0 when empty."""
-        self.ascending = all(a[1] <= b[0] for a, b in pairwise(self._runs))
+        self.ascending = ascending
+        self._array: Positions | None = None
+        self._steps: list[tuple[str, Any, Callable[[], PositionRuns | None], Entries | None]] = []
+        self._seen: tuple[Positions, int, Entries] | None = None
 
-    @property
-    def runs(self) -> tuple[tuple[int, int], ...]:
-        return tuple((start, end) for start, end in self._runs)
+    def __deepcopy__(self, memo: object) -> PositionRuns:
+        return self
 
-    def append(self, positions: Positions) -> None:
-        """Add ascending positions, none of which is held already."""
-        borders = np.flatnonzero(np.diff(positions) != 1) + 1
-        for run in np.split(positions, borders):
-            self.append_run(int(run[0]), int(run[-1]) + 1)
+    # ------------------------------------------------------------ steps, worked out once
 
-    def append_run(self, start: int, end: int) -> None:
-        """Add the positions from `start` up to `end`, none of which is held already."""
-        if start < self.next:
-            if any(start < e and s < end for s, e in self._runs):
+    def extended(self, positions: Positions) -> PositionRuns:
+        """With ascending positions, none of which is held already."""
+
+        def make() -> PositionRuns:
+            if positions[0] < self.next and np.isin(positions, self.array()).any():
+                raise ValueError(f"one of {positions[0]} to {positions[-1]} is held already")
+            return self._joined(_runs_of(positions))
+
+        return self._step("extended", positions, make)
+
+    def with_run(self, start: int, end: int) -> PositionRuns:
+        """With the positions from `start` up to `end`, none of which is held already."""
+
+        def make() -> PositionRuns:
+            if start < self.next and any(start < e and s < end for s, e in self.runs):
                 raise ValueError(f"position {start} is held already")
-            self.ascending = False
-        if self._runs and self._runs[-1][1] == start:
-            self._runs[-1][1] = end
-        else:
-            self._runs.append([start, end])
-        self.next = max(self.next, end)
+            return self._joined([(start, end)])
 
-    def drop_first(self, count: int) -> None:
-        """Drop what is stored first."""
-        kept = []
-        for start, end in self._runs:
-            gone = min(count, end - start)
-            count -= gone
-            if start + gone < end:
-                kept.append([start + gone, end])
-        self._set(kept)
+        return self._step("run", (start, end), make)
 
-    def drop_last(self, count: int) -> None:
-        """Drop what is stored last."""
-        kept = []
-        for start, end in reversed(self._runs):
-            gone = min(count, end - start)
-            count -= gone
-            if start < end - gone:
-                kept.append([start, end - gone])
-        self._set(reversed(kept))
+    def without_first(self, count: int) -> PositionRuns:
+        """Without what is stored first."""
+        return self._step("first", count, lambda: PositionRuns(_runs_of(self.array()[count:])))
 
-    def drop_from(self, position: int) -> None:
-        """Drop every position from this one on."""
-        self._set([s, min(e, position)] for s, e in self._runs if s < position)
+    def without_last(self, count: int) -> PositionRuns:
+        """Without what is stored last."""
+
+        def make() -> PositionRuns:
+            stored = self.array()
+            return PositionRuns(_runs_of(stored[: len(stored) - count]))
+
+        return self._step("last", count, make)
+
+    def without(self, positions: Positions) -> tuple[PositionRuns, Entries]:
+        """Without these, and which entries stay."""
+        stay = lambda: np.isin(self.array(), positions, invert=True)  # noqa: E731
+        return self._choice("without", positions, lambda: np.flatnonzero(stay()))
+
+    def between(self, start: int, end: int) -> tuple[PositionRuns, Entries]:
+        """Those from `start` up to `end`, in the order of storage, and which entries they are."""
+
+        def inside() -> Entries:
+            return np.flatnonzero((self.array() >= start) & (self.array() < end))
+
+        return self._choice("between", (start, end), inside)
+
+    def in_order(self) -> tuple[PositionRuns, Entries]:
+        """All of them, ascending, and the entries in that order."""
+        return self._choice("order", None, lambda: np.argsort(self.array()))
+
+    def _joined(self, more: list[Run]) -> PositionRuns:
+        """With these runs behind. Decoding does this at every token."""
+        following = max(self.next, more[-1][1])
+        ascending, runs = self.ascending and more[0][0] >= self.next, self.runs
+        if runs and runs[-1][1] == more[0][0]:
+            more, runs = [(runs[-1][0], more[0][1]), *more[1:]], runs[:-1]
+        made = PositionRuns()
+        made._set((*runs, *more), following, ascending)
+        return made
+
+    def _choice(
+        self, name: str, given: object, choose: Callable[[], Entries]
+    ) -> tuple[PositionRuns, Entries]:
+        entries = self._known(name, given)[1]
+        if entries is None:
+            entries = choose()
+        chosen = entries
+
+        def make() -> PositionRuns:
+            return PositionRuns(_runs_of(self.array()[chosen]))
+
+        return self._step(name, given, make, chosen), chosen
+
+    def _step(
+        self,
+        name: str,
+        given: object,
+        make: Callable[[], PositionRuns],
+        entries: Entries | None = None,
+    ) -> PositionRuns:
+        known, _ = self._known(name, given)
+        if known is not None:
+            return known
+        made = make()
+        alive = [step for step in self._steps if step[2]() is not None]
+        reach = weakref.ref(made) if name in ("extended", "run") else lambda: made
+        self._steps = [*alive, (name, given, reach, entries)]
+        return made
+
+    def _known(self, name: str, given: object) -> tuple[PositionRuns | None, Entries | None]:
+        for known, argument, made, entries in self._steps:
+            same = argument is given or (isinstance(given, int | tuple) and argument == given)
+            if known == name and same and (runs := made()) is not None:
+                return runs, entries
+        return None, None
+
+    # ------------------------------------------------------------ what is there
+
+    def array(self) -> Positions:
+        """int32 (n,), in the order of storage."""
+        if self._array is None:
+            spans = [np.arange(start, end, dtype=np.int32) for start, end in self.runs]
+            self._array = np.concatenate(spans) if spans else np.zeros(0, np.int32)
+        return self._array
 
     def count_below(self, position: int) -> int:
-        return sum(min(end, position) - start for start, end in self._runs if start < position)
+        return sum(min(end, position) - start for start, end in self.runs if start < position)
 
     def count_from(self, position: int) -> int:
         """How many are at `position` or after it."""
         count = 0
-        for start, end in reversed(self._runs):
+        for start, end in reversed(self.runs):
             if end > position:
                 count += end - max(start, position)
             elif self.ascending:
                 break
         return count
 
-    def array(self) -> Positions:
-        if not self._runs:
-            return np.zeros(0, np.int32)
-        return np.concatenate([np.arange(s, e, dtype=np.int32) for s, e in self._runs])
+    def end_below(self, position: int) -> int:
+        """One past the highest of them below `position`; 0 without one."""
+        return max((min(end, position) for start, end in self.runs if start < position), default=0)
+
+    def seen_by(self, queries: Positions, window: int) -> Entries:
+        """Entries that one of the ascending `queries` sees: a key at k from q < k + window."""
+        if self._seen is None or self._seen[0] is not queries or self._seen[1] != window:
+            stored = self.array()
+            first = np.searchsorted(queries, stored)
+            after = queries[np.minimum(first, len(queries) - 1)]
+            seen = (first < len(queries)) & (after < stored + window)
+            self._seen = (queries, window, np.flatnonzero(seen))
+        return self._seen[2]
+
+
+def _runs_of(positions: Positions) -> list[Run]:
+    if len(positions) == 0:
+        return []
+    breaks = np.flatnonzero(np.diff(positions) != 1)
+    starts = positions[np.append(0, breaks + 1)]
+    ends = positions[np.append(breaks, len(positions) - 1)] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))

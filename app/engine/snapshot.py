@@ -229,15 +229,16 @@ def _fill(held: Held, described: dict[str, Any], stored: list[Any]) -> None:
     """Fills an empty `held`. Raises SnapshotError when the parts do not agree."""
     tokens, *rest = stored
     layers, kinds = iter(rest), flat(held.cache)
+    positions: dict[object, PositionRuns] = {}
     for cache, about in zip(kinds, described["layers"], strict=True):
-        _fill_layer(cache, about, next(layers))
+        _fill_layer(cache, about, next(layers), positions)
     held.ids = np.array(tokens[0], dtype=np.int32)
     held.read = np.array(tokens[1]).astype(bool)
     held.exact, held.depth = int(described["exact"]), described.get("depth")
     for border in described["borders"]:
         states = {int(index): _like(kinds[int(index)]) for index in border["states"]}
         for state, about in zip(states.values(), border["states"].values(), strict=True):
-            _fill_layer(state, about, next(layers))
+            _fill_layer(state, about, next(layers), positions)
         held.borders.append(Border(int(border["position"]), states))
     held.note_states()
 
@@ -251,14 +252,18 @@ def _like(cache: Any) -> Any:
     return copy.copy(cache)
 
 
-def _fill_layer(cache: Any, about: dict[str, Any], stored: Any) -> None:
+def _fill_layer(
+    cache: Any, about: dict[str, Any], stored: Any, positions: dict[object, PositionRuns]
+) -> None:
+    """`positions` are those of the layers before: equal ones are the same."""
     if type(cache).__name__ != about["kind"]:
         raise SnapshotError("its layers are of other kinds")
     if not isinstance(cache, PositionedCache):
         cache.__dict__.update(stored.__dict__)
         return
     cache.inner = stored
-    cache.positions = PositionRuns((start, end) for start, end in about["runs"])
+    runs = tuple((start, end) for start, end in about["runs"])
+    cache.positions = positions.setdefault(runs, PositionRuns(runs))
     if isinstance(cache, WindowedCache):
         cache.retains, cache.lost = bool(about["retains"]), int(about["lost"])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import weakref
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
+from app.engine import positions as positions_module
 from app.engine.caches import (
     PositionedCache,
     UnsupportedCache,
@@ -33,30 +37,52 @@ def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject)
     at = 0
     while at < len(positions):
         size = data.draw(st.integers(1, len(positions) - at))
-        runs.append(_array(positions[at : at + size]))
+        runs = runs.extended(_array(positions[at : at + size]))
         at += size
     first = data.draw(st.integers(0, len(model)))
-    runs.drop_first(first)
+    runs = runs.without_first(first)
     model = model[first:]
     last = data.draw(st.integers(0, len(model)))
-    runs.drop_last(last)
+    runs = runs.without_last(last)
     model = model[: len(model) - last]
     assert runs.array().tolist() == model
     assert runs.next == (model[-1] + 1 if model else 0)
     border = data.draw(st.integers(0, 401))
+    assert runs.end_below(border) == max((p + 1 for p in model if p < border), default=0)
+    kept, entries = runs.between(border, 500)
+    assert kept.array().tolist() == [model[i] for i in entries] == [p for p in model if p >= border]
     assert runs.count_below(border) == sum(p < border for p in model)
     assert runs.count_from(border) == sum(p >= border for p in model)
 
 
 def test_no_position_is_held_twice() -> None:
-    runs = PositionRuns()
-    runs.append(_array([3, 4]))
+    runs = PositionRuns().extended(_array([3, 4]))
     with pytest.raises(ValueError, match="held"):
-        runs.append(_array([4]))
-    cache = PositionedCache()
-    cache.positions.append(_array([7]))
+        runs.extended(_array([4]))
+    with pytest.raises(ValueError, match="held"):
+        runs.with_run(2, 4)
+    cache = PositionedCache(positions=PositionRuns([(7, 8)]))
     with pytest.raises(ValueError, match="passed"):
         cache.seek(7)
+
+
+def test_layers_that_take_the_same_step_share_what_comes_of_it() -> None:
+    start, step = PositionRuns([(0, 9)]), _array([3, 4, 20, 22])
+    with pytest.raises(ValueError, match="held"):
+        start.extended(step)
+    far = _array([20, 22])
+    nobodys = weakref.ref(start.extended(far))
+    assert nobodys() is None, "what came before and after is not kept"
+    once = start.extended(far)
+    assert start.extended(far) is once
+    assert start.extended(_array([20, 22])).runs == once.runs
+    assert once.with_run(30, 31) is not (run := once.with_run(30, 32))
+    assert once.with_run(30, 32) is run
+    recalled = once.extended(_array([12]))
+    (ordered, entries), (again, same) = recalled.in_order(), recalled.in_order()
+    assert (ordered is again, entries is same, ordered.ascending) == (True, True, True)
+    assert start.runs == ((0, 9),)
+    assert copy.deepcopy([once])[0] is once
 
 
 def _store(cache: PositionedCache, positions: list[int]) -> None:
@@ -79,12 +105,11 @@ def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -
         seen += positions
         held = cache.positions.array().tolist()
         assert mask is not None
-        given = held[-keys.shape[2] :]  # one token alone is given its window
-        assert len(given) == len(held) or len(positions) == 1
+        given = held[-keys.shape[2] :]
         expected = [[k <= q < k + window for k in given] for q in positions]
         assert np.array(mask).tolist() == expected
         visible = {k for k in seen for q in positions if k <= q < k + window}
-        assert visible <= set(given), "nothing that is still seen was dropped"
+        assert visible | set(positions) == set(given), "what is seen, and nothing else"
 
 
 @pytest.mark.parametrize("retains", [False, True])
@@ -101,6 +126,62 @@ def test_decoding_sees_its_window_alone_however_much_is_stored(retains: bool) ->
         assert cache.keys_and_values()[0].shape == keys.shape
     assert keys[0, 0, :, 0].tolist() == [*range(1584, 1600)]
     assert cache.size() == 1200 if retains else cache.size() <= 16 + WindowedCache.slack
+
+
+LAYERS = 64
+
+
+def recalled_into(caches: list[PositionedCache]) -> None:
+    """A turn that reads every tenth chunk, and one that recalls others and reads on."""
+    chunks = np.arange(4096, dtype=np.int32).reshape(-1, 32)
+    turns = [chunks[::10], chunks[5::10], np.arange(4096, 4160, dtype=np.int32)]
+    again = chunks[::10][:9].ravel()
+    for number, part in enumerate(turns):
+        if number == 1:
+            for cache in caches:
+                cache.rewind(4000)
+                cache.forget(again)
+        positions = part.ravel() if number != 1 else np.union1d(part.ravel(), again)
+        for cache in caches:
+            cache.place(positions)
+        for cache in caches:
+            key = mx.repeat(mx.array(positions)[None, None, :, None], 4, axis=3)
+            cache.update_and_fetch(key, key)
+
+
+def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And after it every token of the answer reckoned all of them anew."""
+    worked_out: list[int] = []
+    run_lengths = positions_module._runs_of
+
+    def counted_runs(positions: np.ndarray) -> list[tuple[int, int]]:
+        worked_out.append(len(positions))
+        return run_lengths(positions)
+
+    monkeypatch.setattr(positions_module, "_runs_of", counted_runs)
+    counts = []
+    for layers_of_a_kind in (1, LAYERS):
+        stock = [
+            each for _ in range(layers_of_a_kind) for each in (KVCache(), RotatingKVCache(128))
+        ]
+        caches = positioned(stock, retains=True)
+        worked_out.clear()
+        recalled_into(caches)
+        counts.append(len(worked_out))
+        assert all(c.positions is caches[i % 2].positions for i, c in enumerate(caches))
+    assert counts[0] == counts[1]
+    full, windowed = caches[:2]
+    worked_out.clear()
+    stored = full.size()
+    for position in range(4160, 4300):
+        assert full.make_mask(1) is None
+        assert windowed.make_mask(1) is None
+        part = mx.full((1, 1, 1, 4), position)
+        assert full.update_and_fetch(part, part)[0].shape[2] == stored + position - 4159
+        keys, _ = windowed.update_and_fetch(part, part)
+        held = full.positions.array()
+        assert keys[0, 0, :, 0].tolist() == sorted(held[held > position - 128].tolist())
+    assert not worked_out
 
 
 def test_which_caches_can_be_placed() -> None:

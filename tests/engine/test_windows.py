@@ -160,3 +160,30 @@ def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
     assert chat.reader is not None
     assert chat.reader.reused > MIDDLE[1]
     assert difference(logits, fresh.read(second, None)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", SLIDING)
+def test_windowed_layers_attended_to_everything_stored(
+    name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sparse turn they keep it, but a step is given no more than its first token's window."""
+    first, answer, second = conversation(LONG)
+    chat = Chat(models[name])
+    given: list[tuple[int, int, int]] = []
+    fetch = WindowedCache.update_and_fetch
+
+    def counted(self: WindowedCache, keys: mx.array, values: mx.array) -> Any:
+        recalls = self.offset < self.positions.next
+        found = fetch(self, keys, values)
+        given.append((recalls, found[0].shape[2], self.size()))
+        return found
+
+    monkeypatch.setattr(WindowedCache, "update_and_fetch", counted)
+    chat.read(first, tuple(range(0, 90, 2)))
+    chat.write(first, answer)
+    chat.read(second, tuple(range(1, 90, 9)))
+    assert max(keys for recalls, keys, _ in given if not recalls) <= WINDOW - 1 + 16
+    assert max(stored for *_, stored in given) > 400
+    recalled = [(keys, stored) for recalls, keys, stored in given if recalls]
+    assert len(recalled) > 4
+    assert all(keys < stored / 4 for keys, stored in recalled)
