@@ -130,7 +130,7 @@ class _Ids:
     def __init__(self, ids: NDArray[np.int32]) -> None:
         self._ids = ids
 
-    def build(self, messages: tuple[Message, ...]) -> Any:
+    def build(self, messages: tuple[Message, ...], check: object = None) -> Any:
         from app.engine.prompt import Prompt
 
         border = len(self._ids) - TAIL

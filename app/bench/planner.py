@@ -262,7 +262,7 @@ class _Given:
     def answered(self, ids: NDArray[np.int32]) -> None:
         self._parts.append((SegmentKind.HISTORY, ids))
 
-    def build(self, messages: tuple[Message, ...]) -> Any:
+    def build(self, messages: tuple[Message, ...], check: object = None) -> Any:
         from app.engine.prompt import Prompt
 
         segments, offsets, at = [], {}, 0

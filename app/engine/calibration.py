@@ -113,7 +113,7 @@ class _Drawn:
     def __init__(self, tokens: int, rows: int) -> None:
         self._ids = np.random.default_rng(0).integers(0, rows, tokens).astype(np.int32)
 
-    def build(self, messages: tuple[Message, ...]) -> Prompt:
+    def build(self, messages: tuple[Message, ...], check: object = None) -> Prompt:
         total = len(self._ids)
         typed = max(0, total - _QUESTION)
         segments = (

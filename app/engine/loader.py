@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load, load_model
+from mlx_lm.utils import load_model, load_tokenizer
 
 from app.engine import memory, seams
 from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
@@ -22,6 +22,7 @@ from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder, Prompts
 from app.engine.quantised import NotQuantisable, Quantisation, quantisation_of, quantised
+from app.sandbox.process import TextProcess
 
 
 class LoadError(RuntimeError):
@@ -114,8 +115,9 @@ def load_pair(
     machine's pace; `stopped` says whether it is still wanted. Raises LoadError, PromptError or
     NotEnoughMemory."""
     target_name, draft_name = command.names
-    loaded = load_one(command.target, target_name, step, command.kv_bits, stopped)
-    prompts = PromptBuilder(loaded.tokenizer)
+    texts = TextProcess()
+    loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts)
+    prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.keep_below(loaded.rows)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
@@ -135,9 +137,11 @@ def load_one(
     step: int | None,
     kv_bits: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    texts: TextProcess | None = None,
 ) -> LoadedModel:
+    """`texts` is given to a model that is to read texts: a draft has no need of its tokenizer."""
     try:
-        return _load_one(folder, name, step, kv_bits, stopped)
+        return _load_one(folder, name, step, kv_bits, stopped, texts)
     except (LoadError, memory.NotEnoughMemory):
         raise
     except Exception as error:  # whatever a broken configuration leads to
@@ -146,17 +150,23 @@ def load_one(
 
 
 def _load_one(
-    folder: str, name: str, step: int | None, kv_bits: int | None, stopped: Callable[[], bool]
+    folder: str,
+    name: str,
+    step: int | None,
+    kv_bits: int | None,
+    stopped: Callable[[], bool],
+    texts: TextProcess | None,
 ) -> LoadedModel:
     path = Path(folder)
     memory.check_fits(f"Loading {name}", weight_bytes(path))
+    if texts is not None:
+        texts.open(path)  # which is tried while the weights are read
     try:
-        model, tokenizer, config = load(
-            str(path), {"trust_remote_code": False}, lazy=True, return_config=True
-        )
-    except Exception as error:  # whatever a broken folder makes mlx-lm or transformers raise
+        model, config = load_model(path, lazy=True)
+    except Exception as error:  # whatever a broken folder makes mlx-lm raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
     _read_in(path, model, stopped)
+    tokenizer = None if texts is None else _tokenizer(path, config, texts, stopped)
     quantisation = _quantisation(name, path, model, kv_bits)
     size, sinks = _tried(path, model, CacheMaker(model, quantisation))
     text, element = config.get("text_config") or config, _compute_dtype(model).size
@@ -173,6 +183,27 @@ def _load_one(
         int(text.get("vocab_size") or 0),
         memory.pair_ratio(text, sum(a.size for a in _arrays(model))),
     )
+
+
+def _tokenizer(
+    path: Path, config: dict[str, Any], texts: TextProcess, stopped: Callable[[], bool]
+) -> Any:
+    """The tokenizer, once it was tried where it can do no harm."""
+
+    def check() -> None:
+        if stopped():
+            raise LoadStopped
+
+    try:
+        texts.finish(check)
+        return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))
+    except LoadStopped:
+        raise
+    except BaseException as error:  # whatever a broken folder makes mlx-lm or transformers raise
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        problem = f"The tokenizer of the model in {path} could not be loaded ({_one_line(error)})"
+        raise LoadError(problem) from error
 
 
 def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Quantisation | None:
@@ -278,7 +309,7 @@ def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 

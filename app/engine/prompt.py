@@ -7,9 +7,8 @@ segments are exact, and the tokens of a prefix never change when the conversatio
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.engine.messages import Document, Message, Role, Segment, SegmentKind
-from app.engine.templates import Templates
+from app.engine.templates import rendered_by
+from app.sandbox.process import Check, Piece, TextError, TextProcess
 
 FIRST_PINNED = 4
 """The first tokens of a prompt take up attention that goes nowhere else; they are always read."""
@@ -27,13 +27,12 @@ PINNED_KINDS = frozenset(
     {SegmentKind.TEMPLATE, SegmentKind.SYSTEM, SegmentKind.QUESTION, SegmentKind.GENERATION}
 )
 
-_MOST_DROPPED = 32
-"""Letters in a row that may be in no token."""
-
 # Private use characters, so that a template cannot produce them and no case mapping changes them.
 _SENTINEL = "\ue000{}\ue001"
 _THINKING = "\ue000t{}\ue001"
 _SENTINELS = re.compile("\ue000(t?)(\\d+)\ue001")
+
+_Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 
 
 class PromptError(ValueError):
@@ -90,28 +89,24 @@ class _Piece:
 
 
 class Prompts(Protocol):
-    def build(self, messages: tuple[Message, ...]) -> Prompt: ...
+    def build(self, messages: tuple[Message, ...], check: Check = ...) -> Prompt: ...
 
 
 class PromptBuilder:
     """Builds prompts for one tokenizer (an mlx-lm `TokenizerWrapper` over a fast tokenizer)."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, texts: TextProcess | None = None) -> None:
+        """`texts`: where its text is encoded, if there is such a process already."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise PromptError("This model's tokenizer has no tokenizer.json to work with")
         self._tokenizer = tokenizer
-        self._templates = Templates()
+        self._texts = texts or TextProcess()
+        self._texts.load(backend.to_str())
         self._rows = 0
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocabulary = 1 + max(backend.get_vocab().values(), default=-1)
-        # A tokenizer's own limits would read part of a text, or more than it, without a word.
-        backend.no_truncation()
-        backend.no_padding()
-        self._template = backend
-        self._inner = _twin(backend, text_only=False)
-        self._content = _twin(backend, text_only=True)
-        self._documents: dict[str, tuple[NDArray[np.int32], NDArray[np.int64]]] = {}
+        self._documents: dict[str, _Tokens] = {}
         """How the documents of the last prompt were encoded: most turns ask about the same ones."""
 
     def keep_below(self, rows: int) -> None:
@@ -119,8 +114,9 @@ class PromptBuilder:
         no prompt is to have them."""
         self._rows = min(filter(None, (self._rows, rows)), default=0)
 
-    def build(self, messages: tuple[Message, ...]) -> Prompt:
-        """The prompt for answering the last message, a user's. Raises PromptError."""
+    def build(self, messages: tuple[Message, ...], check: Check = lambda: None) -> Prompt:
+        """The prompt for answering the last message, a user's. `check` is called now and then, and
+        may raise. Raises PromptError."""
         if not messages or messages[-1].role is not Role.USER:
             raise PromptError("The last message must be the user's")
         ids: list[NDArray[np.int32]] = []
@@ -128,13 +124,8 @@ class PromptBuilder:
         offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
         wanted: list[tuple[int, int]] = []
         at = 0
-        known, self._documents = self._documents, {}
-        for piece in self._pieces(messages):
-            if piece.kind is SegmentKind.DOCUMENT:
-                encoded = known.get(piece.text) or self._encode(piece)
-                self._documents[piece.text] = tokens, starts = encoded
-            else:
-                tokens, starts = self._encode(piece)
+        pieces = list(self._pieces(messages))
+        for piece, (tokens, starts) in zip(pieces, self._encoded(pieces, check), strict=True):
             if len(tokens) == 0:
                 continue
             ids.append(tokens)
@@ -150,23 +141,40 @@ class PromptBuilder:
             raise PromptError("This model's tokenizer has tokens that the model does not know")
         return Prompt(joined, tuple(segments), offsets, tuple(wanted))
 
-    def _encode(self, piece: _Piece) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _encoded(self, pieces: list[_Piece], check: Check) -> list[_Tokens]:
+        """Ids of each piece, and where its tokens start and the last one ends, if it is a
+        document."""
+        known = self._documents
+        done = [self._known(piece, known) for piece in pieces]
+        new = [piece for piece, tokens in zip(pieces, done, strict=True) if tokens is None]
+        try:
+            encoded, dropped = self._texts.encode([_asked(piece) for piece in new], check)
+        except TextError as error:
+            raise PromptError(f"This model's tokenizer failed ({_why(error)})") from error
+        if dropped:
+            raise PromptError(f"This model's tokenizer drops {dropped:,} letters of a text")
+        rest = iter(
+            (np.frombuffer(ids, np.int32), _starts(places, piece.text))
+            for piece, (ids, places) in zip(new, encoded, strict=True)
+        )
+        found = [next(rest) if tokens is None else tokens for tokens in done]
+        self._documents = {
+            piece.text: tokens
+            for piece, tokens in zip(pieces, found, strict=True)
+            if piece.kind is SegmentKind.DOCUMENT
+        }
+        return found
+
+    def _known(self, piece: _Piece, documents: dict[str, _Tokens]) -> _Tokens | None:
+        if piece.kind is SegmentKind.DOCUMENT:
+            return documents.get(piece.text)
         # Ids that another tokenizer gave, or nobody, are worth no more than the text beside them.
         if piece.ids is not None and all(0 <= i < self._vocabulary for i in piece.ids):
             ids = piece.ids
             if ids and ids[-1] in self._stop_ids:
                 ids = ids[:-1]  # the template ends the message itself
             return np.array(ids, np.int32), np.zeros(0, np.int64)
-        encoder = self._content
-        if piece.special:
-            encoder = self._template if piece.first else self._inner
-        # `encode_batch` lets other threads run meanwhile; plain `encode` holds the GIL.
-        encoding = encoder.encode_batch([piece.text], add_special_tokens=False)[0]
-        check_covers(piece.text, encoding.offsets)
-        starts = np.zeros(0, np.int64)
-        if piece.kind is SegmentKind.DOCUMENT:
-            starts = np.array([*(s for s, _ in encoding.offsets), len(piece.text)], np.int64)
-        return np.array(encoding.ids, np.int32), starts
+        return None
 
     def _pieces(self, messages: tuple[Message, ...]) -> Iterator[_Piece]:
         rendered = self._render(messages)
@@ -197,14 +205,31 @@ class PromptBuilder:
         if not self._tokenizer.has_chat_template:
             return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
         try:
-            with self._templates.limited():
+            with rendered_by(self._texts.render):
                 rendered: str = self._tokenizer.apply_chat_template(
                     turns, tokenize=False, add_generation_prompt=True
                 )
-        except Exception as error:  # templates raise whatever Jinja or their author likes
-            why = " ".join(str(error).split())[:200] or type(error).__name__
-            raise PromptError(f"This model's chat template refused the chat ({why})") from error
+        except Exception as error:  # transformers raises whatever it likes
+            problem = f"This model's chat template failed ({_why(error)})"
+            raise PromptError(problem) from error
         return rendered
+
+
+def _why(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _asked(piece: _Piece) -> Piece:
+    """What is to be encoded of it, and how."""
+    encoder = "text"
+    if piece.special:
+        encoder = "whole" if piece.first else "inner"
+    return Piece(piece.text, encoder, piece.kind is SegmentKind.DOCUMENT)
+
+
+def _starts(places: bytes, text: str) -> NDArray[np.int64]:
+    starts = np.frombuffer(places, np.int64)[::2]
+    return np.append(starts, len(text)) if places else np.zeros(0, np.int64)
 
 
 def _content_pieces(messages: tuple[Message, ...], index: int) -> Iterator[_Piece]:
@@ -237,19 +262,6 @@ def _tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int
             yield first, last
 
 
-def check_covers(text: str, offsets: Sequence[tuple[int, int]]) -> None:
-    """Whether tokens with these `offsets` hold the whole text. Raises PromptError where a run of it
-    is in no token; white space, marks and the odd unknown character may be."""
-    if not text:
-        return
-    starts, ends = np.array([*offsets, (len(text), len(text))], np.int64).T
-    reached = np.maximum.accumulate(np.concatenate(([0], ends[:-1])))
-    for gap in np.flatnonzero(starts - reached > _MOST_DROPPED):
-        lost = sum(map(str.isalnum, text[reached[gap] : starts[gap]]))
-        if lost > _MOST_DROPPED:
-            raise PromptError(f"This model's tokenizer drops {lost:,} letters of a text")
-
-
 DOCUMENT_FOOTER = "\n</document>\n\n"
 
 
@@ -257,33 +269,3 @@ def document_header(document: Document) -> str:
     """The line before a document's text."""
     name = re.sub(r'[\r\n"<>]', " ", document.name)
     return f'<document name="{name}">\n'
-
-
-def _twin(backend: Tokenizer, text_only: bool) -> Tokenizer:
-    """A twin of `backend` for pieces that do not begin a prompt.
-
-    None of its pieces gets the leading space that some tokenizers put before a text's first word.
-    With `text_only` it never yields a token that stands for more than its text: what looks like a
-    special token is text. Only added tokens that are white space still count, since they carry
-    meaning in code. All tokens keep their ids.
-    """
-    spec = json.loads(backend.to_str())
-    spec["post_processor"] = None
-    _drop_leading_space(spec)
-    for token in spec["added_tokens"] if text_only else ():
-        token["special"] = not token["content"].isspace()
-    twin = Tokenizer.from_str(json.dumps(spec))
-    twin.encode_special_tokens = text_only
-    return twin
-
-
-def _drop_leading_space(spec: dict[str, Any]) -> None:
-    normalizer, pre_tokenizer = spec.get("normalizer"), spec.get("pre_tokenizer")
-    if normalizer and normalizer["type"] == "Prepend":
-        spec["normalizer"] = None
-    elif normalizer and normalizer["type"] == "Sequence":
-        kept = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
-        normalizer["normalizers"] = kept
-    for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
-        if step and step["type"] == "Metaspace":
-            step["prepend_scheme"] = "never"

@@ -94,7 +94,7 @@ class Turn:
 
     def _answer(self) -> Ended:
         with self._progress.timed(Phase.TOKENISE):
-            prompt = self._pair.prompts.build(self._ask.messages)
+            prompt = self._pair.prompts.build(self._ask.messages, self._progress.check_cancel)
         self._progress.check_cancel()
         if (found := self._remembered.drop_damaged()) is not None:
             self._emit(EngineWarning(found, self._ask.conversation))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tokenizers import Tokenizer
+import numpy as np
 
 from app.errors import UserError
+from app.sandbox.process import Piece, TextError, TextProcess
 
 
 class Tokens(Protocol):
@@ -24,22 +25,21 @@ class FolderTokens:
 
     def __init__(self, folder: Path) -> None:
         """Raises UserError when its tokenizer cannot be read."""
+        self._texts = TextProcess()
+        self._texts.open(folder)
         try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # whatever the tokenizers' own reader raises
+            self._texts.finish()
+        except TextError as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"The tokenizer in '{folder}' cannot be read ({reason})",
                 "download the model again",
             ) from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
 
     def count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
+        return self._texts.count(text)
 
     def offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        found: list[tuple[int, int]] = self._tokenizer.encode(
-            text, add_special_tokens=False
-        ).offsets
-        return found
+        ((_, places),), _ = self._texts.encode([Piece(text, offsets=True)])
+        flat = np.frombuffer(places, np.int64).reshape(-1, 2)
+        return [(start, end) for start, end in flat.tolist()]

@@ -14,7 +14,9 @@ from mlx_lm.utils import load_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from app.engine.messages import Document, Message, Role, SegmentKind
-from app.engine.prompt import Prompt, PromptBuilder, PromptError, _twin, document_header
+from app.engine.prompt import Prompt, PromptBuilder, PromptError, document_header
+from app.sandbox.process import TextProcess
+from app.sandbox.worker import twin
 from tests import tiny
 
 
@@ -29,7 +31,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> PromptBuilder:
 
 
 def _decoded(builder: PromptBuilder, ids: Any) -> str:
-    text: str = builder._template.decode(list(ids), skip_special_tokens=False)
+    text: str = builder._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False)
     return text
 
 
@@ -72,7 +74,7 @@ def test_segments_cover_the_prompt_and_hold_their_texts(
 def test_what_looks_like_a_special_token_stays_text(builder: PromptBuilder, special: str) -> None:
     message = Message(Role.USER, f"a{special}b", (Document(f"n{special}", f"x{special}y"),))
     prompt = builder.build((message,))
-    forbidden = builder._template.token_to_id(special)
+    forbidden = builder._tokenizer.backend_tokenizer.token_to_id(special)
     contents = [
         s for s in prompt.segments if s.kind in (SegmentKind.DOCUMENT, SegmentKind.QUESTION)
     ]
@@ -86,7 +88,7 @@ def test_what_looks_like_a_special_token_stays_text(builder: PromptBuilder, spec
 
 def test_template_tokens_are_special_and_in_place(builder: PromptBuilder) -> None:
     prompt = builder.build((Message(Role.SYSTEM, "be brief"), Message(Role.USER, "hello")))
-    start, end = (builder._template.token_to_id(t) for t in tiny.SPECIALS[1:])
+    start, end = (builder._tokenizer.backend_tokenizer.token_to_id(t) for t in tiny.SPECIALS[1:])
     assert (prompt.ids == start).sum() == 3
     assert (prompt.ids == end).sum() == 2
     assert _decoded(builder, prompt.ids) == (
@@ -168,9 +170,9 @@ def test_the_last_message_must_be_the_users(builder: PromptBuilder) -> None:
 
 
 def test_an_answers_end_of_text_is_not_doubled(builder: PromptBuilder) -> None:
-    end = builder._template.token_to_id("<|im_end|>")
+    end = builder._tokenizer.backend_tokenizer.token_to_id("<|im_end|>")
     first, last = Message(Role.USER, "one?"), Message(Role.USER, "two?")
-    ids = (*builder._template.encode("yes").ids, end)
+    ids = (*builder._tokenizer.backend_tokenizer.encode("yes").ids, end)
     prompt = builder.build((first, Message(Role.ASSISTANT, "yes", token_ids=ids), last))
     assert _decoded(builder, prompt.ids) == builder._tokenizer.apply_chat_template(
         [
@@ -194,14 +196,14 @@ def test_other_added_tokens_are_text_but_white_space_counts_and_ids_stay() -> No
     backend = tiny.byte_tokenizer()
     think, spaces = AddedToken("<think>", special=False), AddedToken("    ", special=False)
     backend.add_tokens([think, spaces])
-    twin = _twin(backend, text_only=True)
-    ids = twin.encode("a    b<think><|im_end|>").ids
+    made = twin(backend.to_str(), text_only=True)
+    ids = made.encode("a    b<think><|im_end|>").ids
     assert ids[1] == backend.token_to_id("    ")
-    assert twin.decode(ids, skip_special_tokens=False) == "a    b<think><|im_end|>"
+    assert made.decode(ids, skip_special_tokens=False) == "a    b<think><|im_end|>"
     known = {backend.token_to_id(t) for t in ("<think>", *tiny.SPECIALS)}
     assert known.isdisjoint(ids)
     for token in ("<think>", "    ", *tiny.SPECIALS):
-        assert twin.token_to_id(token) == backend.token_to_id(token)
+        assert made.token_to_id(token) == backend.token_to_id(token)
 
 
 def _spaced(kind: str) -> Tokenizer:
@@ -277,13 +279,13 @@ def test_documents_are_encoded_once_while_they_are_asked_about(
     builder: PromptBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[str] = []
-    encode = PromptBuilder._encode
+    encode = TextProcess.encode
 
-    def counted(self: PromptBuilder, piece: Any) -> Any:
-        encoded.append(piece.text)
-        return encode(self, piece)
+    def counted(self: TextProcess, pieces: Any, check: Any) -> Any:
+        encoded.extend(piece.text for piece in pieces)
+        return encode(self, pieces, check)
 
-    monkeypatch.setattr(PromptBuilder, "_encode", counted)
+    monkeypatch.setattr(TextProcess, "encode", counted)
     one, other = Document("one", "What stands here."), Document("other", "And here.")
     first = builder.build((Message(Role.USER, "first", (one,)),))
     asked = (Message(Role.USER, "first", (one,)), Message(Role.ASSISTANT, "yes"))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-from app.engine.templates import SECONDS, TemplateLimit, Templates
+from app.engine.templates import rendered_by
+from app.models.embedded import draft_path, target_path
+from app.sandbox import process as sandbox
+from app.sandbox.process import Limits, TextError, TextProcess
 
 MESSAGES = [
     {"role": "system", "content": "\ue0000\ue001"},
@@ -22,13 +24,24 @@ MESSAGES = [
 ]
 
 
-def render(source: str, **more: Any) -> str:
-    with Templates().limited():
-        rendered, _ = chat_template_utils.render_jinja_template(
-            [MESSAGES], chat_template=source, add_generation_prompt=True, **more
-        )
+@pytest.fixture(scope="module")
+def process() -> Iterator[TextProcess]:
+    process = TextProcess()
+    yield process
+    process.close()
+
+
+def theirs(source: str, **more: Any) -> str:
+    rendered, _ = chat_template_utils.render_jinja_template(
+        [MESSAGES], chat_template=source, add_generation_prompt=True, **more
+    )
     text: str = rendered[0]
     return text
+
+
+def render(process: TextProcess, source: str, **more: Any) -> str:
+    with rendered_by(process.render):
+        return theirs(source, **more)
 
 
 ORDINARY = [
@@ -49,24 +62,65 @@ ORDINARY = [
     "{% endfor %}{% for row in [[1, [2]], [3]] recursive %}"
     "{{ row if row is number else loop(row) }}{% endfor %}{{ '{:>4}'.format(7) }}"
     "{{ '%03d' % 5 }}{{ undefined_thing ~ 'y' }}",
+    "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}{% generation %}"
+    "{% set x = 'y' %}{{ m.content }}{% endgeneration %}{{ x }}{% endfor %}",
+    "{{ dict(a=1) }}{{ dict.fromkeys(['b'], 2) }}{{ namespace(c=3).c }}{{ strftime_now('%Y') }}",
+    "{{ {'a': '<é&>', 'b': [1, none]} | tojson }}{{ [{'k': '\\''}] | tojson(indent=2) }}"
+    "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':'), ensure_ascii=true) }}",
+    "  {% if true %}\n  x\n  {%- endif %}\n\n{# a comment #}\n  {{ '\\n' }}  \n",
+    "{{ tools }}{{ documents }}{{ enable_thinking is defined and enable_thinking }}{{ bos_token }}",
+    *(
+        (folder / "chat_template.jinja").read_text("utf-8")
+        for folder in (target_path(), draft_path())
+    ),
 ]
 
 
-@pytest.mark.parametrize("source", ORDINARY)
-def test_ordinary_templates_say_what_they_always_did(source: str) -> None:
-    theirs, _ = chat_template_utils.render_jinja_template(
-        [MESSAGES], chat_template=source, add_generation_prompt=True, bos_token="<s>"
-    )
-    assert render(source, bos_token="<s>") == theirs[0]
+@pytest.mark.parametrize("source", ORDINARY, ids=lambda source: source[:30])
+def test_ordinary_templates_say_what_they_always_did(process: TextProcess, source: str) -> None:
+    given = {"bos_token": "<s>", "enable_thinking": True}
+    assert render(process, source, **given) == theirs(source, **given)
 
 
+FAILING = [
+    "{{ raise_exception('no system, please') }}",
+    "{{ namespace(_x=1) }}",
+    "{{ 1 / 0 }}",
+    "{%",
+]
+
+
+@pytest.mark.parametrize("source", FAILING)
+def test_a_template_that_raises_says_why(process: TextProcess, source: str) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 (theirs are of many kinds)
+        theirs(source)
+    reason = str(caught.value).partition(",")[0].partition(" attributes")[0][:20]
+    with pytest.raises(TextError) as ours:
+        render(process, source)
+    assert type(caught.value).__name__ in str(ours.value)
+    assert reason in str(ours.value) or "namespace" in str(ours.value)
+
+
+NESTED = (
+    "{% set ns = namespace(d=[1], e=[1]) %}{% for i in range(60) %}{% set ns.d = [ns.d, ns.d] %}"
+    "{% set ns.e = [ns.e, ns.e] %}{% endfor %}"
+)
 BOMBS = [
     "{{ 'x' * 10 ** 10 }}",
-    "{{ 10 ** 10 ** 10 }}",
-    "{{ (10 ** 6) ** 6 * (10 ** 6) ** 6 * 9999999999999999999999999999 }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+    NESTED + "{{ ns.d }}",
+    NESTED + "{{ ns.d == ns.e }}",
+    NESTED + "{{ ns.d | tojson }}",
+    NESTED + "{{ ns.d | pprint }}",
+    "{{ (['x' * 199999] * 10000) | join }}",
+    "{{ [" + "1," * 400_000 + "1] }}",
+    "{% if a == 0 %}x" + "".join(f"{{% elif a == {n} %}}x" for n in range(50_000)) + "{% endif %}",
+]
+MORE_BOMBS = [
     "{{ [0] * 10 ** 9 }}",
     "{{ 99999999 * 'x' }}",
-    "{{ '%1000000000d' % 1 }}",
     "{{ '%*d' % (1000000000, 1) }}",
     "{{ '{:>1000000000}'.format(1) }}",
     "{{ '{:>{}}'.format(1, 1000000000) }}",
@@ -88,39 +142,78 @@ BOMBS = [
     "{% set ns.x = ns.x.join(ns.x) %}{% endfor %}{{ ns.x | length }}",
     "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}"
     "{% endfor %}{{ ns.x | length }}",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}" + "long text " * 1000 + "{% endfor %}",
     "{% set t %}{% for a in range(49000) %}{{ 'long text ' * 1000 }}{% endfor %}{% endset %}",
-    "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
     "{% macro m() %}{% for i in range(1000) %}{{ caller() }}{% endfor %}{% endmacro %}"
     "{% call m() %}{% call m() %}{% call m() %}x{% endcall %}{% endcall %}{% endcall %}",
     "{{ lipsum(n=100000) }}",
     "{{ range(99999) | map('string') | map('center', 99999) | join }}",
     "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "x" * 2_000_000,
+    *(
+        NESTED + use
+        for use in (
+            "{{ ns.d < ns.e }}",
+            "{{ 7 in [ns.d] }}{{ ns.e in [ns.d] }}",
+            "{{ [ns.d, ns.e] | sort }}",
+            "{{ [ns.d, ns.e] | max }}",
+            "{{ [ns.d, ns.e] | unique | list }}",
+            "{{ ns.d | string | length }}",
+            "{{ [ns.d] | sum(start='') }}",
+            "{{ [ns.d] | join }}",
+            "{{ '%s' % [ns.d] }}",
+            "{{ '{}'.format(ns.d) }}",
+            "{{ ns.d ~ '' }}",
+            "{% for a in ns.d recursive %}{{ loop(a) if a is sequence }}{% endfor %}",
+        )
+    ),
+    "{{ [['x' * 199999] * 100] * 100 }}",
+    "{{ dict.fromkeys(range(99999), 'x' * 199999) }}",
+    "{{ 'x y ' * 99999999 | wordwrap(1) }}",
+    "{{ (range(99999) | list) * 99999 }}",
+    "{{ range(99999) | batch(1) | list | length }}{% for i in range(99999) %}"
+    "{{ range(99999) | list | length }}{% endfor %}",
+    "{{ " + "+".join("1" * 9 for _ in range(90_000)) + " }}",
+    "{{ " + "not " * 200_000 + "1 }}",
+    "{% for i in [1] %}" * 20_000 + "{% endfor %}" * 20_000,
+    "{{ messages" + "[0:]" * 200_000 + " }}",
 ]
 
 
-@pytest.mark.parametrize("source", BOMBS, ids=lambda source: source[:40])
-def test_bombs_do_not_go_off(source: str) -> None:
-    tracemalloc.start()
+@pytest.mark.parametrize(
+    "source",
+    [*BOMBS, *(pytest.param(source, marks=pytest.mark.slow) for source in MORE_BOMBS)],
+    ids=lambda source: source[-40:],
+)
+def test_bombs_do_not_go_off(
+    process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of seconds it would get ten times as many, and all of them are waited for.
+    monkeypatch.setattr(sandbox, "RENDERING", Limits(0.03, 256 << 20))
     began = time.monotonic()
-    try:
-        with pytest.raises((TemplateLimit, RecursionError, TemplateError)) as caught:
-            render(source)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    with pytest.raises(TextError) as caught:
+        render(process, source)
+    assert time.monotonic() - began < 5
     assert str(caught.value)
-    assert peak < 200_000_000
-    assert time.monotonic() - began < SECONDS + 3
 
 
-def test_the_limit_is_ours() -> None:
-    with pytest.raises(TemplateLimit, match="goes on for too long"):
-        render(BOMBS[21])
-    with pytest.raises(TemplateLimit, match="writes too much"):
-        render(BOMBS[9])
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "long"),
+        ("{{ (['x' * 199999] * 10000) | join }}", "memory"),
+        ("{{ ['x' * 4999] * 1000 }}", "writes too much"),
+        ("x" * 1_000_001, "it is too long"),
+    ],
+)
+def test_the_limit_is_said_and_the_next_template_works(
+    process: TextProcess, source: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "RENDERING", Limits(0.2, 256 << 20))
+        with pytest.raises(TextError, match=reason):
+            render(process, source)
+    assert render(process, "{{ messages | length }}") == "4"
 
 
 @pytest.mark.parametrize(
@@ -137,16 +230,16 @@ def test_the_limit_is_ours() -> None:
         "{{ '{0.__class__}'.format(messages) }}",
     ],
 )
-def test_the_sandbox_holds(source: str) -> None:
+def test_the_sandbox_holds(process: TextProcess, source: str) -> None:
     text = ""  # an undefined value writes nothing
-    with suppress(TemplateError, TypeError, AttributeError):
-        text = render(source)
+    with suppress(TextError):
+        text = render(process, source)
     assert text == ""
 
 
-def test_nothing_is_left_changed() -> None:
+def test_nothing_is_left_changed(process: TextProcess) -> None:
     before = chat_template_utils._compile_jinja_template
-    with pytest.raises(TemplateLimit):
-        render(BOMBS[0])
+    with pytest.raises(TextError):
+        render(process, "{{ 1 / 0 }}")
     assert chat_template_utils._compile_jinja_template is before
     assert type(before("x").environment) is ImmutableSandboxedEnvironment

@@ -1,0 +1,277 @@
+"""What a model's tokenizer and chat template do, done where it can be limited and stopped: in a
+process of its own (`worker.py`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.sandbox import worker
+
+Check = Callable[[], object]
+"""Called every tenth of a second while one waits; what it raises ends the process."""
+
+_LOOK_SECONDS = 0.1
+_PATIENCE = 10
+"""How many times the seconds of its own that a request may take on a busy machine."""
+_MB = 1 << 20
+_LARGEST_SOURCE = 1_000_000
+_LARGEST_ANSWER = 4 * _MB
+_ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
+
+
+class TextError(RuntimeError):
+    """A template or tokenizer failed, or wants more than it may have: part of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one request: seconds of a processor, and bytes of memory and of the answer."""
+
+    seconds: float
+    memory: int
+    answer: int = _LARGEST_ANSWER
+
+
+RENDERING = Limits(1, 256 * _MB)
+
+
+def opening(size: int) -> Limits:
+    """For a tokenizer.json of so many bytes. One of 33 MB took 2 seconds and 900 MB."""
+    return Limits(2 + size / (2 * _MB), 512 * _MB + 64 * size)
+
+
+def encoding(characters: int) -> Limits:
+    """A byte-level tokenizer takes 2 microseconds and 500 bytes for a character."""
+    return Limits(4 + characters * 5e-5, 512 * _MB + 2000 * characters, 64 * characters + 64 * _MB)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`encoder` is `whole`, `inner` or `text` (`worker.Encoders`)."""
+
+    text: str
+    encoder: str = "text"
+    offsets: bool = False
+
+
+class TextProcess:
+    """Starts with the first request, and again after it was stopped. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] = lambda: None
+        self._setup: tuple[dict[str, Any], list[bytes], Limits] | None = None
+        self._unread: Limits | None = None
+        """Of a request whose answer was not waited for yet."""
+
+    # ---------------------------------------------------------------------------- the requests
+
+    def open(self, folder: Path) -> None:
+        """Use the tokenizer of the model in `folder`. Does not wait: `finish` does."""
+        path = folder / "tokenizer.json"
+        size = path.stat().st_size if path.is_file() else 0
+        self._set_up({"do": "open"}, str(path).encode(), opening(size))
+
+    def load(self, spec: str) -> None:
+        """Use the tokenizer with this serialisation. Does not wait, either."""
+        self._set_up({"do": "load"}, spec.encode(), opening(len(spec)))
+
+    def finish(self, check: Check = lambda: None) -> None:
+        """Wait for what `open` or `load` began. Raises TextError when the tokenizer cannot be
+        used."""
+        if self._unread is not None:
+            limits, self._unread = self._unread, None
+            self._receive(limits, check)
+
+    def render(self, source: str, variables: dict[str, Any]) -> str:
+        """What a chat template makes of its variables, which are plain JSON."""
+        if len(source) > _LARGEST_SOURCE:
+            raise TextError("it is too long")
+        given = json.dumps(variables, default=str).encode()
+        _, parts = self._ask({"do": "render"}, [_bytes(source), given], RENDERING)
+        return parts[0].decode()
+
+    def encode(
+        self, pieces: Sequence[Piece], check: Check = lambda: None
+    ) -> tuple[list[tuple[bytes, bytes]], int]:
+        """Of each piece its ids (int32) and where tokens start and end (int64, pairs); and how many
+        letters of all are in no token."""
+        header = {"do": "encode", "pieces": [(p.encoder, p.offsets) for p in pieces]}
+        texts = [_bytes(piece.text) for piece in pieces]
+        limits = encoding(sum(map(len, texts)))
+        answer, blobs = self._ask(header, texts, limits, check)
+        return list(zip(blobs[::2], blobs[1::2], strict=True)), int(answer["dropped"])
+
+    def count(self, text: str, check: Check = lambda: None) -> int:
+        """Tokens of a text in which nothing is a special token."""
+        answer, _ = self._ask({"do": "count"}, [_bytes(text)], encoding(len(text)), check)
+        return int(answer["count"])
+
+    def close(self) -> None:
+        self._end()
+        self._process = self._unread = None
+
+    # ---------------------------------------------------------------------------- the process
+
+    def _set_up(self, header: dict[str, Any], part: bytes, limits: Limits) -> None:
+        self._setup = header, [part], limits
+        self.close()
+        self._restart()
+
+    def _restart(self) -> None:
+        """Start it and have it set up, without waiting for that."""
+        self._process = _started()
+        self._end = weakref.finalize(self, _ended, self._process)
+        if self._setup is not None:
+            header, parts, limits = self._setup
+            self._send(header, parts, limits)
+            self._unread = limits
+
+    def _ask(
+        self,
+        header: dict[str, Any],
+        parts: list[bytes],
+        limits: Limits,
+        check: Check = lambda: None,
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        if self._process is None:
+            self._restart()
+        self.finish(check)
+        self._send(header, parts, limits)
+        return self._receive(limits, check)
+
+    def _send(self, header: dict[str, Any], parts: Sequence[bytes], limits: Limits) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        limited = {**header, "seconds": limits.seconds, "memory": limits.memory}
+        with suppress(OSError):  # one that has ended says why where its answer is missed
+            worker.write_message(self._process.stdin, limited, parts)
+
+    def _receive(self, limits: Limits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
+        try:
+            answer, parts = _unpacked(self._received(limits, check))
+        except BaseException:
+            self.close()
+            raise
+        if "error" in answer:
+            raise TextError(str(answer["error"]))
+        return answer, parts
+
+    def _received(self, limits: Limits, check: Check) -> bytearray:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        out, data, size = process.stdout.fileno(), bytearray(), 4
+        ready = select.poll()
+        ready.register(out, select.POLLIN)
+        watch = _Watch(process.pid, limits, check)
+        while len(data) < size:
+            if not ready.poll(int(1000 * _LOOK_SECONDS)):
+                watch.look()
+                continue
+            if not (chunk := os.read(out, _MB)):
+                raise TextError(_reason(process.wait()))
+            data += chunk
+            if size == 4 and len(data) >= 4:
+                size += struct.unpack_from("<I", data)[0]
+            if 4 < size <= len(data):
+                size = max(size, _size(data))
+            if size > limits.answer:
+                raise TextError("it writes too much")
+        return data
+
+
+class _Watch:
+    """Over a process that works on a request. It limits itself where its system lets it; what it
+    was not stopped by is seen here."""
+
+    def __init__(self, pid: int, limits: Limits, check: Check) -> None:
+        import psutil  # here: the screen is drawn before it is needed
+
+        self._process, self._check, self._gone = psutil.Process(pid), check, psutil.Error
+        self._deadline = time.monotonic() + _PATIENCE * limits.seconds
+        self._most = self._memory() + limits.memory
+
+    def look(self) -> None:
+        """Raises TextError, and what the check raises."""
+        self._check()
+        if time.monotonic() > self._deadline:
+            raise TextError(_TOO_LONG)
+        if self._memory() > self._most:
+            raise TextError(_TOO_MUCH)
+
+    def _memory(self) -> int:
+        try:
+            return int(self._process.memory_info().rss)
+        except self._gone:
+            return 0
+
+
+def _size(data: bytearray) -> int:
+    """Of a whole message, of which the header is there."""
+    at = 4 + struct.unpack_from("<I", data)[0]
+    return int(at + sum(json.loads(data[4:at])["parts"]))
+
+
+def _unpacked(data: bytearray) -> tuple[dict[str, Any], list[bytes]]:
+    at = 4 + struct.unpack_from("<I", data)[0]
+    header, parts = json.loads(data[4:at]), []
+    for size in header["parts"]:
+        parts.append(bytes(data[at : at + size]))
+        at += size
+    return header, parts
+
+
+_TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
+
+
+def _reason(status: int) -> str:
+    """Why a process has ended."""
+    by = signal.Signals(-status).name if status < 0 else f"status {status}"
+    return {"SIGXCPU": _TOO_LONG, "SIGABRT": _TOO_MUCH}.get(by, f"it ended with {by}")
+
+
+def _bytes(text: str) -> bytes:
+    """Half a surrogate pair is no text: a question mark, so that the length stays."""
+    return text.encode(errors="replace")
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """Without the user's variables, folders for modules, or signals from the terminal."""
+    found = [importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "markupsafe")]
+    paths = {str(Path(each.origin).parents[1]) for each in found if each and each.origin}
+    command = [sys.executable, "-I", "-S", str(Path(worker.__file__)), *sorted(paths)]
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise TextError(f"no process could be started ({error.strerror})") from error
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    process.wait()

@@ -1,0 +1,311 @@
+"""Run as a script: what a model's tokenizer and chat template do, in a process of its own.
+
+Both come with a model. A template is a program and a tokenizer may hold patterns and replacements
+that never end or fill the memory, so this process is given seconds and bytes for each request
+(`process.py` waits for it), and ends by signal when it needs more. It reads requests from
+standard input and answers on standard output until that ends. Knows nothing of ours, so that it
+starts at once.
+
+A message, either way: four bytes with the length of a JSON object, the object, and parts of the
+lengths in its `parts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+MOST_DROPPED = 32
+"""Letters in a row that may be in no token."""
+
+Answer = tuple[dict[str, Any], list[bytes]]
+
+
+# ------------------------------------------------------------------------------------- messages
+
+
+def write_message(file: IO[bytes], header: dict[str, Any], parts: Sequence[bytes]) -> None:
+    file.write(packed(header, parts))
+    file.flush()
+
+
+def packed(header: dict[str, Any], parts: Sequence[bytes]) -> bytes:
+    head = json.dumps({**header, "parts": [len(part) for part in parts]}).encode()
+    return b"".join((struct.pack("<I", len(head)), head, *parts))
+
+
+def _read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[str]] | None:
+    length = file.read(4)
+    if len(length) < 4:
+        return None
+    header = json.loads(file.read(struct.unpack("<I", length)[0]))
+    return header, [file.read(size).decode() for size in header["parts"]]
+
+
+# --------------------------------------------------------------------------------------- limits
+
+
+def _limit(seconds: float, memory: int) -> None:
+    """From now on. Not every system limits memory: the other process watches it, too."""
+    with contextlib.suppress(OSError, ValueError):
+        _lower(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds))
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+# ------------------------------------------------------------------------------------ templates
+
+
+class Templates:
+    """The last one is kept compiled, which takes longer than to render it."""
+
+    def __init__(self) -> None:
+        self._environment = _environment()
+        self._source = ""
+        self._compiled: Any = None
+
+    def render(self, source: str, variables: str) -> str:
+        if self._compiled is None or source != self._source:
+            self._compiled = self._environment.from_string(source)
+            self._source = source
+        text: str = self._compiled.render(**json.loads(variables))
+        return text
+
+
+def _environment() -> Any:
+    """What chat templates are written for, as transformers has it: a sandbox with a few names of
+    its own, loops that can be left, and a `generation` block that marks what a model wrote."""
+    import jinja2.ext
+    from jinja2 import nodes
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
+
+    class Generation(jinja2.ext.Extension):
+        tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_whole"), [], [], body).set_lineno(line)
+
+        def _whole(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    class Dict:
+        def __call__(self, *args: Any, **named: Any) -> dict[Any, Any]:
+            return dict(*args, **named)
+
+        def fromkeys(self, *args: Any) -> dict[Any, Any]:
+            return dict.fromkeys(*args)
+
+    class PlainNamespace(Namespace):
+        """Without names that begin with an underscore: they might be Python's own."""
+
+        def __init__(*args: Any, **named: Any) -> None:
+            self, *rest = args
+            given = dict(*rest, **named)
+            for name in given:
+                _check_name(name)
+            Namespace.__init__(self, given)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            _check_name(name)
+            super().__setitem__(name, value)
+
+    def _check_name(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(f"a namespace may not have {name!r}")
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+        "dict": Dict(),
+        "namespace": PlainNamespace,
+    }
+    return environment
+
+
+# ----------------------------------------------------------------------------------- tokenizers
+
+
+class Encoders:
+    """Three of one tokenizer: `whole` for what begins a prompt, `inner` for pieces that do not, and
+    `text` for pieces in which nothing is a special token."""
+
+    def __init__(self, spec: str) -> None:
+        from tokenizers import Tokenizer
+
+        whole = Tokenizer.from_str(spec)
+        # A tokenizer's own limits would read part of a text, or more than it, without a word.
+        whole.no_truncation()
+        whole.no_padding()
+        self._by_name = {
+            "whole": whole,
+            "inner": twin(spec, text_only=False),
+            "text": twin(spec, text_only=True),
+        }
+
+    def try_out(self) -> None:
+        """What a loader does with any tokenizer, on whatever is special to this one."""
+        whole = self._by_name["whole"]
+        special = [token.content for token in whole.get_added_tokens_decoder().values()]
+        for name in self._by_name:
+            for text in (" ", "a b\n", "".join(map(chr, range(32, 127))), *special):
+                self._by_name[name].encode(text, add_special_tokens=False)
+        whole.decode([0], skip_special_tokens=False)
+
+    def count(self, text: str) -> int:
+        return len(self._by_name["text"].encode(text, add_special_tokens=False))
+
+    def encode(self, name: str, text: str, offsets: bool) -> tuple[bytes, bytes, int]:
+        """Token ids as int32, where tokens start and end as int64 if asked for, and how many
+        letters are in no token."""
+        encoding = self._by_name[name].encode(text, add_special_tokens=False)
+        places = encoding.offsets
+        flat = array("q", [at for place in places for at in place]) if offsets else b""
+        return array("i", encoding.ids).tobytes(), bytes(flat), dropped(text, places)
+
+
+def dropped(text: str, places: Sequence[tuple[int, int]]) -> int:
+    """Letters that no token holds, where they are more in a row than the odd unknown character;
+    white space and marks may be left out."""
+    reached = lost = 0
+    for start, end in (*places, (len(text), len(text))):
+        if start - reached > MOST_DROPPED:
+            letters = sum(map(str.isalnum, text[reached:start]))
+            lost += letters if letters > MOST_DROPPED else 0
+        reached = max(reached, end)
+    return lost
+
+
+def twin(spec: str, text_only: bool) -> Any:
+    """A twin of a tokenizer for pieces that do not begin a prompt.
+
+    None of its pieces gets the leading space that some tokenizers put before a text's first word.
+    With `text_only` it never yields a token that stands for more than its text: what looks like a
+    special token is text. Only added tokens that are white space still count, since they carry
+    meaning in code. All tokens keep their ids.
+    """
+    from tokenizers import Tokenizer
+
+    content = json.loads(spec)
+    content.update(post_processor=None, truncation=None, padding=None)
+    _drop_leading_space(content)
+    for token in content["added_tokens"] if text_only else ():
+        token["special"] = not token["content"].isspace()
+    made = Tokenizer.from_str(json.dumps(content))
+    made.encode_special_tokens = text_only
+    return made
+
+
+def _drop_leading_space(content: dict[str, Any]) -> None:
+    normalizer, pre_tokenizer = content.get("normalizer"), content.get("pre_tokenizer")
+    if normalizer and normalizer["type"] == "Prepend":
+        content["normalizer"] = None
+    elif normalizer and normalizer["type"] == "Sequence":
+        kept = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
+        normalizer["normalizers"] = kept
+    for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
+        if step and step["type"] == "Metaspace":
+            step["prepend_scheme"] = "never"
+
+
+# ------------------------------------------------------------------------------------- requests
+
+
+class Worker:
+    def __init__(self) -> None:
+        self._encoders: Encoders | None = None
+
+    @cached_property
+    def _templates(self) -> Templates:
+        return Templates()
+
+    def answer(self, header: dict[str, Any], parts: list[str]) -> Answer:
+        match header["do"]:
+            case "open":
+                self._encoders = Encoders(Path(parts[0]).read_text("utf-8"))
+                self._encoders.try_out()
+                return {}, []
+            case "load":
+                self._encoders = Encoders(parts[0])
+                _ = self._templates  # so that the first message need not wait for it
+                return {}, []
+            case "render":
+                text = self._templates.render(*parts)
+                return {}, [text.encode(errors="replace")]
+        assert self._encoders is not None
+        if header["do"] == "count":
+            return {"count": sum(map(self._encoders.count, parts))}, []
+        encoded = [
+            self._encoders.encode(name, text, offsets)
+            for (name, offsets), text in zip(header["pieces"], parts, strict=True)
+        ]
+        blobs = [blob for ids, places, _ in encoded for blob in (ids, places)]
+        return {"dropped": sum(lost for *_, lost in encoded)}, blobs
+
+
+def main(paths: Sequence[str]) -> None:
+    """`paths`: where the packages are."""
+    sys.path += paths
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Whatever else writes to standard output must not come between messages.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    worker = Worker()
+    while (message := _read_message(sys.stdin.buffer)) is not None:
+        header, parts = message
+        _limit(header["seconds"], header["memory"])
+        try:
+            answer, blobs = worker.answer(header, parts)
+        except MemoryError:
+            os.abort()
+        except BaseException as error:  # patterns panic in a way of their own
+            answer, blobs = {"error": f"{type(error).__name__}: {error}"[:2000]}, []
+        del message, parts
+        write_message(out, answer, blobs)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
