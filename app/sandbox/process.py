@@ -29,6 +29,8 @@ _PATIENCE = 10
 """How many times the seconds of its own that a request may take on a busy machine."""
 _MB = 1 << 20
 _LARGEST_SOURCE = 1_000_000
+_MUCH_TEXT = 1_000_000
+"""Characters, after which it is begun again: what they took would not be given back."""
 _LARGEST_ANSWER = 4 * _MB
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
 
@@ -112,8 +114,11 @@ class TextProcess:
         letters of all are in no token."""
         header = {"do": "encode", "pieces": [(p.encoder, p.offsets) for p in pieces]}
         texts = [_bytes(piece.text) for piece in pieces]
-        limits = encoding(sum(map(len, texts)))
-        answer, blobs = self._ask(header, texts, limits, check)
+        size = sum(map(len, texts))
+        answer, blobs = self._ask(header, texts, encoding(size), check)
+        if size > _MUCH_TEXT:
+            self.close()
+            self._restart()
         return list(zip(blobs[::2], blobs[1::2], strict=True)), int(answer["dropped"])
 
     def count(self, text: str, check: Check = lambda: None) -> int:

@@ -1,0 +1,153 @@
+"""A process for what came with a model: limited, cancelled, ended with us, and begun again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from app.sandbox import process as sandbox
+from app.sandbox.process import Limits, Piece, TextError, TextProcess
+from app.sandbox.worker import dropped
+from tests import tiny
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[TextProcess]:
+    process = TextProcess()
+    process.open(tiny.save(tmp_path / "model"))
+    yield process
+    process.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_cancelling_ends_the_process_and_the_next_request_starts_another(
+    process: TextProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def cancel() -> None:
+        raise Cancelled
+
+    process.finish()
+    before = psutil.Process(process._process.pid)  # type: ignore[union-attr]
+    monkeypatch.setattr(sandbox, "_LOOK_SECONDS", 0.0)
+    with pytest.raises(Cancelled):
+        process.encode([Piece("some text " * 100_000)], cancel)
+    assert not before.is_running()
+    assert process.count("some text") == 9
+
+
+def test_one_that_was_killed_is_a_sentence_and_starts_again(process: TextProcess) -> None:
+    process.finish()
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGKILL)
+    with pytest.raises(TextError, match="ended with SIGKILL"):
+        process.count("a")
+    assert process.count("a") == 1
+
+
+def test_it_has_no_variables_no_terminal_and_no_folder_for_modules(process: TextProcess) -> None:
+    process.finish()
+    assert process._process is not None
+    child = psutil.Process(process._process.pid)
+    assert set(child.environ()) <= {*sandbox._ENVIRONMENT, "LC_CTYPE"}
+    assert os.getsid(child.pid) == child.pid
+    assert "-I" in child.cmdline()
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model")
+    code = (
+        "import sys, os, signal; from pathlib import Path\n"
+        "from app.sandbox.process import TextProcess\n"
+        f"p = TextProcess(); p.open(Path({str(folder)!r})); p.finish()\n"
+        "print(p._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    child = int(done.stdout)
+    until(lambda: not psutil.pid_exists(child) or _zombie(child))
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_one_that_works_ends_itself_when_nobody_watches_any_more(tmp_path: Path) -> None:
+    """Its seconds are up, whoever waits for it."""
+    code = (
+        "import threading, time; from app.sandbox import process as sandbox\n"
+        "sandbox.RENDERING = sandbox.Limits(0.1, 1 << 28)\n"
+        "p = sandbox.TextProcess(); p._restart(); print(p._process.pid, flush=True)\n"
+        f"p._send({{'do': 'render'}}, [{ENDLESS.encode()!r}, b'{{}}'], sandbox.RENDERING)\n"
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    child = int(done.stdout)
+    until(lambda: not psutil.pid_exists(child) or _zombie(child))
+
+
+def test_where_the_system_limits_nothing_memory_is_watched(
+    process: TextProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+    monkeypatch.setattr(sandbox._Watch, "_memory", lambda watch: time.monotonic_ns())
+    monkeypatch.setattr(sandbox, "RENDERING", Limits(1, 1000))
+    monkeypatch.setattr(TextProcess, "_send", _unlimited)
+    process.finish()
+    with pytest.raises(TextError, match="too much memory"):
+        process.render(ENDLESS, {})
+
+
+def _unlimited(self: TextProcess, header: object, parts: object, limits: Limits) -> None:
+    _send(self, header, parts, Limits(limits.seconds, 1 << 34))  # type: ignore[arg-type]
+
+
+_send = TextProcess._send
+
+
+def test_a_long_text_leaves_no_memory_taken(
+    process: TextProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_MUCH_TEXT", 1000)
+    process.finish()
+    first = process._process
+    (ids, _), *_ = process.encode([Piece("x" * 1001)])[0]
+    assert len(np.frombuffer(ids, np.int32)) == 1001
+    assert process._process is not first
+    assert process.count("ab") == 2
+
+
+def test_halves_of_characters_count_as_one(process: TextProcess) -> None:
+    ((_, places),), lost = process.encode([Piece("a\ud800b", offsets=True)])
+    assert np.frombuffer(places, np.int64).tolist() == [0, 1, 1, 2, 2, 3]
+    assert lost == 0
+
+
+def test_letters_in_no_token_are_counted() -> None:
+    text = "abc" * 100
+    assert dropped(text, [(0, 300)]) == 0
+    assert dropped(text, []) == 300
+    assert dropped(text, [(0, 100)]) == dropped(text, [(200, 300)]) == 200
+    assert dropped(text, [(0, 100), (120, 300)]) == 0, "the odd unknown character"
+    assert dropped(" " * 300, []) == 0
