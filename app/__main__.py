@@ -10,7 +10,9 @@ import threading
 def main() -> int:
     try:
         from app.cli.main import run
+        from app.cli.streams import guard_streams
 
+        guard_streams()
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130  # what shells expect after Ctrl-C

@@ -5,16 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from app.engine.messages import DEFAULT_KEEP
 from app.engine.tuning import Scoring, Tuning
+from app.ui.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
 
 
+class Parser(argparse.ArgumentParser):
+    """Quotes what was typed, names of files among it, without what a terminal would obey."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(sanitize_line(message))
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="specchat",
         description="Chat with local models about long documents."
         " Without a command, the app opens.",

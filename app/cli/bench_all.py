@@ -15,6 +15,7 @@ from pathlib import Path
 from app.bench.performance import ENTRIES, Entry, Measured, report
 from app.cli.main import INTERRUPTED
 from app.errors import UserError
+from app.ui.sanitize import sanitize, sanitize_line
 
 PROGRAM = (sys.executable, "-P", "-m", "app", "bench")
 PATIENCE = 10.0
@@ -43,7 +44,7 @@ def bench_all(options: argparse.Namespace, program: Sequence[str] = PROGRAM) -> 
     for name, picture in pictures.items():
         _write(kept / name, picture)
     _write(path, content)
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write(f"{sanitize_line(str(path))}\n")
     return int(any(found.figures is None for found in measured.values()))
 
 
@@ -109,5 +110,4 @@ def _write(path: Path, text: str) -> None:
 
 
 def _say(words: str) -> None:
-    sys.stderr.write(words + "\n")
-    sys.stderr.flush()
+    sys.stderr.write(sanitize(words) + "\n")

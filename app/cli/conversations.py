@@ -42,9 +42,9 @@ def _list(store: Store, options: argparse.Namespace) -> None:
     if options.json:
         return _say(_json([dataclasses.asdict(each) for each in found]))
     if not found and options.trash:
-        raise UserError("The trash is empty", "`specchat conversations` lists the others")
-    if not found:
-        raise none_yet()
+        sys.stderr.write("The trash is empty: `specchat conversations` lists the others.\n")
+    elif not found:
+        sys.stderr.write(f"{none_yet()}\n")
     _say(*map(_line, found))
 
 

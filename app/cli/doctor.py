@@ -20,6 +20,7 @@ from app import paths
 from app.engine import blas
 from app.errors import UserError
 from app.models import embedded
+from app.ui.sanitize import sanitize_line
 
 Row = tuple[str, str]
 """A label and a value: one line of the report."""
@@ -49,10 +50,10 @@ def doctor(out: TextIO) -> int:
         faults += wrong
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
-        out.write(f"{label:<{width}}  {value}\n")
+        out.write(f"{label:<{width}}  {sanitize_line(value)}\n")
     out.write("\n")
     for sentence in faults or ["Nothing is wrong."]:
-        out.write(f"{sentence}\n")
+        out.write(f"{sanitize_line(sentence)}\n")
     return 1 if faults else 0
 
 

@@ -32,6 +32,7 @@ from app.sessions.errors import StoreError
 from app.sessions.opening import Places
 from app.sessions.records import Run
 from app.settings.values import KvBits
+from app.ui.sanitize import sanitize_line
 
 
 def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
@@ -204,7 +205,7 @@ def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measu
             "download them with `specchat models pull`",
         )
     for draft in drafts:
-        sys.stderr.write(f"Timing {target.name} with {draft}…\n")
+        sys.stderr.write(sanitize_line(f"Timing {target.name} with {draft}…") + "\n")
         with Session(upkeep=upkeep) as session:
             session.load(load_of(target.name, draft, cache))
             costs = session.measure()

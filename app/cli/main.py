@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from app.errors import UserError
 
-BAD_INPUT, INTERRUPTED = 2, 130
+NOT_WRITTEN, BAD_INPUT, INTERRUPTED = 1, 2, 130
+UNREAD = 128 + signal.SIGPIPE
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry a command line out; returns the exit status, 2 for bad input."""
-    try:
-        return _dispatch(arguments)
-    except UserError as error:
-        from app.ui.sanitize import sanitize
+    from app.cli.streams import OutputError, discard_output
 
-        # It may quote names that came from elsewhere.
-        sys.stderr.write(f"specchat: {sanitize(str(error))}\n")
+    try:
+        try:
+            return _dispatch(arguments)
+        finally:
+            sys.stdout.flush()
+    except OutputError as error:
+        _complain(error)
+        discard_output()
+        return NOT_WRITTEN
+    except UserError as error:
+        _complain(error)
         return BAD_INPUT
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:  # whoever read our output has gone, and wants no more of it
+        discard_output()
+        return UNREAD
+
+
+def _complain(error: UserError) -> None:
+    from app.ui.sanitize import sanitize_line
+
+    # It may quote names that came from elsewhere.
+    sys.stderr.write(f"specchat: {sanitize_line(str(error))}\n")
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

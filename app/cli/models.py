@@ -44,9 +44,7 @@ def _list(cache: Cache, options: argparse.Namespace) -> int:
         }
         return _say(json.dumps(content, indent=2, default=str))
     if not installed and not begun:
-        raise UserError(
-            "No model is here yet", "`specchat models pull ORGANISATION/NAME` downloads one"
-        )
+        _tell("No model is here yet: `specchat models pull ORGANISATION/NAME` downloads one.")
     return _say(*map(_installed_line, installed), *map(_unfinished_line, begun))
 
 
@@ -67,7 +65,7 @@ def _list_trash(cache: Cache, options: argparse.Namespace) -> int:
     if options.json:
         return _say(json.dumps([dataclasses.asdict(each) for each in found], default=str))
     if not found:
-        raise UserError("The trash is empty", "`specchat models list` shows what is here")
+        _tell("The trash is empty: `specchat models list` shows what is here.")
     return _say(
         *(
             _line(

@@ -58,6 +58,18 @@ def test_they_are_listed_last_used_first(shell: Shell) -> None:
     assert shell("list") == shell()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remark"), [([], "no conversations yet"), (["list", "--trash"], "trash is empty")]
+)
+def test_an_empty_list_is_no_failure(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], remark: str
+) -> None:
+    assert run(["conversations", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert remark in err
+
+
 def test_the_list_as_json(shell: Shell) -> None:
     assert json.loads(shell("list", "--json")) == []
     kept("Who pays?")
@@ -176,9 +188,7 @@ def test_deleted_restored_renamed_pinned(shell: Shell) -> None:
 
 
 REFUSALS = {
-    "no conversations": ([], "no conversations yet"),
     "no last one": (["show", "last"], "no conversations yet"),
-    "empty trash": (["list", "--trash"], "trash is empty"),
     "no such number": (["show", "99"], "no conversation '99'"),
     "no number": (["delete", "one\x1b[2J"], "no conversation 'one"),
     "huge number": (["pin", "9" * 30], "no conversation"),

@@ -20,8 +20,8 @@ from tests.models.pulls import NAME
 
 def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> None:
     status, out, err = shell()
-    assert (status, out) == (2, "")
-    assert err.startswith("specchat: No model is here yet: `specchat models pull")
+    assert (status, out) == (0, "")
+    assert err.startswith("No model is here yet: `specchat models pull")
     status, out, err = shell("pull", NAME)
     assert (status, out) == (0, "")
     assert f"{NAME} is here, 305.5 KB, and every file's digest is right.\n" in err
@@ -37,7 +37,7 @@ def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> 
     assert shell("restore", NAME)[1] == f"{NAME} is back.\n"
     shell("rm", NAME)
     assert shell("empty")[1].endswith("KB freed.\n")
-    assert shell("list", "--trash")[2].startswith("specchat: The trash is empty:")
+    assert shell("list", "--trash")[2].startswith("The trash is empty:")
 
 
 def test_as_json(shell: Shell) -> None:
@@ -135,7 +135,7 @@ def test_giving_a_download_up(shell: Shell, hub: FakeHub) -> None:
     shell("pull", NAME)
     assert "unfinished, " in shell("list")[1]
     assert shell("cancel", NAME)[1] == f"The download of {NAME} was given up.\n"
-    assert shell("list")[2].startswith("specchat: No model is here yet")
+    assert shell("list")[2].startswith("No model is here yet")
     assert "There is no unfinished download of" in shell("cancel", NAME)[2]
 
 
