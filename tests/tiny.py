@@ -173,6 +173,22 @@ EXTRA: dict[str, dict[str, Any]] = {
         "ssm_multipliers": [1.0] * 5,
         "ssm_out_multiplier": 1.0,
     },
+    "mamba2": {
+        **{key: _SIZES[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size")},
+        "intermediate_size": 96,
+        "num_heads": 6,
+        "head_dim": 16,
+        "state_size": 16,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "tie_word_embeddings": False,
+        "time_step_limit": [0.001, 0.1],
+        "time_step_rank": "auto",
+        "max_position_embeddings": 4096,
+        "layer_norm_epsilon": 1e-5,
+    },
     "ministral3": {
         **_SIZES,
         "rope_parameters": {

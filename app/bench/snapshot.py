@@ -28,6 +28,7 @@ from app.bench.given_ids import loaded, paired
 from app.bench.shapes import SMALL, random_pair
 from app.bench.spread import spread
 from app.engine import blas
+from app.util.durable import sync
 
 if TYPE_CHECKING:
     from app.engine.loader import Pair
@@ -118,7 +119,7 @@ def _write(path: Path, block: bytes, size: int) -> None:
     with aside.open("wb", buffering=0) as file:
         for _ in range(0, size, len(block)):
             file.write(block)
-        os.fsync(file.fileno())
+        sync(file.fileno())
     aside.replace(path)
 
 

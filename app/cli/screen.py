@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from app import crash
+from app.cli.log import log_to
 from app.cli.parent import Parent, parent, watch
 from app.errors import UserError
 from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
@@ -41,6 +42,7 @@ def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by
 
     gc.freeze()
     gc.enable()
+    log_to(logs_path())
     last_time = crash.take(logs_path())
     news = [] if last_time is None else [last_time.sentence]
     with last_words(watched_by.log):

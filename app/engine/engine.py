@@ -7,6 +7,7 @@ so that a screen can draw before it.
 from __future__ import annotations
 
 import gc
+import logging
 import queue
 import sys
 import threading
@@ -25,10 +26,12 @@ from app.engine.messages import (
     Closed,
     Command,
     Ended,
+    EngineWarning,
     Event,
     Failed,
     Finished,
     Forget,
+    Heal,
     Learnt,
     Listener,
     Load,
@@ -44,6 +47,7 @@ from app.engine.messages import (
 if TYPE_CHECKING:
     from app.engine.calibration import Calibration
     from app.engine.loader import Pair
+    from app.engine.power import PowerProbe
     from app.engine.probes import MemoryProbe
     from app.engine.reading import Scored
     from app.engine.relief import Relief
@@ -60,6 +64,11 @@ QUIET = 5.0
 """More seconds without one, after which a pair is timed: in the first ones after the start people
 paste and ask. Keys and pastes are no commands, and do not put it off."""
 
+RECHECK = 30.0
+"""Seconds after which what waits for power, or for memory, is tried again."""
+
+_log = logging.getLogger(__name__)
+
 
 class _MemoryChanged:
     """The watch's word to the engine's thread, between commands."""
@@ -67,15 +76,22 @@ class _MemoryChanged:
 
 class MlxEngine:
     """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
-    Without a `probe` the system's own is read."""
+    Without a `probe`, or `power`, the system's own is read."""
 
-    def __init__(self, step: int | None = None, probe: MemoryProbe | None = None) -> None:
-        self._step, self._probe = step, probe
+    def __init__(
+        self,
+        step: int | None = None,
+        probe: MemoryProbe | None = None,
+        power: PowerProbe | None = None,
+    ) -> None:
+        self._step, self._probe, self._power = step, probe, power
         self._commands: queue.SimpleQueue[Command | _MemoryChanged] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: dict[int, float] = {}
         """When the turns that are not over were asked for."""
         self._cancelled: set[int] = set()
+        self._turn: int | None = None
+        """The one that runs."""
         self._loads = self._begun = 0
         """How many pairs were asked for, and how many of these the thread has come to."""
         self._closing = threading.Event()
@@ -143,7 +159,17 @@ class MlxEngine:
                 return self._commands.get(timeout=QUIET)
             while self._commands.empty() and self._look_after(calibrate=True):
                 pass
-        return self._commands.get()
+        while True:
+            with suppress(queue.Empty):
+                return self._commands.get(timeout=RECHECK if self._waits else None)
+            while self._commands.empty() and self._look_after(calibrate=True):
+                pass
+
+    @property
+    def _waits(self) -> bool:
+        """Whether something that nobody asked for is to be done later."""
+        due = self._calibration is not None and self._upkeep.heal is not Heal.NEVER
+        return due or (self._residents is not None and self._residents.waits)
 
     def _look_after(self, calibrate: bool = False) -> bool:
         """One step of upkeep; False when there is nothing to do."""
@@ -155,9 +181,9 @@ class MlxEngine:
             if calibrate and calm and self._calibrate():
                 return True
             return self._residents.step(heal=calm)
-        except Exception:  # nobody asked for it: what it worked on is read again when needed
-            self._residents.drop_all()
-            return True
+        except Exception as error:  # nobody asked for it
+            self._warn("What is done between two answers failed", error, "Nothing is lost.")
+            return False
 
     def _calibrate(self) -> bool:
         """Time one reading of a pair that was never timed here; False when that is not to be."""
@@ -166,8 +192,9 @@ class MlxEngine:
             return False
         try:
             clocked = calibration.step()
-        except Exception:  # nobody asked for it: the pair's turns will tell
+        except Exception as error:  # nobody asked for it: the pair's turns will tell
             self._calibration = None
+            self._warn("This model pair could not be timed", error, "Its answers will be.")
             return True
         if calibration.over:
             self._calibration = None
@@ -176,6 +203,12 @@ class MlxEngine:
             stopwatch.note(clocked)
             self._tell_costs()
         return True
+
+    def _warn(self, what: str, error: Exception, follows: str) -> None:
+        from app.engine.memory import describe
+
+        _log.warning(what, exc_info=error)
+        self._emit(EngineWarning(f"{what} ({describe(error)}). {follows}"))
 
     def _start(self) -> bool:
         """Import MLX; False when it is not to be had."""
@@ -212,7 +245,7 @@ class MlxEngine:
     def _carry_out(self, command: Command | _MemoryChanged) -> None:
         from app.engine.failures import RAN_OUT, failed
 
-        turn = command.turn if isinstance(command, Ask) else None
+        turn = self._turn = command.turn if isinstance(command, Ask) else None
         try:
             if isinstance(command, Load):
                 self._load(command)
@@ -235,6 +268,8 @@ class MlxEngine:
             failure = failed(turn, error)
         else:
             return
+        finally:
+            self._turn = None
         # Only now: what was worked on lives as long as the error that says where it was raised.
         if failure.problem == RAN_OUT and self._room is not None:
             gc.collect()
@@ -273,13 +308,10 @@ class MlxEngine:
         from app.engine.progress import Cancelled, Progress
         from app.engine.turn import USED_UP, Turn, TurnError
 
-        def cancelled() -> bool:
-            return command.turn in self._cancelled or self._closing.is_set()
-
         with self._lock:
             sent = self._pending.get(command.turn)
         pressed = self._relief.pressed if self._relief is not None else lambda: False
-        progress = Progress(command.turn, self._emit, cancelled, sent, pressed)
+        progress = Progress(command.turn, self._emit, self._stopped, sent, pressed)
         try:
             progress.check_cancel()
             if self._pair is None:
@@ -308,6 +340,10 @@ class MlxEngine:
             self._relief.settle()
             self._report_memory()
         self._learn(turn)
+
+    def _stopped(self) -> bool:
+        """Whether the turn that runs is to stop; False while none does."""
+        return self._turn is not None and (self._turn in self._cancelled or self._closing.is_set())
 
     def _learn(self, turn: Turn) -> None:
         if self._stopwatch is not None and (clocked := turn.clocked):
@@ -347,7 +383,9 @@ class MlxEngine:
             self._residents.close()
         if self._pair is not None and self._watch is not None:
             self._get_to_know(self._pair)
-            residents = self._residents = Residents(self._pair, self._upkeep, self._emit)
+            residents = self._residents = Residents(
+                self._pair, self._upkeep, self._emit, self._power, self._stopped
+            )
             self._room = Room(self._pair, self._emit, residents, self._watch)
             self._relief = Relief(self._pair, self._watch, self._room, self._emit)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.engine import needs
-from app.engine.caches import layers
 from app.engine.costs import Costs, Way, Work, recalled
 from app.engine.loader import Pair
 from app.engine.memory import NotEnoughMemory
@@ -75,7 +74,7 @@ class Foresight:
         """As `Reader.sparsely` does, as far as that can be known before the draft has scored."""
         held, prompt, tuning = self.remembered.target, self.prompt, self.ask.tuning
         ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep
-        shared = held.shared(ids[:-1]) if layers(held.cache) else 0
+        shared = held.shared(ids[:-1]) if held.takes_gaps else 0
         back = held.back_to(shared)
         read = held.read[:back]
         share = 0.0 if not tuning.recall or shared == len(ids) - 1 else tuning.recall_share

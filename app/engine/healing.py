@@ -1,7 +1,8 @@
 """Reads, while nothing else is to be done, what sparse reading left out.
 
 It works on a fork of the conversation's cache, from the first token on that was left out, and takes
-its place when it has everything. Until then it only costs memory; progress is kept.
+its place when it has everything. Until then it only costs memory: where that is short, it is the
+first to go. Otherwise progress is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import numpy as np
 
 from app.engine import memory
 from app.engine.held import Held
+from app.engine.ledger import disagreement
 from app.engine.loader import LoadedModel
 from app.engine.reading import Remembered
 from app.engine.reserve import reserved
@@ -21,11 +23,22 @@ class Healing:
     def __init__(self, target: LoadedModel, remembered: Remembered) -> None:
         """Raises NotEnoughMemory."""
         self._target, self._remembered = target, remembered
-        left = len(remembered.target) - remembered.target.exact
-        memory.check_fits(f"Reading {left:,} tokens", target.cache_size.bytes(left))
+        total = len(remembered.target)
+        memory.check_fits(f"Reading {total:,} tokens", self.needed(target, remembered))
         self._held: Held = remembered.target.fork()
+        self._begun = False
         self._held.rewind(self._held.exact)
         self._held.retain(False)
+
+    @staticmethod
+    def needed(target: LoadedModel, remembered: Remembered) -> float:
+        """Bytes that it takes in the end: what is shared at first is copied by the first step."""
+        return target.cache_size.bytes(len(remembered.target))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes now."""
+        return self._held.nbytes if self._begun else 0
 
     @property
     def done(self) -> int:
@@ -38,6 +51,7 @@ class Healing:
     def step(self) -> bool:
         """Read on for about half a second. True when everything is read, and in place."""
         sick, held = self._remembered.target, self._held
+        self._begun = True
         held.rewind(held.shared(sick.ids))
         end = min(len(held) + self._target.step.tokens, len(sick))
         positions = np.arange(len(held), end, dtype=np.int32)
@@ -47,6 +61,8 @@ class Healing:
                 held.take_in(model, sick.ids, positions, step, lambda done: None)
         if len(held) < len(sick):
             return False
+        if (problem := disagreement(held)) is not None:
+            raise RuntimeError(f"its cache was damaged, {problem}")
         held.borders = held.borders or sick.borders[:1]
         self._remembered.target = held
         return True

@@ -112,6 +112,11 @@ class Held:
         return all(isinstance(c, PositionedCache) and c.reaches(position) for c in flat(self.cache))
 
     @property
+    def takes_gaps(self) -> bool:
+        """Whether tokens may be left out of what is read: no layer counts them."""
+        return all(isinstance(c, PositionedCache | ArraysCache) for c in flat(self.cache))
+
+    @property
     def forgets(self) -> bool:
         """Whether coming back takes a border."""
         return any(_forgets(c) for c in flat(self.cache))

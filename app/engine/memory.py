@@ -226,6 +226,13 @@ def is_exhausted(error: BaseException) -> bool:
     return error.__cause__ is not None and is_exhausted(error.__cause__)
 
 
+def describe(error: Exception) -> str:
+    """What an error says, as a clause of one line."""
+    if is_exhausted(error):
+        return "memory ran out"
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+
+
 def reraise_exhausted(error: BaseException) -> None:
     """Raise `error` again when it says that memory ran out: then nothing else is to blame."""
     if is_exhausted(error):

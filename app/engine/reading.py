@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import floors, memory, needs
-from app.engine.caches import layers
 from app.engine.costs import UNKNOWN, Costs, Line, Part, Work, skimmed
 from app.engine.held import Held
 from app.engine.ledger import disagreement
@@ -94,8 +93,8 @@ class Remembered:
         return f"{what[0].upper()}{what[1:]}, so it was dropped and is read again."
 
     def expect_gaps(self) -> None:
-        """Make sure that the target's caches know positions."""
-        if not layers(self.target.cache):
+        """Make sure that tokens can be left out of the target's caches."""
+        if not self.target.takes_gaps:
             self.target = self._placed()
 
     @property

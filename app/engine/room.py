@@ -1,9 +1,9 @@
 """Makes room for what comes next, and says what was given up for it.
 
-In this order, and no more than needed: buffers kept for reuse, other conversations' caches (saved
-where they are to be), the weights of the model that is not at work, and, once it has scored, what
-the draft has read. Models that do not fit together so take turns. The last two cost time in every
-turn, so they are not given up for larger steps alone.
+In this order, and no more than needed: buffers kept for reuse, what is being read in the
+background, other conversations' caches (saved where they are to be), the weights of the model that
+is not at work, and, once it has scored, what the draft has read. Models that do not fit together so
+take turns. The last two cost time in every turn, so they are not given up for larger steps alone.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Room:
             if wanted + need.weights <= memory.free():
                 break
             give_up()
+            progress.check_cancel()
         least, free = need.least + need.weights, memory.free()
         if least > free and not dare:
             raise NotEnoughMemory(need.what, least, free)
@@ -92,6 +93,7 @@ class Room:
         """Let go of what was read of conversations, but for the one that was used last."""
         if self._residents is None:
             return
+        self.drop_healing()
         before = self._residents.nbytes
         saved = self._residents.drop_idle(everything)
         if not (freed := before - self._residents.nbytes):
@@ -100,6 +102,14 @@ class Room:
         which = "conversations" if everything else "other conversations"
         where = "saved and dropped" if saved else "dropped"
         sentence = f"What was read of {which} was {where} to make room, {amount(freed)}."
+        self._emit(MadeRoom(freed, sentence))
+
+    def drop_healing(self) -> None:
+        """Give up what is being read in the background: it begins again once there is room."""
+        if self._residents is None or not (freed := self._residents.drop_healing()):
+            return
+        _release()
+        sentence = f"Background reading was stopped to make room, {amount(freed)}."
         self._emit(MadeRoom(freed, sentence))
 
     def drop_draft_cache(self, remembered: Remembered) -> None:
@@ -118,6 +128,7 @@ class Room:
     ) -> Iterator[tuple[float, Callable[[], None]]]:
         """What can be given up, each with the bytes for which it is."""
         yield need.usual, _release
+        yield need.usual, self.drop_healing
         yield need.usual, self.drop_idle
         other = self._other(need.model)
         if other is not None and other.here:

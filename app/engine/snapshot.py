@@ -2,8 +2,9 @@
 
 One folder for each conversation: a file for each layer, in mlx-lm's own format, and a manifest that
 names them with their checksums. Files are written aside and synced, the manifest is renamed into
-place last; until then the older snapshot is the one that counts. A snapshot that does not fit, or
-cannot be trusted in every byte, is thrown away, and the tokens are read again.
+place last; until then the older snapshot is the one that counts, and a save that is given up leaves
+nothing. A snapshot that does not fit, or cannot be trusted in every byte, is thrown away, and the
+tokens are read again.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import copy
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -32,12 +35,18 @@ from app.engine.positions import PositionRuns
 from app.engine.prefill import OnStep
 from app.engine.progress import Cancelled
 from app.engine.reading import Remembered
-from app.engine.snapshot_folder import remove_snapshot, snapshot_folder
+from app.engine.snapshot_folder import FOLDER, remove_snapshot, snapshot_folder
+from app.util.daemon_pool import DaemonPool
+from app.util.durable import sync_path
 
 FORMAT = 5
 MANIFEST = "manifest.json"
+OURS = re.compile(r"([0-9]{1,18})-(?:(?:target|draft)-[0-9]+\.safetensors|manifest\.part)")
+"""Names of a snapshot's other files. The number tells one save from the next."""
 TOGETHER = 8
 """Files that are read at once."""
+SYNCED = 4
+"""Files that are summed and synced at once."""
 
 
 class SnapshotError(ValueError):
@@ -52,15 +61,22 @@ class Snapshots:
 
     def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
         self._folder, self._budget, self._identity = folder, budget, identity
+        with suppress(OSError):
+            for conversation in folder.iterdir():
+                if FOLDER.fullmatch(conversation.name):
+                    _delete_all_but_named(conversation)
 
-    def save(self, conversation: str, remembered: Remembered) -> Iterator[tuple[int, int]]:
-        """Writes a snapshot; stops after every part of it, so that the caller may leave it there,
-        and says how many of how many are done. Raises OSError, or RuntimeError where MLX cannot
-        write."""
+    def save(
+        self, conversation: str, remembered: Remembered
+    ) -> Generator[tuple[int, int], None, None]:
+        """Writes a snapshot; stops after every part of it, and says how many of how many are done.
+        Closed before the end, it deletes what it has written. Raises OSError, or RuntimeError where
+        MLX cannot write."""
         folder = snapshot_folder(self._folder, conversation)
         # For this user alone: the tokens of private documents lie in it.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
+        _delete_all_but_named(folder)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
         parts = {part: held for part, held in _parts(remembered) if len(held)}
         if remembered.nbytes > self._budget:
@@ -71,16 +87,18 @@ class Snapshots:
         manifest |= {"format": FORMAT, "identity": self._identity}
         manifest["tokens"] = int(remembered.target.read.sum())
         written: list[Future[dict[str, Any]]] = []
-        with ThreadPoolExecutor() as pool:  # one is summed and synced while the next is written
+        pool = DaemonPool(SYNCED)  # one is summed and synced while the next is written
+        try:
             for part, index, cache in caches:
                 path = folder / f"{generation}-{part}-{index}.safetensors"
                 save_prompt_cache(str(path), [cache])
                 written.append(pool.submit(_finished, path, _contents(cache)))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
-            _write(folder / MANIFEST, sealed(manifest))
-            old = [p for p in folder.iterdir() if p.name != MANIFEST]
-            list(pool.map(Path.unlink, [p for p in old if _generation(p) != generation]))
+            _write(folder / f"{generation}-manifest.part", folder / MANIFEST, sealed(manifest))
+        finally:  # done, failed, or given up
+            pool.close()
+            _delete_all_but_named(folder)
         self._make_room(folder)
         yield total, total
 
@@ -95,8 +113,10 @@ class Snapshots:
         Cancelled. Raises SnapshotError when there is one that is of no use; it is gone then."""
         folder = snapshot_folder(self._folder, conversation)
         try:
-            if not (folder / MANIFEST).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+            _delete_all_but_named(folder)
+            if not os.path.lexists(folder / MANIFEST):
+                with suppress(OSError):
+                    folder.rmdir()
                 return None
             loaded = self._read(folder, fresh(), report)
         except Cancelled:
@@ -128,7 +148,7 @@ class Snapshots:
     def _read(
         self, folder: Path, remembered: Remembered, report: Callable[[int], OnStep]
     ) -> Remembered:
-        seal, _, text = (folder / MANIFEST).read_text(encoding="utf-8").partition("\n")
+        seal, _, text = _manifest_text(folder).partition("\n")
         manifest = json.loads(text)
         if sealed(manifest).partition("\n")[0] != seal:
             raise SnapshotError("its list of contents is damaged")
@@ -166,9 +186,11 @@ class Snapshots:
         """Delete what was not used for longest until the rest fits; the newest one stays."""
         used = []
         for folder in self._folder.iterdir():
+            if not FOLDER.fullmatch(folder.name):
+                continue
             with suppress(OSError):  # no folder, or another program is at it
                 manifest = folder / MANIFEST
-                size = sum(f.stat().st_size for f in folder.iterdir())
+                size = sum(f.lstat().st_size for f in folder.iterdir())
                 used.append((manifest.stat().st_mtime_ns if manifest.exists() else 0, size, folder))
         total = sum(size for _, size, _ in used)
         for _, size, folder in sorted(used):
@@ -269,13 +291,43 @@ def _fill_layer(
 
 
 def _generation(path: Path) -> int:
-    number = path.name.partition("-")[0]
-    return int(number) if number.isdigit() else 0
+    ours = OURS.fullmatch(path.name)
+    return int(ours[1]) if ours else 0
+
+
+def _manifest_text(folder: Path) -> str:
+    """Raises OSError, or SnapshotError where it is no file: a pipe would never end."""
+    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SnapshotError("its list of contents is no file")
+    with open(descriptor, encoding="utf-8") as file:
+        return file.read()
+
+
+def _delete_all_but_named(folder: Path) -> None:
+    """Delete those of our files that the manifest does not name: older ones, and what a save left
+    that was given up or killed."""
+    named: Container[str] = ()
+    with suppress(OSError, ValueError, KeyError, TypeError):  # then it names nothing
+        named = {
+            file["name"] for file in json.loads(_manifest_text(folder).partition("\n")[2])["files"]
+        }
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if OURS.fullmatch(path.name) and path.name not in named:
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _finished(path: Path, contents: list[memoryview]) -> dict[str, Any]:
-    """What the manifest says of a file that was just written, once it is on the disk."""
-    _sync(path)
+    """What the manifest says of a file that was just written, once the disk has it. That it is
+    more than in the disk's own cache is asked for once for all of them, with the manifest."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     sums = {"header": _header(path), "crc32": _checksum(contents)}
     return {"name": path.name, "size": path.stat().st_size, **sums}
 
@@ -308,20 +360,11 @@ def _checksum(contents: list[memoryview]) -> int:
     return value
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: Path, text: str) -> None:
-    aside = path.with_suffix(".part")
+def _write(aside: Path, path: Path, text: str) -> None:
     aside.write_text(text, encoding="utf-8")
-    _sync(aside)
+    sync_path(aside)
     os.replace(aside, path)
-    _sync(path.parent)
+    sync_path(path.parent)
 
 
 def _one_line(error: Exception) -> str:

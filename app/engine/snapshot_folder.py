@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from pathlib import Path
+
+FOLDER = re.compile(r"[0-9a-f]{32}")
+"""Names of the folders there that are ours."""
 
 
 def snapshot_folder(snapshots: Path, conversation: str) -> Path:

@@ -21,7 +21,8 @@ from uuid import uuid4
 from app.models.check import check_files
 from app.models.errors import ModelError
 from app.models.manifest import COMMIT, Manifest, read_manifest
-from app.sessions.files import make_folder, put, sync_folder, written_aside
+from app.sessions.files import make_folder, put, written_aside
+from app.util.durable import sync_path
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)
 _PREFIX = "models--"
@@ -156,7 +157,7 @@ class Cache:
             (repository / folder).mkdir(parents=True, exist_ok=True)
         for digest, path in blobs.items():
             os.replace(path, repository / "blobs" / digest)
-        sync_folder(repository / "blobs")
+        sync_path(repository / "blobs")
         snapshot = repository / "snapshots" / manifest.commit
         snapshot.mkdir(exist_ok=True)
         # Configuration last: a folder without it is no model to any loader.
@@ -165,15 +166,15 @@ class Cache:
             path.parent.mkdir(exist_ok=True)
             up = "../" * (2 + file.path.count("/"))
             self._link(f"{up}blobs/{file.digest}", path)
-        sync_folder(snapshot)
-        sync_folder(snapshot.parent)
+        sync_path(snapshot)
+        sync_path(snapshot.parent)
         manifest.write(self.record(manifest.repository, manifest.commit))
         main = repository / "refs" / "main"
         aside = self.own / f"{uuid4().hex}.part"
         with written_aside(aside) as out:
             out.write(manifest.commit.encode("ascii"))
         put(aside, main)
-        sync_folder(self.folder)
+        sync_path(self.folder)
         return snapshot
 
     def _link(self, target: str, path: Path) -> None:

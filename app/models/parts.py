@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.models.errors import disk_error
 from app.models.manifest import ModelFile
-from app.sessions.files import sync
+from app.util.durable import sync
 
 _HEADER = struct.Struct("<8sQQ")
 """Magic, the file's size, the size of a segment. Then, per segment, the bytes it has."""
@@ -119,7 +119,7 @@ class Part:
         done = segment.done
         with self._guard, _told():
             if self._descriptors is not None and done != segment.recorded:
-                os.fsync(self._descriptors[0])
+                sync(self._descriptors[0])
                 self._record(segment, done)
 
     def accept(self) -> None:

@@ -14,7 +14,8 @@ from uuid import uuid4
 from app.models.cache import Cache, blobs, check_repository, disk_size, links
 from app.models.errors import ModelError, disk_error
 from app.models.unfinished import hold
-from app.sessions.files import make_folder, put, sync_folder, written_aside
+from app.sessions.files import make_folder, put, written_aside
+from app.util.durable import sync_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ def remove(cache: Cache, repository: str, older: bool = False) -> Trashed:
             for path, name in ((folder, "repository"), (cache.pull(repository), "pull")):
                 if path.is_dir():
                     os.rename(path, entry / name)
-                    sync_folder(path.parent)
-            sync_folder(entry)
+                    sync_path(path.parent)
+            sync_path(entry)
             return _read(entry)
         finally:
             lock.release()
@@ -70,7 +71,7 @@ def _remove_older(cache: Cache, repository: str, folder: Path) -> Trashed:
         place = entry / "repository" / path.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
         os.rename(path, place)
-    sync_folder(snapshot.parent)
+    sync_path(snapshot.parent)
     return _read(entry)
 
 
@@ -122,7 +123,7 @@ def _restore_whole(cache: Cache, entry: Trashed) -> None:
         path = entry.folder / name
         if path.exists() and not place.exists():
             os.rename(path, place)
-            sync_folder(place.parent)
+            sync_path(place.parent)
 
 
 def _restore_older(cache: Cache, entry: Trashed) -> None:
@@ -134,7 +135,7 @@ def _restore_older(cache: Cache, entry: Trashed) -> None:
             place = folder / kind / path.name
             if not os.path.lexists(place):
                 os.rename(path, place)
-        sync_folder(folder / kind)
+        sync_path(folder / kind)
 
 
 def empty(cache: Cache) -> int:

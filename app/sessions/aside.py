@@ -12,8 +12,9 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.sessions.files import make_folder, put, sync_folder, written_aside
+from app.sessions.files import make_folder, put, written_aside
 from app.sessions.health import parts, size
+from app.util.durable import sync_path
 
 DAYS = 180
 """For so long it stays."""
@@ -34,8 +35,8 @@ def move(database: Path, folder: Path, now: datetime, journal_only: bool = False
     for part in reversed(moved):
         os.utime(part, (now.timestamp(), now.timestamp()))
         part.rename(folder / f"{number}-{part.name}")
-    sync_folder(folder)
-    sync_folder(database.parent)
+    sync_path(folder)
+    sync_path(database.parent)
     return folder / f"{number}-{moved[0].name}"
 
 

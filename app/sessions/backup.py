@@ -15,7 +15,8 @@ from pathlib import Path
 
 from app.sessions import health
 from app.sessions.database import ERRORS, for_reading
-from app.sessions.files import make_folder, put, sync, sync_folder, written_aside
+from app.sessions.files import make_folder, put, written_aside
+from app.util.durable import sync, sync_path
 
 KEPT = 7
 _NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")
@@ -55,7 +56,7 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
         aside.unlink(missing_ok=True)
     for old in backups(folder)[:-KEPT]:
         old.unlink()
-    sync_folder(folder)
+    sync_path(folder)
 
 
 def restore(folder: Path, database: Path) -> Path | None:

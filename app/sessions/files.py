@@ -4,31 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-
-def sync(descriptor: int) -> None:
-    """Return when what was written is on the disk."""
-    if sys.platform == "darwin":
-        # There, fsync stops at the disk's own cache; but not every file system knows better.
-        with suppress(OSError):
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-            return
-    os.fsync(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the names in this folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
+from app.util.durable import sync, sync_path
 
 
 def make_folder(folder: Path) -> None:
@@ -36,7 +18,7 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
+        sync_path(folder.parent)
 
 
 @contextmanager
@@ -59,7 +41,7 @@ def put(aside: Path, path: Path) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 _RETRY_SECONDS = 0.02

@@ -152,7 +152,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
         loader.load_pair(Load(folder, folder))
 
 
-@pytest.mark.parametrize("step", ["_check_numbers", "_tried", "load", "quantisation_of"])
+@pytest.mark.parametrize("step", ["_check_numbers", "_tried", "load_model", "quantisation_of"])
 def test_running_out_of_memory_while_loading_is_said(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

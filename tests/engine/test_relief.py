@@ -16,6 +16,7 @@ from app.engine.messages import (
     Failed,
     Finished,
     Heal,
+    Healed,
     Loaded,
     MadeRoom,
     MemoryReport,
@@ -86,6 +87,25 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     assert finished.statistics
     assert finished.statistics.reused_tokens > 0, "the last conversation was kept"
     assert watched.of(PressureChanged)[0].rung is Rung.CALM
+
+
+def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: ScriptedProbe) -> None:
+    watched.engine.send(Upkeep(Heal.ALWAYS))
+    first = watched.answer(replace(question(1), conversation="a"))
+    rise(watched, probe, Healed, reading(0.87))
+    room = watched.until(MadeRoom)
+    assert isinstance(room, MadeRoom)
+    assert room.freed > 0
+    assert room.sentence.startswith("Background reading was stopped to make room, ")
+    watched.on_event = lambda event: None
+    again = watched.answer(replace(question(2), conversation="a"))
+    assert first.statistics
+    assert again.statistics
+    assert again.statistics.reused_tokens >= first.statistics.kept_tokens - 1
+    watched.events.clear()
+    probe.now = reading(0.3)
+    while not (healed := watched.of(Healed)) or healed[-1].done < healed[-1].total:
+        watched.until(Healed)
 
 
 def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from app.engine.loader import Pair
 from app.engine.prefill import StepSize
 from app.engine.reading import Remembered
-from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots, sealed
+from app.engine.snapshot import MANIFEST, OURS, SnapshotError, Snapshots, sealed
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
 
@@ -210,6 +213,126 @@ def test_one_that_was_left_half_way_leaves_the_older_one(
         loaded = snapshots.load("c", lambda: Remembered(models))
         assert loaded is not None
         assert same(loaded, chat.remembered)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_save_that_is_given_up_leaves_nothing(
+    snapshots: Snapshots, chat: Chat, tmp_path: Path
+) -> None:
+    save(snapshots, chat)
+    before = names(folder(tmp_path))
+    for stop in range(1, 5):
+        saving = snapshots.save("c", chat.remembered)
+        for _ in range(stop):
+            next(saving)
+        saving.close()
+        assert names(folder(tmp_path)) == before
+
+
+def test_a_save_that_fails_leaves_nothing(
+    snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(snapshots, chat)
+    before = names(folder(tmp_path))
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        save(snapshots, chat)
+    assert names(folder(tmp_path)) == before
+
+
+@pytest.mark.parametrize("when", ["at the next start", "at the next save", "when it is loaded"])
+def test_what_a_killed_save_left_goes(
+    snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path, when: str
+) -> None:
+    save(snapshots, chat)
+    before = names(folder(tmp_path))
+    for orphan in ("2-target-0.safetensors", "7-draft-12.safetensors", "7-manifest.part"):
+        (folder(tmp_path) / orphan).write_bytes(b"cut")
+    (folder(tmp_path) / "notes.txt").write_text("mine")
+    if when == "at the next start":
+        Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
+    elif when == "at the next save":
+        saving = snapshots.save("c", chat.remembered)
+        next(saving)
+        saving.close()
+    else:
+        assert snapshots.load("c", lambda: Remembered(models)) is not None
+    assert names(folder(tmp_path)) == sorted([*before, "notes.txt"])
+
+
+def test_giving_up_a_save_waits_for_no_disk(
+    snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        release.wait()
+
+    monkeypatch.setattr(os, "fsync", slow)
+    saving = snapshots.save("c", chat.remembered)
+    next(saving)
+    begun.wait()
+    saving.close()
+    assert not release.is_set()
+    assert not names(folder(tmp_path))
+    release.set()
+
+
+STRAYS: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda f: (f / "old").mkdir(),
+    "a folder with one of our names": lambda f: (f / "9-target-0.safetensors").mkdir(),
+    "a pipe": lambda f: os.mkfifo(f / "pipe"),
+    "a pipe with one of our names": lambda f: os.mkfifo(f / "2-manifest.part"),
+    "a pipe where a manifest was written aside": lambda f: os.mkfifo(f / "manifest.part"),
+    "a link to nowhere": lambda f: (f / "link").symlink_to("nowhere"),
+    "a digit that is no number": lambda f: (f / "\u00b2-target-0.safetensors").write_text("x"),
+    "a name that is no text": lambda f: (f / "\udcff-1").write_text("x"),
+    "a number without end": lambda f: (f / f"{'9' * 200}-target-0.safetensors").write_text("x"),
+}
+
+
+@pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS)
+def test_stray_names_stop_no_save(
+    stray: Callable[[Path], object], snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path
+) -> None:
+    save(snapshots, chat)
+    stray(folder(tmp_path))
+    for _ in range(2):
+        save(snapshots, chat)
+        assert snapshots.load("c", lambda: Remembered(models)) is not None
+    ours = [n for n in names(folder(tmp_path)) if OURS.fullmatch(n)]
+    assert (
+        len({name.partition("-")[0] for name in ours if (folder(tmp_path) / name).is_file()}) == 1
+    )
+
+
+def test_stray_folders_among_the_snapshots_are_not_deleted_for_the_budget(
+    chat: Chat, tmp_path: Path
+) -> None:
+    (tmp_path / "snapshots" / "mine").mkdir(parents=True)
+    (tmp_path / "snapshots" / "mine" / "file").write_bytes(b"x" * 10_000)
+    save(Snapshots(tmp_path / "snapshots", 1, IDENTITY), chat)
+    assert (tmp_path / "snapshots" / "mine" / "file").exists()
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a folder"])
+def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
+    snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path, what: str
+) -> None:
+    """To read a pipe would never end."""
+    save(snapshots, chat)
+    manifest = folder(tmp_path) / MANIFEST
+    manifest.unlink()
+    os.mkfifo(manifest) if what == "a pipe" else manifest.mkdir()
+    Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
+    with pytest.raises(SnapshotError, match="no file"):
+        snapshots.load("c", lambda: Remembered(models))
+    save(snapshots, chat)
+    assert snapshots.load("c", lambda: Remembered(models)) is not None
 
 
 def test_one_that_never_was_complete_is_none(

@@ -1,0 +1,1 @@
+"""Leaves that every part of the app may use; they import nothing of ours."""

@@ -1,0 +1,51 @@
+"""A few threads for work that nobody has to wait for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DaemonPool:
+    """Like a ThreadPoolExecutor, but neither closing it nor the end of the program waits for what
+    its threads are at: a disk may take long."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._begun = 0
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*args))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._work.put(run)
+        if self._begun < self._threads:
+            self._begun += 1
+            threading.Thread(target=self._run, name="disk", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """What has not begun never runs; the threads end after what they are at."""
+        with suppress(queue.Empty):
+            while True:
+                self._work.get_nowait()
+        for _ in range(self._begun):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # and with it what was worked on

@@ -1,0 +1,47 @@
+"""What is written down of failures that cost nothing but time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli.log import LOG, log_to
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    logger = logging.getLogger("app")
+    before = list(logger.handlers)
+    yield
+    for handler in set(logger.handlers) - set(before):
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def test_a_warning_is_written_down_with_where_it_happened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to(tmp_path / "logs")
+    assert not (tmp_path / "logs" / LOG).exists(), "not before there is something to say"
+    try:
+        raise ValueError("broken on purpose")
+    except ValueError as error:
+        logging.getLogger("app.engine.residents").warning("it failed", exc_info=error)
+    text = (tmp_path / "logs" / LOG).read_text(encoding="utf-8")
+    assert "WARNING app.engine.residents: it failed" in text
+    assert "ValueError: broken on purpose" in text
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_cannot_be_written_does_not_run_over_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / LOG).mkdir()
+    log_to(tmp_path)
+    logging.getLogger("app.engine").warning("it failed")
+    (tmp_path / "file").write_text("")
+    log_to(tmp_path / "file")
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,387 @@
+"""What is done while nothing is asked: counted, given up first, said when it fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from app.engine import engine, memory
+from app.engine.calibration import Calibration
+from app.engine.healing import Healing, is_sick
+from app.engine.memory import CacheSize
+from app.engine.messages import (
+    EngineWarning,
+    Event,
+    Heal,
+    Healed,
+    MadeRoom,
+    Reading,
+    Saved,
+    Upkeep,
+)
+from app.engine.needs import Need
+from app.engine.progress import Cancelled, Progress
+from app.engine.residents import Residents
+from app.engine.room import Room
+from app.engine.snapshot import MANIFEST
+from tests import tiny
+from tests.engine.driver import LIMIT, Driver, question
+from tests.engine.oracle import difference
+from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
+from tests.tiny import build
+
+
+class Power:
+    """Plugged in, or not, as a test says."""
+
+    def __init__(self, battery: bool = False) -> None:
+        self.battery, self.asked = battery, 0
+        self.asked_again = threading.Event()
+
+    def on_battery(self) -> bool:
+        self.asked += 1
+        if self.asked >= 5:
+            self.asked_again.set()
+        return self.battery
+
+
+class Idle:
+    """Conversations of a tiny model that have read sparsely, without an engine around them."""
+
+    def __init__(self, upkeep: Upkeep, names: str = "c", model: str = "llama") -> None:
+        self.pair = pair(build(model))
+        self.pair.target.cache_size = CacheSize(1000.0, 0)
+        self.events: list[Event] = []
+        self.stopped: Callable[[], bool] = lambda: False
+        self.residents = Residents(
+            self.pair, upkeep, self.events.append, Power(), lambda: self.stopped()
+        )
+        for name in names:
+            self.use(name)
+
+    def use(self, name: str) -> None:
+        remembered = self.residents.recall(name, self.progress)
+        if not len(remembered.target):
+            first, answer, _ = conversation()
+            chat = Chat(self.pair.target.model)
+            chat.remembered = remembered
+            chat.read(first, FIRST)
+            chat.write(first, answer)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(1, self.events.append, lambda: self.stopped())
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+ALWAYS = Upkeep(Heal.ALWAYS)
+
+
+# ------------------------------------------------------- the fork counts, and goes first
+
+
+def test_what_is_read_in_the_background_is_counted() -> None:
+    idle = Idle(ALWAYS, "ab")
+    before, others = idle.residents.nbytes, idle.residents.idle_bytes
+    assert idle.residents.step()
+    forked = idle.residents.healing_bytes
+    assert forked > 0
+    assert idle.residents.nbytes == before + forked
+    assert idle.residents.idle_bytes == others + forked
+    assert idle.residents.drop_healing() == forked
+    assert idle.residents.nbytes == before
+
+
+def test_giving_it_up_frees_its_memory() -> None:
+    idle = Idle(ALWAYS)
+    for _ in range(3):
+        idle.residents.step()
+    active, forked = mx.get_active_memory(), idle.residents.healing_bytes
+    Room(idle.pair, idle.events.append, idle.residents).drop_healing()
+    assert active - mx.get_active_memory() >= 0.9 * forked
+    (room,) = idle.of(MadeRoom)
+    assert room.freed == forked
+    assert room.sentence.startswith("Background reading was stopped to make room, ")
+
+
+def test_it_is_given_up_before_other_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Idle(ALWAYS, "ab")
+    idle.residents.step()
+    residents = idle.residents
+    monkeypatch.setattr(memory, "free", lambda: 0.0 if residents.healing_bytes else 1e12)
+    room = Room(idle.pair, idle.events.append, residents)
+    need = Need("It", idle.pair.target, 1e6, 1e6)
+    room.make(need, residents._held["b"], idle.progress, dare=False)
+    assert not residents.healing_bytes
+    assert set(residents._held) == {"a", "b"}
+    assert len(idle.of(MadeRoom)) == 1
+
+
+def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_saved(
+    tmp_path: Path,
+) -> None:
+    one = Idle(ALWAYS).residents.nbytes
+    upkeep = Upkeep(Heal.ALWAYS, memory_budget=2 * one + 1, snapshots=str(tmp_path))
+    idle = Idle(replace(upkeep, snapshots=None), "ab")
+    assert not idle.residents.step()
+    assert idle.residents.waits
+    assert set(idle.residents._held) == {"a", "b"}
+    idle = Idle(upkeep, "ab")
+    while idle.residents.step():
+        pass
+    assert {event.conversation for event in idle.of(Saved)} == {"a", "b"}
+    assert idle.of(Healed)[-1].done == idle.of(Healed)[-1].total
+    assert set(idle.residents._held) == {"b"}, "what is on the disk goes for it"
+
+
+def test_what_is_left_of_it_goes_when_nothing_is_left_out_any_more() -> None:
+    """As after a turn that read everything."""
+    idle = Idle(ALWAYS)
+    idle.residents.step()
+    idle.residents._held["c"].start_plainly()
+    assert not idle.residents.step()
+    assert not idle.residents.healing_bytes
+
+
+# ---------------------------------------------------------------------------- failures
+
+
+def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = Idle(ALWAYS, "ab")
+    with monkeypatch.context() as patched:
+        broken = mock.Mock(side_effect=ValueError("shapes\ndo not match"))
+        patched.setattr(Healing, "step", broken)
+        with caplog.at_level(logging.WARNING, "app.engine"):
+            while idle.residents.step():
+                pass
+    assert broken.call_count == 1
+    (warning,) = idle.of(EngineWarning)
+    assert warning.conversation == "b"
+    assert warning.sentence == (
+        "Background reading stopped (shapes do not match). It starts again after the next answer."
+    )
+    assert "ValueError" in caplog.text
+    assert "test_idle" not in warning.sentence
+    assert all(len(held.target) for held in idle.residents._held.values())
+    assert not idle.residents.waits
+    idle.use("b")
+    assert idle.residents.step()
+    assert idle.of(Healed)
+
+
+def test_running_out_of_memory_in_the_background_is_said_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    idle = Idle(ALWAYS)
+    error = RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008)")
+    monkeypatch.setattr(Healing, "step", mock.Mock(side_effect=error))
+    assert idle.residents.step()
+    assert "(memory ran out)" in idle.of(EngineWarning)[0].sentence
+
+
+def test_any_failure_of_the_idle_pass_keeps_every_cache(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded.engine.send(Upkeep(Heal.NEVER))
+    ask = replace(question(1), conversation="c")
+    first = loaded.answer(ask)
+    with monkeypatch.context() as patched:
+        patched.setattr(Residents, "step", mock.Mock(side_effect=ValueError("broken")))
+        warning = loaded.until(EngineWarning)
+    assert isinstance(warning, EngineWarning)
+    assert warning.sentence == (
+        "What is done between two answers failed (broken). Nothing is lost."
+    )
+    again = loaded.answer(replace(ask, turn=2))
+    assert first.statistics
+    assert again.statistics
+    assert again.statistics.reused_tokens >= first.statistics.kept_tokens - 1
+
+
+def test_a_pair_that_cannot_be_timed_is_said_once(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "QUIET", 0.01)
+    monkeypatch.setattr(Calibration, "step", mock.Mock(side_effect=ValueError("broken")))
+    driver = Driver()
+    driver.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    driver.load(folders["target"], folders["draft"])
+    warning = driver.until(EngineWarning)
+    driver.close()
+    assert isinstance(warning, EngineWarning)
+    assert warning.sentence.startswith("This model pair could not be timed (broken).")
+    assert len(driver.of(EngineWarning)) == 1
+
+
+def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
+    idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    target = idle.residents._held["c"].target
+    target.ids, target.read = target.ids[:-3], target.read[:-3]
+    while idle.residents.step():
+        pass
+    (warning,) = idle.of(EngineWarning)
+    assert "The target's cache was damaged" in warning.sentence
+    assert not idle.of(Saved)
+    assert not [*tmp_path.glob(f"*/{MANIFEST}")]
+    idle = Idle(ALWAYS)
+    target = idle.residents._held["c"].target
+    target.ids, target.read = target.ids[:-3], target.read[:-3]
+    while idle.residents.step():
+        pass
+    assert len(idle.of(EngineWarning)) == 1
+    assert not idle.of(Healed)
+
+
+# ------------------------------------------------------------------------------- power
+
+
+def test_power_that_comes_back_starts_background_reading(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "RECHECK", 0.01)
+    power = Power(battery=True)
+    driver = Driver()
+    driver.engine._power = power
+    driver.engine.send(Upkeep(Heal.PLUGGED))
+    driver.load(folders["target"], folders["draft"])
+    driver.answer(replace(question(1, tokens=2), conversation="c"))
+    too_soon: list[bool] = []
+    driver.on_event = lambda e: too_soon.append(power.battery) if isinstance(e, Healed) else None
+    assert power.asked_again.wait(LIMIT)
+    power.battery = False
+    while not (healed := driver.of(Healed)) or healed[-1].done < healed[-1].total:
+        driver.until(Healed)
+    driver.close()
+    assert not any(too_soon)
+    assert not driver.engine._waits
+
+
+def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
+    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.answer(replace(question(1, tokens=2), conversation="c"))
+    assert not loaded.engine._waits
+    idle = Idle(ALWAYS)
+    assert idle.residents.waits
+    while idle.residents.step():
+        pass
+    assert not idle.residents.waits
+
+
+# ------------------------------------------------------- saving to make room, and cancel
+
+
+@pytest.mark.parametrize("files", [0, 2])
+def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, files: int) -> None:
+    """At a file's end; the conversation stays as it was, and is saved later."""
+    idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)), "ab")
+    idle.stopped = lambda: len(idle.of(Saved)) >= files
+    room = Room(idle.pair, idle.events.append, idle.residents)
+    need = Need("It", idle.pair.target, 1e30, 0)
+    with pytest.raises(Cancelled):
+        room.make(need, idle.residents._held["b"], idle.progress, dare=False)
+    assert len(idle.of(Saved)) == files
+    assert set(idle.residents._held) == {"a", "b"}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    idle.stopped = lambda: False
+    idle.residents.close()
+    assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
+
+
+def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_path: Path) -> None:
+    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path))
+    idle = Idle(upkeep, "ab")
+
+    def files() -> set[Path]:
+        return {path for path in tmp_path.rglob("*") if path.is_file()}
+
+    for _ in range(4):
+        for _ in range(2):
+            idle.residents.step()
+        assert files()
+        conversation = idle.of(Saved)[-1].conversation
+        idle.use("b" if conversation == "a" else "a")
+        assert files(), "another conversation's question does not cost it"
+        idle.use(conversation)
+        assert not files()
+    for _ in range(2):
+        idle.residents.step()
+    idle.events.clear()
+    conversation = next(iter({path.parent for path in files()}))
+    idle.residents.close()
+    saved = [event.done for event in idle.of(Saved) if event.conversation in "ab"]
+    assert 3 in saved[:1], "it went on where it was"
+    assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
+    assert (conversation / MANIFEST).exists()
+
+
+def test_closing_does_not_wait_for_a_disk_to_take_what_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        release.wait()
+
+    idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    monkeypatch.setattr(os, "fsync", slow)
+    idle.residents.step()
+    assert begun.wait(LIMIT)
+    idle.residents.drop("c")
+    idle.residents.close()
+    release.set()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+# ------------------------------------------------------------- recurrent layers alone
+
+
+@pytest.mark.parametrize(
+    ("needed", "later", "reused"),
+    [(None, None, 183), (FIRST, FIRST, 47), (FIRST, LATER, 4)],
+    ids=["dense", "nothing new is needed", "recalled"],
+)
+def test_a_model_of_recurrent_layers_alone_reuses_what_it_read(
+    needed: tuple[int, ...] | None, later: tuple[int, ...] | None, reused: int
+) -> None:
+    """A recall starts again at the documents, as for other models with recurrent layers."""
+    model = build("mamba2")
+    first, answer, second = conversation()
+    chat = Chat(model)
+    chat.read(first, needed)
+    chat.write(first, answer)
+    logits = chat.read(second, later)
+    assert chat.reader is not None
+    assert chat.reader.reused == reused
+    read = chat.remembered.target.read
+    assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < 1e-4
+    assert is_sick(chat.remembered) is (needed is not None)
+
+
+def test_a_sparse_conversation_with_a_recurrent_target_goes_on(
+    driver: Driver, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    driver.load(tiny.save(tmp_path / "mamba2", "mamba2"), folders["draft"])
+    driver.engine.send(Upkeep(Heal.NEVER))
+    ask = replace(question(1, tokens=3), conversation="c")
+    first = driver.answer(ask)
+    again = driver.answer(replace(ask, turn=2))
+    assert first.statistics
+    assert again.statistics
+    assert again.statistics.reading is Reading.SPARSE
+    assert again.statistics.reused_tokens > 0.5 * first.statistics.kept_tokens
+    assert again.generated_ids == first.generated_ids
