@@ -9,6 +9,7 @@ from typing import Any
 
 from app.models.errors import ModelError
 from app.models.numbers import check_numbers
+from app.models.tokenizer_bounds import check_tokenizer
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
@@ -23,7 +24,7 @@ def check_model(folder: Path) -> None:
     """ModelError, in one sentence, when `folder` is no text model in mlx-lm's format, when it is
     incomplete, or when it brings code of its own. Reads no weights, so it takes milliseconds."""
     found = check_files(folder)
-    read_json(folder / "tokenizer.json")
+    check_tokenizer(read_json(folder / "tokenizer.json"))
     for weights in found:
         _check_weights(weights)
 

@@ -174,14 +174,8 @@ class Encoders:
     `text` for pieces in which nothing is a special token."""
 
     def __init__(self, spec: str) -> None:
-        from tokenizers import Tokenizer
-
-        whole = Tokenizer.from_str(spec)
-        # A tokenizer's own limits would read part of a text, or more than it, without a word.
-        whole.no_truncation()
-        whole.no_padding()
         self._by_name = {
-            "whole": whole,
+            "whole": _made(json.loads(spec)),
             "inner": twin(spec, text_only=False),
             "text": twin(spec, text_only=True),
         }
@@ -227,16 +221,25 @@ def twin(spec: str, text_only: bool) -> Any:
     special token is text. Only added tokens that are white space still count, since they carry
     meaning in code. All tokens keep their ids.
     """
-    from tokenizers import Tokenizer
-
     content = json.loads(spec)
-    content.update(post_processor=None, truncation=None, padding=None)
+    content["post_processor"] = None
     _drop_leading_space(content)
-    for token in content["added_tokens"] if text_only else ():
+    for token in content.get("added_tokens") or () if text_only else ():
         token["special"] = not token["content"].isspace()
-    made = Tokenizer.from_str(json.dumps(content))
+    made = _made(content)
     made.encode_special_tokens = text_only
     return made
+
+
+def _made(content: dict[str, Any]) -> Any:
+    """A tokenizer that reads a text as it is: its own limits would have it read part of it, or more
+    than it, and a dropout other tokens each time."""
+    from tokenizers import Tokenizer
+
+    content.update(truncation=None, padding=None)
+    if "dropout" in content["model"]:
+        content["model"]["dropout"] = None
+    return Tokenizer.from_str(json.dumps(content))
 
 
 def _drop_leading_space(content: dict[str, Any]) -> None:

@@ -184,6 +184,40 @@ def index(weight_map: Any) -> Change:
     return written("model.safetensors.index.json", text)
 
 
+def normalizer(*steps: dict[str, Any]) -> Change:
+    return tokenizer(lambda c: c.update(normalizer={"type": "Sequence", "normalizers": steps}))
+
+
+def decoder(*steps: dict[str, Any]) -> Change:
+    return tokenizer(lambda c: c.update(decoder={"type": "Sequence", "decoders": steps}))
+
+
+def replace(found: str, content: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: found}, "content": content}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {"type": "NFC"}
+    for _ in range(depth):
+        inner = {"type": "Sequence", "normalizers": [inner, inner] if depth < 20 else [inner]}
+    return inner
+
+
+def one_token(text: str = "token", number: int = 300) -> Change:
+    return tokenizer(lambda c: c["model"]["vocab"].update({text: number}))
+
+
+def added(count: int) -> Change:
+    """So many added tokens."""
+
+    def change(content: dict[str, Any]) -> None:
+        like = content["added_tokens"][0]
+        more = [{**like, "id": 300 + n, "content": f"<{n}>"} for n in range(count)]
+        content["added_tokens"] += more
+
+    return tokenizer(change)
+
+
 NESTED = "[" * 200_000
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -295,6 +329,27 @@ HOSTILE: dict[str, Change] = {
         lambda c: c["model"].update(merges=["nothing here", "at all"])
     ),
     "tokens that the model has not": tokenizer(high_token),
+    "a normaliser of a million characters": normalizer(replace("e", "x" * 1_000_000)),
+    "a normaliser that doubles forty times": normalizer(*[replace("e", "ee")] * 40),
+    "a normaliser that doubles by a pattern": normalizer(*[replace("e", "ee", "Regex")] * 40),
+    "a normaliser that writes before each character": normalizer(replace("", "x" * 5000, "Regex")),
+    "a normaliser of bytes of bytes": normalizer(*[{"type": "ByteLevel"}] * 40),
+    "a normaliser that prepends": normalizer(*[{"type": "Prepend", "prepend": "x" * 500}] * 2),
+    "a normaliser of 100,000 steps": normalizer(*[replace("e", "f")] * 100_000),
+    "a normaliser of normalisers": normalizer(nested(16)),
+    "a normaliser that goes deep": normalizer(nested(110)),
+    "a normaliser with a broken map": normalizer(
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA////"}
+    ),
+    "a decoder of a million characters": decoder(replace("e", "x" * 1_000_000)),
+    "a decoder that doubles forty times": decoder(*[replace("e", "ee")] * 40),
+    "a decoder with a pattern": decoder(replace("(e+)+$", "e", "Regex")),
+    "a token of ten million characters": one_token("x" * 10_000_000),
+    "a token numbered beyond all memory": one_token(number=(1 << 32) - 1),
+    "a token numbered below zero": one_token(number=-1),
+    "an added token beyond all memory": tokenizer(
+        lambda c: c["added_tokens"][0].update(id=(1 << 32) - 1)
+    ),
     "a list of tokens of 20 GB": sparse("vocab.json", 20_000_000_000),
     # links
     "weights that are a device": linked("model.safetensors", "/dev/zero"),

@@ -37,6 +37,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "padding to a multiple": {
         "padding": {**PADDING, "strategy": "BatchLongest", "pad_to_multiple_of": 4096}
     },
+    "padding beyond all memory": {"padding": {**PADDING, "strategy": {"Fixed": 2_000_000_000}}},
     "both": {"truncation": TRUNCATION, "padding": PADDING},
 }
 
