@@ -87,6 +87,8 @@ class Story:
     advice: str = "Lower the keep with Ctrl+G, or choose a smaller target."
     foreseen: bool = False
     ended: Ended = Ended.STOP
+    cached: bool = False
+    """Everything is read already: what keep would choose is shown, and everything answers."""
 
 
 @dataclass(frozen=True)
@@ -254,18 +256,18 @@ class FakeEngine:
 
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
-        dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None
+        dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None or story.cached
         if story.foreseen and not ask.despite_memory:
             yield Failed(turn, story.problem, story.advice, foreseen=True)
             return
         yield self._plan(ask, story, total, dense)
         kept = total
-        if not dense:
+        if not dense or story.cached:
             for event in self._sparse_phases(ask, story, total):
                 yield event
                 if isinstance(event, Failed):
                     return
-                if isinstance(event, Selected):
+                if isinstance(event, Selected) and not story.cached:
                     kept = event.kept_tokens
             if story.falls_back is not None:
                 yield FellBack(turn, story.falls_back)

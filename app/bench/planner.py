@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from app.bench.shapes import random_pair, shapes
 from app.engine import blas
-from app.engine.costs import Costs, Way, Work, skimmed, sparse_pays
+from app.engine.costs import MARGIN, QUICK, Costs, Way, Work, duration, skimmed, sparse_pays
 from app.engine.messages import (
     Ask,
     Event,
@@ -50,8 +50,8 @@ LEARNT = 3
 """Turns after which the clock is judged."""
 ENOUGH = 0.5
 """Seconds after which one way of reading is not measured once more."""
-NEAR = 1.1
-"""Auto may take so many times the better way."""
+NEAR = 1 / (1 - MARGIN)
+"""Auto may take so many times the better way, since it skips nothing for less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ class Asked:
     @property
     def regret(self) -> float:
         return self.chosen / min(self.sparse, self.full)
+
+    @property
+    def near(self) -> bool:
+        """Whether auto took the better way, or lost no more than it may."""
+        return self.regret <= NEAR or self.chosen <= QUICK
 
     @property
     def error(self) -> float | None:
@@ -306,7 +311,7 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def _near(turns: list[Asked]) -> float:
-    return statistics.mean(turn.regret <= NEAR for turn in turns)
+    return statistics.mean(turn.near for turn in turns)
 
 
 def _table(turns: list[Asked], crossings: dict[str, int | None], described: str) -> str:
@@ -339,8 +344,8 @@ def _table(turns: list[Asked], crossings: dict[str, int | None], described: str)
         "",
         f"error: of the foretold first word, after {LEARNT} turns, and the same of the other way",
         "sparse: the turns that auto read sparsely",
-        f"within: the turns in which auto took at most {NEAR:g} times the better way; then how many"
-        " times",
+        f"within: the turns in which auto took at most {NEAR:g} times the better way, or not more"
+        f" than {duration(QUICK)}; then how many times",
         "crossing: the new tokens from which on sparse reading pays at keep 20 %",
     ]
     return "\n".join(lines) + "\n"

@@ -306,7 +306,7 @@ def planner(figures: Figures) -> Section:
     aims = [
         Aim("median error of the foretold first word under 15 %", f"{error:.1%}", error < 0.15),
         Aim(
-            "auto within a tenth of the better way in 95 % of the turns",
+            "auto at most 1.25 times the better way, or a second, in 95 % of the turns",
             f"{within:.0%} of {len(turns)}",
             within >= 0.95,
         ),

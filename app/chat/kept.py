@@ -60,6 +60,11 @@ class KeptConversation:
             self.conversation.choices = store.conversation(id).choices
             self._reread()
 
+    @property
+    def name(self) -> str:
+        """The engine's, for what it has cached of it."""
+        return str(self.id)
+
     def question(self, turn: Turn) -> int:
         """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
         return self._questions[turn.number]
@@ -202,7 +207,7 @@ class KeptConversation:
         return KeptTurn(
             self.id,
             turn,
-            replace(command, conversation=str(self.id)),
+            replace(command, conversation=self.name),
             [*ids, asked],
             None if turn.replaces is None else current,
             reply,

@@ -132,12 +132,12 @@ class KeptTurn:
         )
 
     def _read_map(self, statistics: Statistics) -> records.ReadMap | None:
-        """Without spans where everything was read; None where nothing was selected yet."""
+        """None where nothing was selected yet. Where everything was read, there are no spans, or
+        those that keep would have chosen."""
         importance = records.quantise(self._importance)
-        if statistics.reading is Reading.DENSE:
-            return records.ReadMap(importance=importance)
         if self._selected is None:
-            return None
+            dense = statistics.reading is Reading.DENSE
+            return records.ReadMap(importance=importance) if dense else None
         return records.ReadMap(
             tuple(
                 records.Span(span.start, span.end, str(span.reason), span.score)

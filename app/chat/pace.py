@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.engine.messages import (
     DEFAULT_TUNING,
+    FEW,
     UNMEASURED_BELOW,
     Costs,
     Mode,
@@ -60,6 +61,8 @@ class NextMessage:
             return Reading.DENSE
         if self.mode is Mode.SPARSE:
             return Reading.SPARSE
+        if self.attached + self._left_out < FEW:
+            return Reading.DENSE
         if sparse is None or full is None:
             few = self._left_out + self._new < UNMEASURED_BELOW
             return Reading.DENSE if few else Reading.SPARSE

@@ -45,7 +45,8 @@ class UnkeptConversation:
         self.id = None if read is None else read.id
         self.conversation = conversation
         self._read, self._number = read, number
-        self._name = ""
+        self.name = ""
+        """As of `KeptConversation`, once something was asked."""
         self._turns = {turn.number: turn for turn in conversation.turns}
         """Of every branch, in the order of asking; those deleted are not among them."""
         self._before: dict[int, int | None] = {}
@@ -141,8 +142,8 @@ class UnkeptConversation:
             before = self._before[turn.instead_of[0].number]
         asked = turn.number if replaces is None else self._asked[replaces.number]
         self._note(turn, before, asked)
-        self._name = self._name or f"unkept {turn.number}"
-        return UnkeptTurn(turn, replace(command, conversation=self._name))
+        self.name = self.name or f"unkept {turn.number}"
+        return UnkeptTurn(turn, replace(command, conversation=self.name))
 
     @property
     def _last(self) -> int | None:

@@ -74,7 +74,7 @@ class Report:
         if event.text:
             sys.stdout.write("\n")
         if self._with_map:
-            sys.stdout.write(self._map())
+            sys.stdout.write(self._map(event.statistics))
         sys.stdout.flush()
         if event.ended is Ended.CANCELLED:
             self._note("Stopped.")
@@ -103,12 +103,15 @@ class Report:
         self._clear()
         sys.stderr.write(sanitize(text) + "\n")
 
-    def _map(self) -> str:
+    def _map(self, statistics: Statistics | None) -> str:
         width = max(24, min(shutil.get_terminal_size().columns, 100))
         if self._selected is None:
             return "\nEverything was read.\n"
+        head = ""
+        if statistics is not None and statistics.reading is Reading.DENSE:
+            head = f"Everything was read. What keep {self._selected.keep:.0%} would choose:\n\n"
         strips = self.strips(width - len(" importance"))
-        return f"\n{strips}\n\n" + "".join(self._span_lines(self._selected))
+        return f"\n{head}{strips}\n\n" + "".join(self._span_lines(self._selected))
 
     def strips(self, width: int) -> str:
         """Two lines over the whole prompt: importance, and what was kept."""

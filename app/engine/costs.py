@@ -108,15 +108,20 @@ def duration(seconds: float) -> str:
 
 
 UNKNOWN = Costs()
-MARGIN = 0.05
-"""By so much sparse reading must be expected to be faster: where both take the same, the one that
-leaves nothing out is better."""
+MARGIN = 0.2
+"""By so much sparse reading must be predicted to be faster: what is skipped may be missed, so a
+little time is no reason to skip it."""
+QUICK = 1.0
+"""Seconds: what is predicted to be read in full within them is."""
+FEW = 1024
+"""Tokens: where fewer may be skipped, everything is read. They make fewer than 32 chunks, so that
+a fifth of them is a handful of places, and choosing these costs about what they save."""
 UNMEASURED_BELOW = 8192
 """Tokens: before a pair was timed here, fewer are read in full."""
 
 
 def sparse_pays(sparse: float, full: float) -> bool:
-    return sparse <= (1 - MARGIN) * full
+    return full > QUICK and sparse <= (1 - MARGIN) * full
 
 
 def recalled(keep: float, share: float, eligible: int, left_out: int) -> int:

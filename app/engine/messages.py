@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
+from app.engine.costs import FEW as FEW
 from app.engine.costs import UNKNOWN as UNKNOWN
 from app.engine.costs import UNMEASURED_BELOW as UNMEASURED_BELOW
 from app.engine.costs import Costs as Costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.engine import guard
-from app.engine.costs import UNMEASURED_BELOW, duration, sparse_pays
+from app.engine.costs import FEW, QUICK, UNMEASURED_BELOW, duration, sparse_pays
 from app.engine.messages import Ask, Mode, Reading
 
 
@@ -17,6 +17,8 @@ class Plan:
     reason: str
     guard: str | None = None
     """Why sparse reading was foreseen to lose the answer, or None."""
+    shows_choice: bool = False
+    """Everything is cached, so that keep skips nothing: what it would choose is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +39,49 @@ def plan(
     eligible: int,
     dense_only: str | None,
     expected: Expected = Expected(),
+    cached: int = 0,
 ) -> Plan:
     """Decide for `new` tokens to read, after a prefix of which `left_out` tokens were not read.
 
-    `eligible` of both may be left out; `dense_only` is why this pair cannot read sparsely, or None.
+    `eligible` of both may be left out, `cached` more could have been but are read already;
+    `dense_only` is why this pair cannot read sparsely, or None.
     """
-    mode, dense_below = ask.mode, ask.tuning.dense_below
+    mode = ask.mode
     if mode is Mode.FULL:
         return Plan(Reading.DENSE, "Full reading was asked for.")
     if dense_only is not None:
         return Plan(Reading.DENSE, dense_only)
     if eligible == 0:
-        return Plan(Reading.DENSE, "There is no document or history to leave out.")
+        return _nothing_to_skip(ask, cached)
     if mode is Mode.SPARSE:
-        return Plan(Reading.SPARSE, f"Sparse reading at keep {ask.keep:.0%} was asked for.")
+        reason = f"Sparse reading at keep {ask.keep:.0%} was asked for."
+        if cached > ask.keep * (cached + eligible):
+            reason += f" {cached:,} tokens were cached already and stay."
+        return Plan(Reading.SPARSE, reason)
     foreseen = guard.asks_for_every_token(ask.messages[-1].text)
     if foreseen is not None:
         return Plan(Reading.DENSE, foreseen, foreseen)
-    if dense_below is None and expected.sparse is not None and expected.full is not None:
-        return _faster(expected.sparse, expected.full)
+    return _automatic(ask.tuning.dense_below, new, left_out, eligible, expected)
+
+
+def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
+    if not cached:
+        return Plan(Reading.DENSE, "There is no document or history to leave out.")
+    if ask.mode is Mode.AUTO:
+        return Plan(Reading.DENSE, "Everything is already read and cached.")
+    reason = f"Everything is already read and cached: keep {ask.keep:.0%} would save nothing."
+    return Plan(Reading.DENSE, reason, shows_choice=True)
+
+
+def _automatic(
+    dense_below: int | None, new: int, left_out: int, eligible: int, expected: Expected
+) -> Plan:
     if dense_below is None:
+        if eligible < FEW:
+            few = f"Fewer than {FEW:,} tokens could be left out, so everything is read."
+            return Plan(Reading.DENSE, few)
+        if expected.sparse is not None and expected.full is not None:
+            return _faster(expected.sparse, expected.full)
         dense_below = UNMEASURED_BELOW
     if left_out + new < dense_below:
         return Plan(
@@ -70,5 +95,11 @@ def plan(
 
 def _faster(sparse: float, full: float) -> Plan:
     """Of two ways that were both timed here."""
-    times = f"Sparse is expected in {duration(sparse)}, full in {duration(full)}."
-    return Plan(Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE, times)
+    times = f"Sparse is expected in {duration(sparse)}, full in {duration(full)}"
+    if sparse_pays(sparse, full):
+        return Plan(Reading.SPARSE, f"{times}.")
+    if full <= QUICK:
+        times = f"Full reading is expected in {duration(full)}: too soon to leave anything out"
+    elif sparse < full:
+        times += ": too little is saved to leave anything out"
+    return Plan(Reading.DENSE, f"{times}.")

@@ -169,6 +169,21 @@ class Reader:
         self._prefill(prompt, missing)
         seek(target.cache, len(ids) - 1)
 
+    def can_show_choice(self, prompt: Prompt) -> bool:
+        """Whether the draft has read the documents already, so that scoring takes little."""
+        draft = self._remembered.draft
+        ends = (s.end for s in prompt.segments if s.kind is SegmentKind.DOCUMENT)
+        return draft is not None and draft.shared(prompt.ids) >= max(ends, default=0)
+
+    def show_choice(self, prompt: Prompt) -> None:
+        """Score and select as if nothing were cached: for what is shown of a turn that skips
+        nothing."""
+        none = np.zeros(0, bool)
+        scored = Scored(self._ask.turn, prompt, self._importance(prompt), self._ask.tuning, none)
+        self._remembered.scored = scored
+        with self._progress.timed(Phase.SELECT):
+            self._progress.emit(scored.selected(self._ask.keep)[1])
+
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """The target reads these positions, ascending. It can come back to where the documents
         begin, and to where the question ends."""

@@ -5,6 +5,8 @@ Any failure on the sparse path reads densely instead, and the turn says so.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
@@ -131,13 +133,18 @@ class Turn:
         shared = target.shared(prompt.ids)
         left_out = int((~target.read[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
+        cached = int((~prompt.pinned[:shared] & target.read[:shared]).sum())
         foresight = Foresight(self._pair, self._ask, prompt, self._remembered, self._room)
         expected, dense_only = foresight.expected(self._costs), self._pair.dense_only
-        plan = planner.plan(self._ask, total - shared, left_out, eligible, dense_only, expected)
+        new = total - shared
+        plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
         plan = self._fitting(plan, foresight)
+        if plan.shows_choice and not self._reader.can_show_choice(prompt):
+            plan = replace(plan, shows_choice=False)
         self._prompt, self._plan = prompt, plan
         self._expect(plan.reading, total)
-        other = Reading.DENSE if plan.reading is Reading.SPARSE else Reading.SPARSE
+        scores = plan.reading is Reading.SPARSE or plan.shows_choice
+        taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
         self._emit(
             Planned(
                 turn=self._ask.turn,
@@ -150,7 +157,7 @@ class Turn:
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
                 guard=plan.guard,
-                ttft=self._since_sent(expected.by(plan.reading)),
+                ttft=self._since_sent(expected.by(taken)),
                 otherwise=self._since_sent(expected.by(other)),
             )
         )
@@ -194,7 +201,22 @@ class Turn:
             except Exception as error:  # whatever went wrong, the dense way still answers
                 memory.reraise_exhausted(error)
                 self._fall_back(error)
+        elif plan.shows_choice:
+            self._show_choice(prompt)
         self._reader.densely(prompt)
+
+    def _show_choice(self, prompt: Prompt) -> None:
+        """The answer does not depend on it, so that nothing is lost where it does not work."""
+        try:
+            self._reader.show_choice(prompt)
+        except Cancelled:
+            raise
+        except Exception as error:
+            if self._remembered.draft is not None:
+                self._remembered.draft.clear()
+            mx.clear_cache()
+            self._fallback = f"What keep would choose is not known ({error})."
+            self._emit(FellBack(self._ask.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
@@ -216,7 +238,7 @@ class Turn:
         if not first or self._prompt is None or self._plan is None or self._fallback is not None:
             return []
         seconds = self._progress.phases
-        sparse = self._plan.reading is Reading.SPARSE
+        sparse = self._plan.reading is Reading.SPARSE or self._plan.shows_choice
         if sparse and Part.DRAFT not in work:
             return []
         timed = {Part.TARGET: seconds.get(Phase.PREFILL, 0.0)}
@@ -242,7 +264,7 @@ class Turn:
         return Statistics(
             reading=reading,
             mode=self._ask.mode,
-            keep=self._ask.keep if reading is Reading.SPARSE else 1.0,
+            keep=self._ask.keep if reading is Reading.SPARSE or self._plan.shows_choice else 1.0,
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible,

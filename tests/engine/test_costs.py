@@ -109,8 +109,13 @@ def test_a_way_is_the_sum_of_its_parts_and_nothing_when_one_was_never_timed() ->
 
 
 def test_near_ties_are_read_in_full() -> None:
-    assert sparse_pays(9.0, 10.0)
-    assert not sparse_pays(9.8, 10.0)
+    assert sparse_pays(7.9, 10.0)
+    assert not sparse_pays(8.1, 10.0), "not a fifth"
+
+
+def test_what_is_read_in_full_within_a_second_is() -> None:
+    assert not sparse_pays(0.1, 0.9)
+    assert sparse_pays(0.1, 1.1)
 
 
 def test_a_later_question_recalls_what_keep_still_allows_and_its_share_at_least() -> None:

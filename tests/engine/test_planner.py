@@ -44,9 +44,50 @@ def decided(expected: Expected, new: int = 20_000, ask: Ask = AUTO) -> Reading:
 
 
 def test_auto_takes_the_faster_way_whatever_the_length() -> None:
-    assert decided(Expected(1.0, 2.0), new=600) is Reading.SPARSE
+    assert decided(Expected(1.0, 2.0), new=1_600) is Reading.SPARSE
     assert decided(Expected(2.0, 1.0)) is Reading.DENSE
-    assert decided(Expected(1.0, 1.01)) is Reading.DENSE  # nothing is left out for so little
+    assert decided(Expected(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
+
+
+def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
+    small = plan(AUTO, 150, 0, 100, None, Expected(4.1, 10.0))
+    assert small.reading is Reading.DENSE
+    assert small.reason == "Fewer than 1,024 tokens could be left out, so everything is read."
+
+
+@pytest.mark.parametrize(
+    ("expected", "reason"),
+    [
+        (Expected(9.0, 10.0), "Sparse is expected in 9.0 s, full in 10 s: too little is saved"),
+        (Expected(0.1, 0.9), "Full reading is expected in 0.9 s: too soon"),
+        (Expected(12.0, 10.0), "Sparse is expected in 12 s, full in 10 s."),
+    ],
+)
+def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
+    expected: Expected, reason: str
+) -> None:
+    decision = plan(AUTO, 20_000, 0, 19_000, None, expected)
+    assert decision.reading is Reading.DENSE
+    assert decision.reason.startswith(reason)
+    assert decision.reason.endswith((" to leave anything out.", "10 s."))
+
+
+def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
+    sparse = replace(AUTO, mode=Mode.SPARSE, keep=0.1)
+    decision = plan(sparse, 40, 0, 0, None, cached=900)
+    assert decision.reading is Reading.DENSE
+    assert decision.shows_choice
+    assert decision.reason == (
+        "Everything is already read and cached: keep 10% would save nothing."
+    )
+    automatic = plan(AUTO, 40, 0, 0, None, cached=900)
+    assert automatic.reason == "Everything is already read and cached."
+    assert not automatic.shows_choice
+    nothing = plan(sparse, 40, 0, 0, None)
+    assert nothing.reason == "There is no document or history to leave out."
+    more = plan(sparse, 200, 0, 100, None, cached=900)
+    assert more.reading is Reading.SPARSE
+    assert "900 tokens were cached already" in more.reason
 
 
 def test_what_is_expected_of_both_is_the_reason() -> None:
@@ -89,7 +130,7 @@ def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: P
     planned = loaded.of(Planned)[0]
     assert planned.ttft is not None
     assert planned.otherwise is not None
-    assert planned.reason.startswith("Sparse is expected in ")
+    assert " is expected in " in planned.reason
     known(loaded)
     loaded.answer(question(3))
     etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]

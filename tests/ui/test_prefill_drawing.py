@@ -151,6 +151,17 @@ def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
             assert all(line.cell_length <= width for line in lines)
 
 
+def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read() -> None:
+    progress = ReadingProgress(0.1)
+    engine = FakeEngine(Story(cached=True))
+    engine.listen(lambda event: progress.apply(event, 1.0))
+    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
+    text = "\n".join(line.plain for line in panel_lines(progress, Page(120, 1.0), False))
+    for words in ("read 100%", "importance", "10% · ", "what keep 10% would choose; everything"):
+        assert words in text
+    assert "kept" not in text
+
+
 def test_the_phases_in_words() -> None:
     progress = ReadingProgress(0.2)
     engine = FakeEngine(Story(), stepping=True)

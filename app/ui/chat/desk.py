@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
-from app.engine.messages import Event, Load, NotSaved, Saved
+from app.engine.messages import Event, Healed, Load, NotSaved, Saved, Statistics
 from app.settings.values import Settings
 from app.ui.chat.shelf import OpenChat, Shelf
 from app.ui.clock import Clock
@@ -30,6 +31,8 @@ class Desk:
         self.asked: AskedTurn | None = None
         """The turn that the engine was given last, over or not."""
         self._clock = clock
+        self._whole: set[str] = set()
+        """Conversations, by the engine's names, that background reading has completed."""
         self._waiting: deque[OpenChat] = deque()
         self._ending: list[tuple[OpenChat, AskedTurn]] = []
         self._left: list[OpenChat] = []
@@ -55,6 +58,7 @@ class Desk:
     def begin(self, chat: OpenChat, asked: AskedTurn) -> ReadingProgress:
         """The engine is given this turn now."""
         self.committing, self.answering, self.asked = None, chat, asked
+        self._whole.discard(chat.chat.name)
         progress = ReadingProgress(asked.turn.question.keep, started=self._clock())
         chat.progress[asked.turn.number] = progress
         return progress
@@ -83,6 +87,27 @@ class Desk:
         """Whether the engine still has the scores of this turn."""
         last = self.asked is not None and self.asked.turn is turn
         return last and not self.busy and self.shown.progress[turn.number].scored
+
+    def note_healed(self, event: Healed) -> None:
+        """How far background reading has come."""
+        if event.done == event.total:
+            self._whole.add(event.conversation)
+
+    def cached(self, turn: Turn) -> Statistics | None:
+        """The figures of a turn of the conversation on the screen, with what the engine has read
+        since; None where it may not have it any more."""
+        progress = self.shown.progress.get(turn.number)
+        if progress is None or progress.retold or progress.statistics is None:
+            return None
+        statistics = progress.statistics
+        if self.shown.chat.name in self._whole:
+            return replace(statistics, kept_tokens=statistics.prompt_tokens)
+        return statistics
+
+    def is_cached_whole(self, turn: Turn) -> bool:
+        """Whether no keep can save anything on what was read up to the end of this turn."""
+        cached = self.cached(turn)
+        return cached is not None and cached.eligible_tokens > 0 and cached.read_fraction == 1.0
 
     # -------------------------------------------------------------------------- what waits
 

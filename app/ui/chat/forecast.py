@@ -11,6 +11,7 @@ from app.ui import figures
 from app.ui.chat.entry import WHOLE_TEXT_WORDS
 from app.ui.chat.meter import Meter
 from app.ui.keep.next_mode import NextMode
+from app.ui.keep.trial import ALL_CACHED
 from app.ui.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class Forecast:
 
     def at(self, keep: float) -> str:
         """In a few words, what the next message would be at this keep."""
+        last = self._last()
+        if last is not None and not self._attached() and self._desk.is_cached_whole(last):
+            return ALL_CACHED
         meter = self._meter(NextMode(keep, Mode.SPARSE))
         return "" if meter.seconds is None else f"est {figures.seconds(meter.seconds)}"
 
@@ -112,8 +116,7 @@ class Forecast:
             return None  # then all of it may be read
         before = None
         if last is not None:
-            progress = self._desk.shown.progress.get(last.number)
-            before = progress.statistics if progress and self._is_live(last) else None
+            before = self._desk.cached(last)
             if before is None:
                 return None  # nobody knows what the engine still has of it
         rereads = self._pair.rereads

@@ -74,7 +74,7 @@ class Hearing:
                 if event.asked:
                     self._screen.post_message(PairTimed(event.costs))
             case Healed():
-                pass
+                self._desk.note_healed(event)
             case _:
                 return self._apply_to_turn(event, event.turn)
         return None

@@ -10,7 +10,7 @@ from app.engine.messages import Command, Selected
 from app.ui.chat.desk import Desk
 from app.ui.chat.transcript import Transcript
 from app.ui.keep.setter import KeepSetter
-from app.ui.keep.trial import KeepTrial
+from app.ui.keep.trial import ALL_CACHED, KeepTrial
 from app.ui.prefill.draw import would_read
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ class Trying:
         """What was read of a turn's documents; None when there are none."""
         from app.ui.spans.screen import SpansScreen
 
-        documents = self._documents(turn)
+        progress = self._desk.shown.progress[turn.number]
+        choice = progress.choice
+        documents = self._documents(turn, choice)
         if not documents:
             return None
         self._begin(turn)
-        progress = self._desk.shown.progress[turn.number]
-        self._spans = SpansScreen(documents, progress.keep, self.move if self._turn else None)
+        move, shown = self.move if self._turn else None, choice and choice.keep
+        self._spans = SpansScreen(documents, progress.keep, move, shown)
         return self._spans
 
     def move(self, keep: float) -> None:
@@ -65,7 +67,8 @@ class Trying:
         request, turn = self._trial.answered(selected), self._turn
         if turn is not None and turn.number == selected.turn:
             self._draw(turn)
-            self._setter.meaning = would_read(selected)
+            cached = self._desk.is_cached_whole(turn)
+            self._setter.meaning = ALL_CACHED if cached else would_read(selected)
             if self._spans is not None:
                 self._spans.show(self._documents(turn, selected), selected.keep)
         if request is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from app.engine.messages import Reselect, Selected
 from app.ui.prefill.progress import ReadingProgress
 
+ALL_CACHED = "all of it is cached: no keep saves anything"
+
 
 class KeepTrial:
     """From opening the setter to closing it. One Reselect is under way at a time; of the keeps

@@ -54,7 +54,7 @@ def _details(state: ReadingProgress, page: Page) -> list[Content]:
         lines.append(_heat(state, page))
         lines.append(_spans(state, page))
         if state.over and state.selected is not None:
-            lines.append(_legend(page))
+            lines.append(_legend(page) if state.choice is None else _choice_legend(state.choice))
     if state.over:
         lines.extend(_afterwards(state, page))
     return lines
@@ -180,7 +180,10 @@ def _finished(state: ReadingProgress, phase: Phase) -> bool:
 def _keep(state: ReadingProgress, page: Page) -> Content:
     after = Content("")
     if state.preview is not None:
-        after = Content.styled("  " + would_read(state.preview), ACCENT)
+        words = would_read(state.preview)
+        if state.choice is not None:
+            words = words.replace("read", "choose")
+        after = Content.styled("  " + words, ACCENT)
     elif state.reused:
         after = Content.styled(f"  reused {figures.plural(state.reused, 'token')}", DIM)
     before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {figures.percent(state.keep)}"
@@ -229,7 +232,8 @@ def _spans(state: ReadingProgress, page: Page) -> Content:
     row = strip.span_row(shown.spans, shown.prompt_tokens, page.strip_width)
     styles = {strip.PINNED: DIM, strip.PARTLY: f"{ACCENT} 60%"}
     marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
-    return _row(marks, f"kept · {figures.plural(len(shown.spans), 'span')}")
+    label = "kept" if state.choice is None else figures.percent(shown.keep)
+    return _row(marks, f"{label} · {figures.plural(len(shown.spans), 'span')}")
 
 
 def _row(cells: Content, label: str) -> Content:
@@ -247,6 +251,12 @@ def _legend(page: Page) -> Content:
         (strip.PINNED, DIM),
         (always if page.width >= 66 else " always kept", DIM),
     )
+
+
+def _choice_legend(choice: Selected) -> Content:
+    keep = figures.percent(choice.keep)
+    words = f" what keep {keep} would choose; everything was read"
+    return Content.assemble(INDENT, (strip.KEPT, ACCENT), (words, DIM))
 
 
 # ------------------------------------------------------------------------------ when it is over

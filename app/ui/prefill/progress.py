@@ -127,6 +127,13 @@ class ReadingProgress:
         return self.selected is not None and self.importance is not None and not self.retold
 
     @property
+    def choice(self) -> Selected | None:
+        """What keep would have chosen of a prompt that was cached whole, so that it skipped
+        nothing."""
+        dense = self.reading is Reading.DENSE and self.fallback is None
+        return self.selected if dense else None
+
+    @property
     def keep(self) -> float:
         """The keep to show: what was selected, else what was planned, else what was asked for."""
         if self.preview is not None:

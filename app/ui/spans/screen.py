@@ -85,11 +85,14 @@ class SpansScreen(Screen[AskAgain | None]):
         documents: Sequence[ReadDocument],
         keep: float,
         try_keep: Callable[[float], None] | None = None,
+        shown_keep: float | None = None,
     ) -> None:
-        """`documents` is not empty."""
+        """`documents` is not empty. `keep` is what was read; with a `shown_keep` they are as that
+        one would read them."""
         super().__init__()
         self._documents = Collection(documents)
-        self._read_keep = self._keep = keep
+        self._read_keep = keep
+        self._keep = keep if shown_keep is None else shown_keep
         self._try_keep = try_keep
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
         self._at, self._begin = self._documents.first()
@@ -203,7 +206,7 @@ class SpansScreen(Screen[AskAgain | None]):
             return Content.styled(words, "$accent")
         line = self._document.text.count("\n", 0, offset) + 1
         passage = self._document.at(offset)
-        words = passage.read.value
+        words = self._read_words(passage)
         if any(s <= offset < e for s, e in self._own_pins):
             words = "pinned by you"
         elif passage.score is not None:
@@ -212,6 +215,16 @@ class SpansScreen(Screen[AskAgain | None]):
             height = HEIGHTS[round(importance * (len(HEIGHTS) - 1))]
             words += f" · importance {height} {figures.percent(importance)} of the highest"
         return Content.assemble(f"line {figures.count(line)}", (f" · {words}", "$ink-dim"))
+
+    @property
+    def _unread_words(self) -> str:
+        return "not read" if self._keep == self._read_keep else "would not be read"
+
+    def _read_words(self, passage: Passage) -> str:
+        if passage.read is Read.NOT:
+            return self._unread_words
+        tried = passage.read is Read.IMPORTANT and self._keep != self._read_keep
+        return "would be read" if tried else passage.read.value
 
     def _say(self, words: str) -> None:
         """Until the cursor moves."""
@@ -306,7 +319,7 @@ class SpansScreen(Screen[AskAgain | None]):
         index, start, end = self._hits[number]
         self._go_to(index, start)
         unread = any(p.read is Read.NOT for p in self._document.between(start, end))
-        words = "NOT READ: Space pins it" if unread else "read"
+        words = f"{self._unread_words.upper()}: Space pins it" if unread else "read"
         found = f"{figures.count(number + 1)} of {figures.plural(len(self._hits), 'hit')}"
         if (documents := len({index for index, _, _ in self._hits})) > 1:
             found += f" in {figures.count(documents)} documents"

@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.engine.costs import Line
-from app.engine.messages import Costs, Learnt, Load
+from app.engine.messages import Costs, Healed, Learnt, Load
 from app.models.embedded import draft_path, target_path
 from app.ui.app import SpecchatApp
 from app.ui.chat import asking
@@ -98,6 +98,25 @@ async def test_a_document_is_foretold_at_every_keep_once_the_pair_was_timed() ->
         engine.say(Learnt(Costs()))
         await pilot.press("ctrl+t")
         await until(pilot, lambda: "est" not in figures(pilot))  # another pair, never timed
+
+
+async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    async with counting_app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await pilot.press("ctrl+g", "enter")
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read 2")
+        await pilot.press("ctrl+g", "5")
+        await until_shown(pilot, "would read")
+        await pilot.press("escape")
+        name = engine.asks[0].conversation
+        assert name is not None
+        engine.say(Healed(name, 10, 20))
+        engine.say(Healed(name, 20, 20))
+        await pilot.press("ctrl+g", "4")
+        await until_shown(pilot, "all of it is cached: no keep saves anything")
 
 
 async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.engine.messages import Document, Mode, Reselect
 from app.ui.spans.screen import SpansScreen
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import SMALL, app_with, ask, paste, until, until_shown
 
 TEXT = "".join(f"Paragraph {i} of a long text about nothing.\n\n" for i in range(400))
@@ -46,6 +46,23 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await until_shown(pilot, "Everywhere")
         await pilot.press("f1", "escape")
         await until_shown(pilot, "❯")
+
+
+async def test_of_a_text_that_is_cached_whole_the_choice_is_shown_as_a_choice() -> None:
+    engine = FakeEngine(Story(cached=True))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, TEXT)
+        await pilot.press("ctrl+g", "enter")
+        await ask(pilot, engine)
+        await until_shown(pilot, "read 100%")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "keep 20% would read", "6 passages")
+        screen = pilot.app.screen
+        assert isinstance(screen, SpansScreen)
+        screen.view.go_to(0)
+        await until_shown(pilot, "line 1 · would not be read")
+        await pilot.press("right")
+        await until_shown(pilot, "keep 21% would read")
 
 
 async def test_without_a_document_there_is_nothing_to_show() -> None:

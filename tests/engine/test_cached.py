@@ -1,0 +1,120 @@
+"""Questions about what was read completely: keep saves nothing then, and the answer says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.engine.messages import (
+    Ask,
+    FellBack,
+    Finished,
+    Heal,
+    Healed,
+    ImportanceMap,
+    Message,
+    Mode,
+    PhaseProgress,
+    Planned,
+    Reading,
+    Reselect,
+    Selected,
+    Upkeep,
+)
+from app.engine.phases import Phase
+from app.engine.scoring import ScoringError
+from tests.engine.driver import Driver
+from tests.engine.test_residents import ask, reply, second
+
+
+def healed(driver: Driver) -> tuple[Ask, Message, Finished]:
+    """A sparse question, its answer, and background reading that is complete."""
+    driver.engine.send(Upkeep(heal=Heal.ALWAYS))
+    question = ask(1, "What is the code of gate 7?")
+    answer, finished = reply(driver, question)
+    while True:
+        event = driver.until(Healed)
+        assert isinstance(event, Healed)
+        if event.done == event.total:
+            return question, answer, finished
+
+
+def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: Driver) -> None:
+    question, answer, _ = healed(loaded)
+    later = replace(second(question, answer, 2, "And that of gate 40?"), keep=0.1)
+    statistics = loaded.answer(later).statistics
+    assert statistics is not None
+    assert statistics.reading is Reading.DENSE
+    assert statistics.read_fraction == 1.0
+    assert statistics.fallback is None
+    assert statistics.reason == (
+        "Everything is already read and cached: keep 10% would save nothing."
+    )
+    prefilled = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL]
+    assert prefilled[-1].total < 60, "the question, and nothing of the document"
+
+
+def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Driver) -> None:
+    question, answer, _ = healed(loaded)
+    text = "And that of gate 40?"
+    statistics = loaded.answer(replace(second(question, answer, 2, text), keep=0.1)).statistics
+    assert statistics is not None
+    assert statistics.keep == 0.1
+    assert loaded.of(ImportanceMap)
+    (chosen,) = loaded.of(Selected)
+    assert chosen.keep == 0.1
+    assert 0 < chosen.kept_tokens < 0.3 * chosen.prompt_tokens
+    scored = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
+    assert scored[0].done > 0.9 * scored[0].total, "the draft has the document"
+    loaded.engine.send(Reselect(2, 0.5))
+    more = loaded.until(Selected)
+    assert isinstance(more, Selected)
+    assert more.kept_tokens > chosen.kept_tokens
+
+
+def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> None:
+    question, answer, _ = healed(loaded)
+    later = second(question, answer, 2, "And that of gate 40?")
+    shown = loaded.answer(later)
+    full = replace(later, turn=3, mode=Mode.FULL, conversation=None)
+    assert loaded.answer(full).generated_ids == shown.generated_ids
+
+
+def test_auto_takes_what_is_cached(loaded: Driver) -> None:
+    question, answer, _ = healed(loaded)
+    later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.AUTO)
+    loaded.answer(later)
+    (planned,) = loaded.of(Planned)
+    assert planned.reason == "Everything is already read and cached."
+    assert not loaded.of(Selected)
+
+
+def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Driver) -> None:
+    loaded.engine.send(Upkeep(heal=Heal.NEVER))
+    question = ask(1, "What is the code of gate 7?", mode=Mode.FULL)
+    answer, _ = reply(loaded, question)
+    later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.SPARSE)
+    statistics = loaded.answer(later).statistics
+    assert statistics is not None
+    assert "would save nothing" in statistics.reason
+    assert not loaded.of(Selected)
+
+
+def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question, answer, _ = healed(loaded)
+
+    def fails(*arguments: object) -> object:
+        raise ScoringError("its attention cannot be observed")
+
+    monkeypatch.setattr("app.engine.reading.score", fails)
+    finished = loaded.answer(second(question, answer, 2, "And that of gate 40?"))
+    assert finished.text or finished.generated_ids
+    assert finished.statistics is not None
+    assert finished.statistics.reused_tokens > 1_000
+    (told,) = loaded.of(FellBack)
+    assert told.reason == (
+        "What keep would choose is not known (its attention cannot be observed)."
+    )
