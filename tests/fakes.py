@@ -35,6 +35,7 @@ from app.engine.messages import (
     Measure,
     MemoryFigures,
     MemoryReport,
+    Message,
     Mode,
     ModelInfo,
     Phase,
@@ -43,6 +44,7 @@ from app.engine.messages import (
     Planned,
     Reading,
     Reselect,
+    Role,
     Segment,
     SegmentKind,
     Selected,
@@ -146,6 +148,7 @@ class FakeEngine:
             case Load():
                 self._plays.append(self._load(command))
             case Ask():
+                self._cancelled.discard(command.turn)
                 self._plays.append(self._turn(command, self.story))
             case Reselect():
                 self._plays.append(self._reselect(command))
@@ -302,7 +305,7 @@ class FakeEngine:
     def _answer(
         self, ask: Ask, story: Story, total: int, kept: int, dense: bool
     ) -> Iterator[Event]:
-        words = pieces(story.answer)
+        words, begun = pieces(story.answer), begun_answer(ask)
         yield PhaseProgress(ask.turn, Phase.DECODE, 0, 512, 0.0)
         for thought in pieces(story.thinking):
             yield Token(ask.turn, (7,), "", thought)
@@ -310,7 +313,8 @@ class FakeEngine:
             yield Token(ask.turn, (1000 + index,), word)
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
         ids = tuple(1000 + index for index in range(len(words)))
-        yield Finished(ask.turn, story.ended, story.answer, ids, statistics)
+        ids = (*(begun.token_ids or ()), *ids)
+        yield Finished(ask.turn, story.ended, begun.text + story.answer, ids, statistics)
 
     def _cancelled_turn(self, ask: Ask, total: int, shown: list[Event]) -> Finished:
         tokens = [event for event in shown if isinstance(event, Token)]
@@ -322,6 +326,8 @@ class FakeEngine:
             statistics = self._statistics(ask, total, kept, not selected, len(tokens), None)
         text = "".join(token.text for token in tokens)
         ids = tuple(identity for token in tokens for identity in token.ids)
+        begun = begun_answer(ask)
+        text, ids = begun.text + text, (*(begun.token_ids or ()), *ids)
         return Finished(ask.turn, Ended.CANCELLED, text, ids, statistics)
 
     def _plan(self, ask: Ask, story: Story, total: int, dense: bool) -> Planned:
@@ -391,6 +397,12 @@ def prompt_tokens(ask: Ask) -> int:
         for message in ask.messages
     )
     return 40 + sum(lengths) // CHARACTERS_PER_TOKEN
+
+
+def begun_answer(ask: Ask) -> Message:
+    """What is to be continued; an empty answer where nothing is."""
+    last = ask.messages[-1]
+    return last if last.role is Role.ASSISTANT else Message(Role.ASSISTANT, "")
 
 
 def reason(ask: Ask, dense: bool) -> str:

@@ -20,8 +20,11 @@ from app.engine.messages import (
     Finished,
     Message,
     Mode,
+    Planned,
+    Reading,
     Role,
     Sampling,
+    Statistics,
     Token,
 )
 from app.errors import UserError
@@ -110,6 +113,15 @@ def chosen_reading(choices: Choices, mode: Mode, keep: float) -> tuple[Mode, flo
     return mode, keep
 
 
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """How an answer had ended before it was continued."""
+
+    state: TurnState
+    ended: Ended | None
+    statistics: Statistics | None
+
+
 @dataclass(eq=False)
 class Turn:
     """One question and what became of it."""
@@ -132,6 +144,17 @@ class Turn:
     replaced: bool = False
     system: str = ""
     """The system prompt that it was asked with here."""
+    statistics: Statistics | None = None
+    """Of the whole answer, in however many parts it was written."""
+    guard: str | None = None
+    before: Interrupted | None = None
+    """Of an answer that is or was continued."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is more to come of an answer, if it is continued."""
+        cut = self.state is TurnState.STOPPED or self.ended in (Ended.LENGTH, Ended.REPEATED)
+        return cut and self.counts and bool(self.text or self.thinking)
 
     @property
     def counts(self) -> bool:
@@ -156,6 +179,18 @@ class Turn:
         refused = self.failure is not None and self.failure.foreseen
         return replace(question, despite_memory=same and refused)
 
+    def whole(self, event: Event) -> Event:
+        """An event that was applied, as it stands for the whole answer, which may have been
+        continued. What fails then ends as it had ended before."""
+        match event:
+            case Finished():
+                return replace(event, statistics=self.statistics)
+            case Failed() if self.state is not TurnState.FAILED:
+                ended, ids = self.ended or Ended.CANCELLED, self.generated_ids or ()
+                return Finished(self.number, ended, self.text, ids, self.statistics)
+            case _:
+                return event
+
     def apply(self, event: Event) -> None:
         """Take in an event of this turn."""
         match event:
@@ -163,20 +198,43 @@ class Turn:
                 self.text += event.text
                 self.thinking += event.thinking
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
+            case Planned() if self.before is None:
+                self.guard = event.guard
             case Finished():
                 cancelled = event.ended in (Ended.CANCELLED, Ended.MEMORY)
                 self.state = TurnState.STOPPED if cancelled else TurnState.DONE
-                self.text = event.text
-                self.generated_ids = event.generated_ids
+                if event.generated_ids or self.before is None:
+                    self.text = event.text
+                    self.generated_ids = event.generated_ids
                 self.ended = event.ended
+                earlier = None if self.before is None else self.before.statistics
+                self.statistics = together(earlier, event.statistics)
                 if self.replaces is not None and self.replaces.counts:
                     for each in (self,) if cancelled else self.instead_of:
                         each.replaced = True
+            case Failed() if self.before is not None:  # what was written before is still there
+                self.state, self.ended = self.before.state, self.before.ended
+                self.statistics, self.failure = self.before.statistics, event
             case Failed():
                 self.state = TurnState.FAILED
                 self.failure = event
             case _:
                 pass
+
+
+def together(first: Statistics | None, second: Statistics | None) -> Statistics | None:
+    """Of an answer in two parts: how it was read is told by the first, and what was written is
+    added up."""
+    if first is None or second is None:
+        return first or second
+    return replace(
+        first,
+        generated_tokens=first.generated_tokens + second.generated_tokens,
+        decode_seconds=first.decode_seconds + second.decode_seconds,
+        ttft=first.ttft or second.ttft,
+        peak_bytes=max(first.peak_bytes, second.peak_bytes),
+        fallback=first.fallback or second.fallback,
+    )
 
 
 @dataclass
@@ -281,6 +339,30 @@ class Conversation:
         sampling = chosen_sampling(self.choices, self.sampling)
         ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
         return turn, replace(ask, despite_memory=question.despite_memory)
+
+    def resume(self, turn: Turn) -> Ask:
+        """Have the last answer, which was cut off or stopped, continued. Raises QuestionError."""
+        if not self.branch or turn is not self.branch[-1] or not turn.unfinished:
+            raise QuestionError(
+                "Only the last answer can be continued, when it was cut off or stopped",
+                "ask for more, or answer again with ^A",
+            )
+        answer, question = turn.messages[1], turn.question
+        earlier = [message for before in self.before(turn) for message in before.messages]
+        turn.system = self.system_prompt
+        system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
+        sampling = chosen_sampling(self.choices, self.sampling)
+        if turn.ended is Ended.REPEATED:
+            sampling = replace(sampling, stop_repeats=False)
+        mode, keep = question.mode, question.keep
+        if turn.statistics is not None:  # where it is not cached, it is read as it was
+            sparse = turn.statistics.reading is Reading.SPARSE
+            mode, keep = (Mode.SPARSE, turn.statistics.keep) if sparse else (Mode.FULL, keep)
+        turn.before = Interrupted(turn.state, turn.ended, turn.statistics)
+        turn.state, turn.ended, turn.failure = TurnState.RUNNING, None, None
+        messages = (*system, *earlier, question.message, answer)
+        ask = Ask(turn.number, messages, mode, keep, sampling)
+        return replace(ask, despite_memory=question.despite_memory)
 
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)

@@ -22,7 +22,7 @@ from app.chat.conversation import (
 )
 from app.chat.kept_turn import KeptTurn
 from app.chat.pairs import Models
-from app.chat.retold import NEVER_ANSWERED, retold
+from app.chat.retold import NEVER_ANSWERED, retold, statistics_of
 from app.engine.messages import Document, Ended, Event, Failed, Mode, Sampling
 from app.sessions import records
 from app.sessions.errors import StoreError
@@ -119,6 +119,29 @@ class KeptConversation:
         question.check()
         return self._begin(self._questions[again.number], question, replaces=again)
 
+    def resume(self, turn: Turn) -> KeptTurn:
+        """Begin to continue the last answer. Raises QuestionError or StoreError."""
+        self.check_documents()
+        known = turn.generated_ids is not None
+        command = self.conversation.resume(turn)
+        try:
+            reply = self._store.continue_reply(turn.number, known)
+        except StoreError:
+            assert turn.before is not None
+            turn.state, turn.ended = turn.before.state, turn.before.ended
+            raise
+        assert self.id is not None
+        command = replace(command, conversation=self.name)
+        return KeptTurn(self.id, turn, command, self._ids(turn), None, reply, self._models)
+
+    def _ids(self, turn: Turn) -> list[int]:
+        """Of the messages that the engine sees when it is asked `turn`."""
+        # A system prompt may be no message, and has no documents that its id would be asked for.
+        ids = [0] if self.conversation.system_prompt else []
+        for before in self.conversation.before(turn):
+            ids += [self._questions[before.number], before.number]
+        return [*ids, self._questions[turn.number]]
+
     def _pin(self, turn: Turn, pins: Pins) -> None:
         asked = self.conversation.asked(turn)
         by_question: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
@@ -200,15 +223,11 @@ class KeptConversation:
         self._questions[turn.number] = asked
         self._known[turn.number] = turn
         self._forks = self._store.forks(self.id)
-        # A system prompt may be no message, and has no documents that its id would be asked for.
-        ids = [0] if self.conversation.system_prompt else []
-        for before in self.conversation.before(turn):
-            ids += [self._questions[before.number], before.number]
         return KeptTurn(
             self.id,
             turn,
             replace(command, conversation=self.name),
-            [*ids, asked],
+            self._ids(turn),
             None if turn.replaces is None else current,
             reply,
             self._models,
@@ -285,6 +304,10 @@ def _answered(answer: records.Message, question: Question, models: Models) -> Tu
     turn.generated_ids = _token_ids(answer, models)
     if turn.state is TurnState.DONE:
         turn.ended = Ended.LENGTH if answer.cut else Ended.STOP
+    elif turn.state is TurnState.STOPPED and answer.cut:
+        turn.state, turn.ended = TurnState.DONE, Ended.REPEATED
+    if answer.run is not None:
+        turn.statistics, turn.guard = statistics_of(answer.run), answer.run.guard
     if answer.failure is not None:
         problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
         turn.failure = Failed(answer.id, problem, advice)

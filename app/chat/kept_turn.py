@@ -17,7 +17,6 @@ from app.engine.messages import (
     FellBack,
     Finished,
     ImportanceMap,
-    Planned,
     Reading,
     Selected,
     Statistics,
@@ -52,7 +51,6 @@ class KeptTurn:
         StoreError; then `save` tries again, and the end of the store does too."""
         self._ids, self._back_to, self._reply, self._models = ids, back_to, reply, models
         self._end: partial[Future[None]] | None = None
-        self._guard: str | None = None
         self._importance: tuple[float, ...] = ()
         self._selected: Selected | None = None
 
@@ -66,8 +64,6 @@ class KeptTurn:
         second, and of the end `saved` tells."""
         self.turn.apply(event)
         match event:
-            case Planned():
-                self._guard = event.guard
             case ImportanceMap():
                 self._importance = event.buckets
             case Selected():
@@ -77,16 +73,23 @@ class KeptTurn:
             case Token():
                 self._reply.append(event.text, event.ids, event.thinking)
             case Finished():
-                stopped = self.turn.state is TurnState.STOPPED
-                state = records.State.STOPPED if stopped else records.State.DONE
-                run, read_map = self._record(event.statistics)
-                cut = event.ended is Ended.LENGTH
-                self._end = partial(self._reply.end, state, run, read_map, cut=cut)
-                self.save()
+                self._keep_end()
+            case Failed() if self.turn.state is not TurnState.FAILED:
+                self._keep_end()
             case Failed():
                 failed = records.State.FAILED
                 self._end = partial(self._reply.end, failed, failure=event.sentence)
                 self.save()
+
+    def _keep_end(self) -> None:
+        turn = self.turn
+        repeated = turn.ended is Ended.REPEATED
+        stopped = turn.state is TurnState.STOPPED or repeated
+        state = records.State.STOPPED if stopped else records.State.DONE
+        run, read_map = self._record(turn.statistics)
+        cut = repeated or turn.ended is Ended.LENGTH
+        self._end = partial(self._reply.end, state, run, read_map, cut=cut)
+        self.save()
 
     def save(self) -> None:
         """Begin to keep the end, again."""
@@ -104,7 +107,9 @@ class KeptTurn:
     ) -> tuple[records.Run | None, records.ReadMap | None]:
         if statistics is None:
             return None, None
-        return self._run(statistics), self._read_map(statistics)
+        before = self.turn.before
+        was_read = before is not None and before.statistics is not None
+        return self._run(statistics), None if was_read else self._read_map(statistics)
 
     def _run(self, statistics: Statistics) -> records.Run:
         return records.Run(
@@ -128,7 +133,7 @@ class KeptTurn:
             draft=self._models.draft,
             draft_revision=self._models.draft_revision,
             fallback=statistics.fallback,
-            guard=self._guard,
+            guard=self.turn.guard,
         )
 
     def _read_map(self, statistics: Statistics) -> records.ReadMap | None:

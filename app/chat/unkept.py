@@ -78,6 +78,14 @@ class UnkeptConversation:
             self.conversation.pin(again, pins)
         return self._begin(again.again(mode, keep), replaces=again)
 
+    def resume(self, turn: Turn) -> UnkeptTurn:
+        """As `KeptConversation.resume`."""
+        if self._read is not None:
+            self._read.check_documents()
+        command = self.conversation.resume(turn)
+        self.name = self.name or f"unkept {turn.number}"
+        return UnkeptTurn(turn, replace(command, conversation=self.name))
+
     def choose(self, choices: Choices) -> None:
         """What holds for this conversation alone, from the next question on."""
         self.conversation.choices = choices

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from app.engine.caches import Cache
 from app.engine.messages import Ended, Sampling, Token
+from app.engine.repetition import Repetition
 
 INTERVAL = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""
@@ -39,6 +40,8 @@ class Decoder:
         self.first_token: float | None = None
         """When the first token was there, by `time.perf_counter`."""
         self.last_token: float | None = None
+        self.begun = 0
+        """How many of `ids` an earlier turn wrote."""
         self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats a token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -53,18 +56,28 @@ class Decoder:
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: Callable[[], Ended | None],
+        begun: int = 0,
     ) -> Ended:
-        """Feed the prompt's last token and write until a stop, the limit, or what `stop` says
-        after a token.
+        """Feed the prompt's last token and write until a stop, the limit, a loop where those are
+        to end it, or what `stop` says after a token.
 
-        `prompt_ids` is the whole prompt, of which all but the last token are in `cache`.
+        `prompt_ids` is the whole prompt, of which all but the last token are in `cache`. Its last
+        `begun` tokens are of the answer, which is written on.
         """
         sampling = self._sampling
         mx.random.seed(self.seed)
         stops = make_stop_sequences(self._tokenizer).matcher()
+        repetition = Repetition() if sampling.stop_repeats else None
         detokenizer = self._tokenizer.detokenizer
         machine = make_text_state_machine(self._tokenizer)
-        state = machine.make_state("reasoning" if self._is_thinking(prompt_ids) else "normal")
+        opened = prompt_ids[: len(prompt_ids) - begun]
+        state = machine.make_state("reasoning" if self._is_thinking(opened) else "normal")
+        for token in prompt_ids[len(prompt_ids) - begun :].tolist():
+            self.ids.append(token)
+            detokenizer.add_token(token)
+            state, segments = TextStateMachine.split(state, detokenizer.last_segment)
+            self.text += "".join(part for name, part in segments if name != "reasoning")
+        self.begun = begun
         tokens = generate_step(
             mx.array(prompt_ids[-1:]),
             model,
@@ -85,12 +98,16 @@ class Decoder:
                 if (stopped := stop()) is not None:
                     ended = stopped
                     break
+                if repetition is not None and repetition.advance(token):
+                    ended = Ended.REPEATED
+                    break
         finally:
             tokens.close()
-        detokenizer.finalize()
-        state, segments = TextStateMachine.split(state, detokenizer.last_segment)
-        _, rest, name = TextStateMachine.flush(state)
-        self._write([*segments, (name, rest)])
+        if ended is Ended.STOP:  # else a character or a tag may be half written; it can go on
+            detokenizer.finalize()
+            state, segments = TextStateMachine.split(state, detokenizer.last_segment)
+            _, rest, name = TextStateMachine.flush(state)
+            self._write([*segments, (name, rest)])
         self.flush()
         return ended
 

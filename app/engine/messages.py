@@ -123,7 +123,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Answer the last message (a user's) of `messages`. `keep` is used by SPARSE and AUTO.
+    """Answer the last message (a user's) of `messages`, or continue it (an answer): `Finished` has
+    all of that then, and `Token` only what is new, after the ids it began with where the message
+    has none. `keep` is used by SPARSE and AUTO.
 
     Turns of one `conversation` (any name) reuse what earlier ones read; without it nothing is kept.
     With `forced`, that text is fed as the answer instead of a generated one, and measured. With
@@ -139,6 +141,10 @@ class Ask:
     forced: str | None = None
     conversation: str | None = None
     despite_memory: bool = False
+
+    @property
+    def question(self) -> str:
+        return next(m.text for m in reversed(self.messages) if m.role is Role.USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +285,8 @@ class Ended(StrEnum):
     CANCELLED = "cancelled"
     MEMORY = "memory"
     """Memory was nearly used up while the answer was written; what was written stays."""
+    REPEATED = "repeated"
+    """It only repeated itself."""
 
 
 @dataclass(frozen=True, slots=True)

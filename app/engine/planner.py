@@ -58,7 +58,7 @@ def plan(
         if cached > ask.keep * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
-    foreseen = guard.asks_for_every_token(ask.messages[-1].text)
+    foreseen = guard.asks_for_every_token(ask.question)
     if foreseen is not None:
         return Plan(Reading.DENSE, foreseen, foreseen)
     return _automatic(ask.tuning.dense_below, new, left_out, eligible, expected)

@@ -43,12 +43,14 @@ class PromptError(ValueError):
 class Prompt:
     """`ids` int32 (M,). `offsets` holds, for every document segment by (message, document), where
     each of its n tokens starts and where the last one ends, in characters of the document's text,
-    int64 (n + 1,). `wanted` are tokens of documents `(start, end)` that the user pinned."""
+    int64 (n + 1,). `wanted` are tokens of documents `(start, end)` that the user pinned. The last
+    `begun` tokens are of an answer that is to be continued; they count to the generation prompt."""
 
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
     offsets: dict[tuple[int, int], NDArray[np.int64]]
     wanted: tuple[tuple[int, int], ...] = ()
+    begun: int = 0
 
     @property
     def pinned(self) -> NDArray[np.bool_]:
@@ -115,8 +117,10 @@ class PromptBuilder:
         self._rows = min(filter(None, (self._rows, rows)), default=0)
 
     def build(self, messages: tuple[Message, ...], check: Check = lambda: None) -> Prompt:
-        """The prompt for answering the last message, a user's. `check` is called now and then, and
-        may raise. Raises PromptError."""
+        """The prompt for answering the last message, a user's, or for continuing it, an answer.
+        `check` is called now and then, and may raise. Raises PromptError."""
+        answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
+        messages = messages if answer is None else messages[:-1]
         if not messages or messages[-1].role is not Role.USER:
             raise PromptError("The last message must be the user's")
         ids: list[NDArray[np.int32]] = []
@@ -125,7 +129,11 @@ class PromptBuilder:
         wanted: list[tuple[int, int]] = []
         at = 0
         pieces = list(self._pieces(messages))
-        for piece, (tokens, starts) in zip(pieces, self._encoded(pieces, check), strict=True):
+        asked = len(pieces)
+        if answer is not None:
+            pieces += self._open(answer, pieces[-1])
+        encoded = self._encoded(pieces, check)
+        for piece, (tokens, starts) in zip(pieces, encoded, strict=True):
             if len(tokens) == 0:
                 continue
             ids.append(tokens)
@@ -136,10 +144,15 @@ class PromptBuilder:
                 document = messages[piece.message].documents[piece.document]
                 wanted += [(at + first, at + last) for first, last in _tokens(document, starts)]
             at = end
+        begun = sum(len(tokens) for tokens, _ in encoded[asked:])
+        if begun:  # the generation prompt and what was written after it are one segment
+            start = next(s.start for s in segments if s.kind is SegmentKind.GENERATION)
+            segments = [s for s in segments if s.end <= start]
+            segments.append(Segment(SegmentKind.GENERATION, start, at))
         joined = np.concatenate(ids)
         if self._rows and joined.max(initial=0) >= self._rows:
             raise PromptError("This model's tokenizer has tokens that the model does not know")
-        return Prompt(joined, tuple(segments), offsets, tuple(wanted))
+        return Prompt(joined, tuple(segments), offsets, tuple(wanted), begun)
 
     def _encoded(self, pieces: list[_Piece], check: Check) -> list[_Tokens]:
         """Ids of each piece, and where its tokens start and the last one ends, if it is a
@@ -195,6 +208,23 @@ class PromptBuilder:
                 "This model's chat template does not keep every message once and in order"
             )
         yield _Piece(SegmentKind.GENERATION, rendered[at:], special=True)
+
+    def _open(self, answer: Message, generation: _Piece) -> Iterator[_Piece]:
+        """An answer to be continued, behind the generation prompt: as it was generated, or, where
+        that is not known for this model, as the model would have written it."""
+        kind = SegmentKind.GENERATION
+        if answer.token_ids is not None:
+            yield _Piece(kind, answer.text, ids=answer.token_ids)
+            return
+        opens = self._tokenizer.think_start or ""
+        is_open = bool(opens) and generation.text.rstrip().endswith(opens)
+        if self._tokenizer.has_thinking:
+            if answer.thinking and not is_open:
+                yield _Piece(kind, f"{opens}\n", special=True)
+            yield _Piece(kind, answer.thinking.strip("\n"))
+            if answer.text and (answer.thinking or is_open):
+                yield _Piece(kind, f"\n{self._tokenizer.think_end}\n\n", special=True)
+        yield _Piece(kind, answer.text)
 
     def _render(self, messages: tuple[Message, ...]) -> str:
         turns = [

@@ -169,6 +169,24 @@ class Reader:
         self._prefill(prompt, missing)
         seek(target.cache, len(ids) - 1)
 
+    def resumes_at(self, prompt: Prompt) -> int | None:
+        """From which token on the answer that `prompt` ends with is read again to be continued;
+        None where more than that is lacking."""
+        target, ids = self._target, prompt.ids
+        if not prompt.begun:
+            return None
+        start = target.back_to(target.shared(ids[:-1]))
+        question = prompt.question_start
+        return start if start > question and target.read[question:start].all() else None
+
+    def resume(self, prompt: Prompt, start: int) -> None:
+        """Make ready to continue that answer; what was skipped before it stays so."""
+        target, last = self._target, len(prompt.ids) - 1
+        start = target.rewind(start)
+        self.reused = int(target.read.sum())
+        self._prefill(prompt, np.arange(start, last, dtype=np.int32))
+        seek(target.cache, last)
+
     def can_show_choice(self, prompt: Prompt) -> bool:
         """Whether the draft has read the documents already, so that scoring takes little."""
         draft = self._remembered.draft

@@ -50,12 +50,14 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """`temperature` 0 is greedy. `seed` None draws a fresh one."""
+    """`temperature` 0 is greedy. `seed` None draws a fresh one. With `stop_repeats` an answer ends
+    where it only repeats itself."""
 
     max_tokens: int = 512
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    stop_repeats: bool = False
 
 
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()

@@ -29,6 +29,7 @@ from app.engine.messages import (
     Planned,
     Reading,
     Statistics,
+    Token,
 )
 from app.engine.planner import Plan
 from app.engine.progress import Cancelled, Progress
@@ -74,6 +75,8 @@ class Turn:
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, progress.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
+        self._resumes_at: int | None = None
+        """Where an answer is continued whose prompt is cached: from which token on it is read."""
         self._fallback: str | None = None
 
     def run(self) -> None:
@@ -87,7 +90,7 @@ class Turn:
             ended = self._answer()
         except Cancelled as stop:
             ended = stop.ended
-        if ended is Ended.MEMORY and not self._decoder.ids:
+        if ended is Ended.MEMORY and not self._written:
             raise TurnError(*USED_UP)
         ids, text = tuple(self._decoder.ids), self._decoder.text
         self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
@@ -107,10 +110,14 @@ class Turn:
         model, target = self._pair.target.model, self._remembered.target
         if self._ask.forced is not None:
             return self._decoder.force(model, target.cache, prompt.ids, self._ask.forced)
-        ended = self._decoder.run(model, target.cache, prompt.ids, room, self._progress.stop)
+        if prompt.begun and self._ask.messages[-1].token_ids is None:
+            ids = tuple(prompt.ids[-prompt.begun :].tolist())
+            self._emit(Token(self._ask.turn, ids, ""))
+        stop = self._progress.stop
+        ended = self._decoder.run(model, target.cache, prompt.ids, room, stop, prompt.begun)
         # `generate_step` has fed every token that it gave.
         target.note(prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32))
-        target.follow(np.array(self._decoder.ids, np.int32))
+        target.follow(np.array(self._decoder.ids[prompt.begun :], np.int32))
         target.settle()
         return ended
 
@@ -137,8 +144,13 @@ class Turn:
         foresight = Foresight(self._pair, self._ask, prompt, self._remembered, self._room)
         expected, dense_only = foresight.expected(self._costs), self._pair.dense_only
         new = total - shared
-        plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
-        plan = self._fitting(plan, foresight)
+        self._resumes_at = self._reader.resumes_at(prompt)
+        if self._resumes_at is None:
+            plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
+            plan = self._fitting(plan, foresight)
+        else:
+            reading = Reading.SPARSE if left_out else Reading.DENSE
+            plan = Plan(reading, "The answer is continued where it stopped.")
         if plan.shows_choice and not self._reader.can_show_choice(prompt):
             plan = replace(plan, shows_choice=False)
         self._prompt, self._plan = prompt, plan
@@ -193,6 +205,8 @@ class Turn:
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:
         """Read all of the prompt, or what is kept of it, but for the last token."""
+        if self._resumes_at is not None:
+            return self._reader.resume(prompt, self._resumes_at)
         if plan.reading is Reading.SPARSE:
             try:
                 return self._reader.sparsely(prompt)
@@ -232,9 +246,16 @@ class Turn:
         return np.array(self._decoder.ids, np.int32)
 
     @property
+    def _written(self) -> int:
+        """How many tokens this turn wrote."""
+        return len(self._decoder.ids) - self._decoder.begun
+
+    @property
     def clocked(self) -> list[Clocked]:
         """What a turn that has run to its first word tells of the pair's pace."""
         first, work = self._decoder.first_token, self._reader.work
+        if self._prompt is not None and self._prompt.begun:
+            return []
         if not first or self._prompt is None or self._plan is None or self._fallback is not None:
             return []
         seconds = self._progress.phases
@@ -271,7 +292,7 @@ class Turn:
             kept_tokens=self._reader.kept,
             reused_tokens=self._reader.reused,
             recalled_tokens=self._reader.recalled,
-            generated_tokens=len(self._decoder.ids),
+            generated_tokens=self._written,
             seed=self._decoder.seed,
             ttft=ttft,
             phases=tuple(parts),

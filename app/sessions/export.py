@@ -78,9 +78,11 @@ def remarks(message: Message) -> str:
     if (run := message.run) is not None:
         parts += [f"read {run.read_fraction:.0%}", run.reading, f"first word in {run.ttft:.1f} s"]
         parts += [run.fallback] if run.fallback else []
-    if message.state in (State.STOPPED, State.PARTIAL):
+    if message.cut and message.state is State.STOPPED:
+        parts.append("stopped: it was repeating itself")
+    elif message.state in (State.STOPPED, State.PARTIAL):
         parts.append("stopped")
-    if message.cut:
+    elif message.cut:
         parts.append("cut at its longest length")
     return " · ".join([*parts, *([message.failure] if message.failure else [])])
 

@@ -202,6 +202,17 @@ def write_reply(
     )
 
 
+def resume_reply(connection: sqlite3.Connection, id: int) -> None:
+    """It is written on."""
+    resumed = connection.execute(
+        "UPDATE messages SET state = 'partial', cut = 0"
+        " WHERE id = ? AND role = 'assistant' AND state IN ('done', 'stopped')",
+        (id,),
+    )
+    if not resumed.rowcount:
+        raise _gone()
+
+
 def end_reply(
     connection: sqlite3.Connection, id: int, state: State, failure: str | None, cut: bool
 ) -> None:
@@ -217,7 +228,8 @@ def add_run(connection: sqlite3.Connection, message: int, run: Run) -> None:
     names = ", ".join(("message", *RUN_FIELDS))
     values = ", ".join(f":{name}" for name in ("message", *RUN_FIELDS))
     connection.execute(
-        f"INSERT INTO runs ({names}) VALUES ({values})", {"message": message} | pack_run(run)
+        f"INSERT OR REPLACE INTO runs ({names}) VALUES ({values})",
+        {"message": message} | pack_run(run),
     )
 
 

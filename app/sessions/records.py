@@ -119,7 +119,8 @@ def quantise(importance: Sequence[float]) -> bytes:
 class Message:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
     the very ids that were generated, `thinking` what it holds between thinking tags, `failure` the
-    sentence of one that failed; `cut` is one that reached its longest length."""
+    sentence of one that failed; `cut` is one that reached its longest length or, where it was
+    stopped, that only repeated itself."""
 
     id: int
     conversation: int

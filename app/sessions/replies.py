@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from app.sessions import conversations, messages
 from app.sessions.errors import StoreError
-from app.sessions.records import ReadMap, Run, State
+from app.sessions.records import Message, ReadMap, Run, State
 from app.sessions.writer import Writer
 
 FLUSH_SECONDS = 0.5
@@ -24,16 +24,17 @@ class Reply:
     """One answer, from its first token to its end. `append` never waits for the disk: the writer
     thread commits what has come within a second, whether or not more is appended."""
 
-    def __init__(self, writer: Writer, message: int) -> None:
+    def __init__(self, writer: Writer, message: int, before: Message | None = None) -> None:
+        """With what was written `before`, where it is continued."""
         self.message = message
         """Its message's id."""
         self.problem: StoreError | None = None
         """Why the last commit did not work; it is tried again, and nothing is lost meanwhile."""
         self._writer = writer
         self._lock = threading.Lock()
-        self._text: list[str] = []
-        self._thinking: list[str] = []
-        self._token_ids: list[int] = []
+        self._text = [before.text] if before else []
+        self._thinking = [before.thinking] if before else []
+        self._token_ids = [*(before.token_ids or ())] if before else []
         self._awaiting_flush = False
         self._ended = False
         self._last_end: _End = (State.STOPPED, None, None, None, None, False)
@@ -77,7 +78,7 @@ class Reply:
     ) -> Future[None]:
         """The same without waiting: the result is there once the end is on the disk. When it is a
         StoreError, `end` may be called again, as `close` does. With `back_to` the branch that ends
-        with that message becomes the current one again; `cut`: it reached its longest length."""
+        with that message becomes the current one again; `cut` is what `records.Message` says."""
         if self._ended:
             raise RuntimeError("the reply has ended")
         self._last_end = (state, run, read_map, failure, back_to, cut)

@@ -244,6 +244,20 @@ class Store:
         self._replies = [*(r for r in self._replies if not r.ended), reply]
         return reply
 
+    def continue_reply(self, id: int, known_ids: bool) -> Reply:
+        """Write on an answer that was cut off or stopped. Without `known_ids` the ids that it has
+        are not worth anything to what writes on, which gives all of them anew."""
+
+        def resume(connection: sqlite3.Connection) -> Message:
+            messages.resume_reply(connection, id)
+            return messages.message(connection, id)
+
+        writer = self._writing()
+        before = writer.run(resume)
+        reply = Reply(writer, id, before if known_ids else replace(before, token_ids=None))
+        self._replies = [*(r for r in self._replies if not r.ended), reply]
+        return reply
+
     def switch(self, id: int) -> None:
         """Make the newest branch through message `id` the current one."""
 

@@ -92,6 +92,8 @@ class Answers:
     """How freely the next word is drawn. With 0 it is always the likeliest one."""
     top_p: Annotated[float, Range(0.01, 1, 0.05)] = _SAMPLING.top_p
     """Draw only from the likeliest words that together have this probability."""
+    stop_repeats: bool = True
+    """Stop an answer that only repeats itself. Continued, it goes on without that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,12 @@ class Settings:
 
     def sampling(self) -> Sampling:
         answers = self.answers
-        return Sampling(answers.max_tokens, answers.temperature, answers.top_p)
+        return Sampling(
+            answers.max_tokens,
+            answers.temperature,
+            answers.top_p,
+            stop_repeats=answers.stop_repeats,
+        )
 
     def limits(self, *, private: bool = False, ignored: bool = False) -> Limits:
         """For reading files and folders, as `app.ingest` wants it."""

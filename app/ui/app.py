@@ -24,6 +24,7 @@ from textual.widgets import TextArea
 from app.engine.messages import Close, Engine, Load
 from app.settings.described import Setting
 from app.settings.file import SettingsFile
+from app.ui import figures
 from app.ui.chat.hearing import PairTimed
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from app.ui.models.room import ModelsRoom
 
 QUIT_WINDOW_SECONDS = 2.0
+SURE_SECONDS = 10.0
+"""For reading why a second ^Q is needed."""
 JOIN_SECONDS = 2.0
 WATCHED_SECONDS = 1.0
 LONG_SECONDS = 10.0
@@ -177,7 +180,25 @@ class SpecchatApp(App[None]):
                 sys.stderr.write(f"{sanitize_line(problem)}\n")
 
     async def action_quit(self) -> None:
-        self._end(0)
+        """At once, unless that would throw away what took long: then it takes a second ^Q."""
+        spent, left = self.chat.desk.spent_and_left
+        if max(spent, left) < LONG_SECONDS or self._asked_to_quit(SURE_SECONDS):
+            self._end(0)
+            return
+        long = f"{figures.seconds(spent)} so far"
+        if left > spent:
+            long = f"about {figures.seconds(left)} to the first word"
+        words = f"Still answering ({long}). Press ^Q once more to quit."
+        if self.screen is self.chat:
+            self.chat.notice.say(words)
+        else:
+            self.notify(words)
+
+    def _asked_to_quit(self, window: float) -> bool:
+        """Whether this is the second time within so many seconds."""
+        now, before = self._engine_clock(), self._quit_asked_at
+        self._quit_asked_at = now
+        return before is not None and now - before <= window
 
     def on_chat_screen_answered(self, answered: ChatScreen.Answered) -> None:
         if not self.app_focus and answered.seconds >= LONG_SECONDS:
@@ -211,10 +232,8 @@ class SpecchatApp(App[None]):
             self.copy_to_clipboard(selected)
             self.chat.notice.say("Copied.")
             return
-        now = self._engine_clock()
-        if self._quit_asked_at is not None and now - self._quit_asked_at <= QUIT_WINDOW_SECONDS:
-            await self.action_quit()
-        self._quit_asked_at = now
+        if self._asked_to_quit(QUIT_WINDOW_SECONDS):
+            self._end(0)
         self.chat.notice.say("Press ^C once more to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:

@@ -43,6 +43,9 @@ class Acting:
         hints = ["^Y copy", "^E edit"]
         if view.part is Part.ANSWER:
             hints = ["^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+        branch = self._desk.shown.conversation.branch
+        if view.turn.unfinished and branch and view.turn is branch[-1]:
+            hints.insert(0, "F4 continue")
         if view.place[1] > 1:
             hints.insert(0, f"←→ {view.place[0]}/{view.place[1]}")
         more = ["^K code", "^E edit"] if view.part is Part.ANSWER else ["^A again", "^R in full"]

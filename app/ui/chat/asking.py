@@ -79,6 +79,11 @@ class Asking:
         chat = self._desk.shown
         self._start(chat, self._desk.shelf.ask_again(chat, mode, keep, turn, pins), None)
 
+    def resume(self, turn: Turn) -> None:
+        """Have an answer that was cut off or stopped continued."""
+        chat = self._desk.shown
+        self._start(chat, self._desk.shelf.resume(chat, turn), None)
+
     def ask_waiting(self) -> None:
         """The next question that waits, in whichever conversation, if its turn has come."""
         waiting = None if self._screen.busy else self._desk.next_waiting()

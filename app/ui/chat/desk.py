@@ -31,6 +31,7 @@ class Desk:
         self.asked: AskedTurn | None = None
         """The turn that the engine was given last, over or not."""
         self._clock = clock
+        self._begun_at = clock()
         self._whole: set[str] = set()
         """Conversations, by the engine's names, that background reading has completed."""
         self._waiting: deque[OpenChat] = deque()
@@ -59,9 +60,13 @@ class Desk:
         """The engine is given this turn now."""
         self.committing, self.answering, self.asked = None, chat, asked
         self._whole.discard(chat.chat.name)
-        progress = ReadingProgress(asked.turn.question.keep, started=self._clock())
-        chat.progress[asked.turn.number] = progress
-        return progress
+        now, number = self._clock(), asked.turn.number
+        self._begun_at = now
+        if asked.turn.before is not None:
+            chat.progress[number].resume(now)
+        else:
+            chat.progress[number] = ReadingProgress(asked.turn.question.keep, started=now)
+        return chat.progress[number]
 
     def apply(self, event: Event, turn: int) -> bool:
         """Take in an event; False when its turn is not under way."""
@@ -71,7 +76,7 @@ class Desk:
         if asked.turn.state is not TurnState.RUNNING:
             return False
         asked.apply(event)
-        chat.progress[turn].apply(event, self._clock())
+        chat.progress[turn].apply(asked.turn.whole(event), self._clock())
         return True
 
     def take_over(self) -> OpenChat | None:
@@ -82,6 +87,16 @@ class Desk:
         self.answering = None
         self._ending.append((chat, asked))
         return chat
+
+    @property
+    def spent_and_left(self) -> tuple[float, float]:
+        """Seconds: since the engine was given what it is answering, and until the first word, as
+        far as that is predicted. Both 0 where nothing is answered."""
+        if self.answering is None or self.asked is None:
+            return 0.0, 0.0
+        progress = self.answering.progress[self.asked.turn.number]
+        running = progress.phases.get(progress.running) if progress.running else None
+        return self._clock() - self._begun_at, (running.eta if running else None) or 0.0
 
     def can_try(self, turn: Turn) -> bool:
         """Whether the engine still has the scores of this turn."""

@@ -95,6 +95,13 @@ class ChatScreen(Choosing):
             id="chat.spans",
             tooltip="What was read of the documents",
         ),
+        Binding(
+            "f4",
+            "resume",
+            "Continue",
+            id="chat.resume",
+            tooltip="Continue the last answer, if it was cut off or stopped",
+        ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
         Binding(
             "ctrl+o",
@@ -316,6 +323,16 @@ class ChatScreen(Choosing):
             self.notice.say("There is no question to ask again.")
         elif self.may_ask():
             self.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
+
+    def action_resume(self) -> None:
+        turn = next(iter(reversed(self.desk.shown.conversation.branch)), None)
+        if not self.may_ask():
+            return
+        if turn is None or not turn.unfinished:
+            self.notice.say("There is nothing to continue: the last answer ended by itself.")
+            return
+        self.entry.box.focus()
+        self._asking.resume(turn)
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None

@@ -167,6 +167,9 @@ class Shelf:
             lambda: self._commit(chat, lambda: chat.chat.ask_again(mode, keep, turn, pins))
         )
 
+    async def resume(self, chat: OpenChat, turn: Turn) -> AskedTurn:
+        return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))
+
     async def rebranch(self, chat: OpenChat, change: Callable[[Chat], T]) -> T:
         """Do what makes another branch the current one."""
 

@@ -161,6 +161,8 @@ class Transcript(VerticalScroll, can_focus=False):
     def _show_places(self) -> None:
         for message in self.messages:
             message.show_place(self._place(message.turn, message.part))
+        for view in self._views.values():
+            view.answer.show_last(view.turn is self._turns[-1])
 
     def _show_more(self) -> None:
         many = figures.plural(len(self._earlier), "earlier question")

@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn, TurnState
 from app.engine.messages import Ended
+from app.ui import figures
 from app.ui.attach.attached import Attached, grouped
 from app.ui.chat.answer import Answer
 from app.ui.chat.message import MessageView, Place, Speaker
@@ -72,6 +73,7 @@ class AnswerView(MessageView):
     def __init__(self, turn: Turn, place: Place, progress: ReadingProgress, clock: Clock) -> None:
         super().__init__(turn, Part.ANSWER, place, classes="answered")
         self._progress, self._clock = progress, clock
+        self._is_last = True
         self._thinking: ThinkingView
         self._panel: PrefillPanel
         self._answer: Answer
@@ -124,8 +126,17 @@ class AnswerView(MessageView):
         else:
             self.action_figures()
 
+    def show_last(self, is_last: bool) -> None:
+        """Only the last answer can be continued."""
+        if is_last != self._is_last:
+            self._is_last = is_last
+            if self.awake:
+                self._show_note()
+
     def _show_note(self) -> None:
         ending = _ending(self.turn)
+        if ending is not None and self.turn.unfinished and self._is_last:
+            ending += Content.styled(" · F4 continues", "$ink-dim")
         self._note.update(ending or "")
         self._note.display = ending is not None
 
@@ -169,6 +180,11 @@ INSIST = "\n  Asked again in the same way, it is tried all the same."
 
 def _ending(turn: Turn) -> Content | None:
     """How a turn ended, in words, when it did not simply end."""
+    if turn.failure is not None and turn.state is not TurnState.FAILED:
+        words = f"{ended(turn.failure.problem)} {sentence(turn.failure.advice)}"
+        return Content.assemble(
+            ("✗ ", "$error"), ("not continued: ", "bold"), (sanitize_line(words), "$ink-dim")
+        )
     if turn.failure is not None:
         return Content.assemble(
             ("✗ ", "$error"),
@@ -182,10 +198,14 @@ def _ending(turn: Turn) -> Content | None:
         return Content.styled(
             "■ stopped: memory was nearly used up · what was written stays", "$ink-dim"
         )
-    if turn.state is TurnState.STOPPED and turn.text:
+    if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
         return Content.styled("■ stopped · what was written stays", "$ink-dim")
+    if turn.ended is Ended.REPEATED:
+        return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
     if turn.ended is Ended.LENGTH:
-        return Content.styled("■ cut: the answer reached its longest length", "$ink-dim")
+        tokens = 0 if turn.statistics is None else turn.statistics.generated_tokens
+        at = f" at {figures.plural(tokens, 'token')}" if tokens else ""
+        return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
     if turn.ended is Ended.STOP and not turn.text:
         return Content.styled("■ the model answered with nothing", "$ink-dim")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.engine.messages import Reselect, Selected
 from app.ui.prefill.progress import ReadingProgress
 
-ALL_CACHED = "all of it is cached: no keep saves anything"
+ALL_CACHED = "all cached: saves nothing"
 
 
 class KeepTrial:

@@ -30,8 +30,8 @@ class PrefillPanel(Widget):
     def update_progress(self) -> None:
         """Draw anew; fold when the turn has just ended, open while a keep is tried out."""
         if self._progress.over and not self._was_over:
-            self._was_over = True
             self.folded = True
+        self._was_over = self._progress.over
         self._open_for_preview()
         if len(self._lines(self.content_size.width)) == self._line_count:
             self.refresh()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from app.chat.retold import DRAFT_PHASES
@@ -69,10 +69,27 @@ class ReadingProgress:
     failed: bool = False
     retold: bool = False
     """It was read in an earlier run of the program, so that the engine has no scores of it."""
+    earlier: ReadingProgress | None = None
+    """Of an answer that is or was continued: what was known of it before."""
+
+    def resume(self, now: float) -> None:
+        """The answer is continued: how its prompt was read stays as it is."""
+        self.earlier = replace(self)
+        pause = now - (self.stopped_at or now)
+        self.started += pause
+        if self.thinking_began is not None:
+            self.thinking_began += pause
+        self.stopped_at = self.statistics = self.ended = self.preview = None
+        self.phases, self.failed = {}, False
 
     def apply(self, event: Event, now: float) -> None:
         """Take in an event of this turn."""
+        was_read = self.earlier is not None and self.earlier.statistics is not None
         match event:
+            case Planned() if was_read and self.planned is not None:
+                pass
+            case ImportanceMap() | Selected() if was_read and not self.over:
+                pass
             case PhaseProgress():
                 self.phases[event.phase] = event
             case Planned():
@@ -94,6 +111,8 @@ class ReadingProgress:
                 self.ended = event.ended
                 self.statistics = event.statistics
                 self.stopped_at = now
+                if self.earlier is not None and was_read:
+                    self.phases = {**self.phases, **self.earlier.phases}
                 if event.statistics is not None and event.statistics.fallback is not None:
                     self.fallback = event.statistics.fallback
             case Failed():

@@ -115,8 +115,10 @@ async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> No
         assert name is not None
         engine.say(Healed(name, 10, 20))
         engine.say(Healed(name, 20, 20))
+        desk = pilot.app.chat.desk  # type: ignore[attr-defined]
+        await until(pilot, lambda: desk.is_cached_whole(desk.shown.conversation.last))
         await pilot.press("ctrl+g", "4")
-        await until_shown(pilot, "all of it is cached: no keep saves anything")
+        await until_shown(pilot, "all cached: saves nothing")
 
 
 async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:

@@ -1,0 +1,184 @@
+"""An answer that was cut off, stopped or repeated itself is continued in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat.conversation import Conversation, Part, Question, QuestionError, Turn, TurnState
+from app.chat.kept import KeptConversation
+from app.chat.kept_turn import KeptTurn
+from app.chat.pairs import Models
+from app.chat.unkept import UnkeptConversation, UnkeptTurn
+from app.engine.messages import Document, Ended, Failed, Finished, Mode, Role, Sampling, Token
+from app.sessions.export import remarks
+from app.sessions.records import State
+from app.sessions.store import Store
+from tests.fakes import FakeEngine, Story
+
+MODELS = Models("big", "revision 1", "small", "revision 2")
+SAMPLING = Sampling(max_tokens=7, stop_repeats=True)
+QUESTION = Question("What of it?", (Document("contract.txt", "The tenant pays.\n" * 200),))
+Begin = Callable[[Turn], KeptTurn | UnkeptTurn]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as store:
+        yield store
+
+
+def kept(store: Store, models: Models = MODELS) -> KeptConversation:
+    known = store.conversations()
+    return KeptConversation(store, known[0].id if known else None, models, SAMPLING)
+
+
+def play(asked: KeptTurn | UnkeptTurn, story: Story) -> None:
+    engine = FakeEngine(story)
+    engine.listen(asked.apply)
+    engine.send(asked.command)
+    if isinstance(asked, KeptTurn):
+        asked.wait()
+
+
+def cut_off(store: Store, ended: Ended = Ended.LENGTH) -> KeptConversation:
+    chat = kept(store)
+    question = replace(QUESTION, mode=Mode.SPARSE, keep=0.3)
+    play(chat.ask(question), Story("The tenant ", ended=ended))
+    return chat
+
+
+@pytest.mark.parametrize("ended", [Ended.LENGTH, Ended.CANCELLED, Ended.MEMORY, Ended.REPEATED])
+def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
+    store: Store, ended: Ended
+) -> None:
+    chat = cut_off(store, ended)
+    (turn,) = chat.conversation.turns
+    assert turn.unfinished
+    before, ids = turn.statistics, turn.generated_ids
+    assert before is not None
+    asked = chat.resume(turn)
+    *_, question, answer = asked.command.messages
+    assert (question.role, answer.role) == (Role.USER, Role.ASSISTANT)
+    assert (answer.text, answer.token_ids) == ("The tenant ", ids)
+    assert (asked.command.mode, asked.command.keep) == (Mode.SPARSE, 0.3)
+    assert asked.command.sampling.stop_repeats is (ended is not Ended.REPEATED)
+    assert asked.command.turn == turn.number
+    play(asked, Story("pays."))
+    assert (turn.text, turn.state, turn.unfinished) == ("The tenant pays.", TurnState.DONE, False)
+    assert turn.statistics == replace(
+        before,
+        generated_tokens=4,
+        decode_seconds=before.decode_seconds,
+    )
+    (again,) = kept(store).conversation.turns
+    assert (again.text, again.ended) == ("The tenant pays.", Ended.STOP)
+    assert again.statistics == turn.statistics
+    assert again.generated_ids == turn.generated_ids
+    assert chat.place(turn, Part.ANSWER) == (1, 1), "no version of its own"
+
+
+@pytest.mark.parametrize("ended", [Ended.LENGTH, Ended.CANCELLED, Ended.REPEATED])
+def test_after_a_new_start_it_can_still_be_continued(store: Store, ended: Ended) -> None:
+    cut_off(store, ended)
+    chat = kept(store)
+    (turn,) = chat.conversation.turns
+    assert turn.unfinished
+    assert (turn.ended is Ended.REPEATED) is (ended is Ended.REPEATED)
+    read_map = store.read_map(turn.number)
+    asked = chat.resume(turn)
+    assert asked.command.messages[-1].token_ids == turn.generated_ids != ()
+    assert asked.command.sampling.stop_repeats is (ended is not Ended.REPEATED)
+    play(asked, Story("pays."))
+    assert store.message(turn.number).text == "The tenant pays."
+    assert store.read_map(turn.number) == read_map is not None
+
+
+def test_what_repeated_itself_is_said_to_have(store: Store) -> None:
+    cut_off(store, Ended.REPEATED)
+    message = store.message(2)
+    assert (message.state, message.cut) == (State.STOPPED, True)
+    assert remarks(message).endswith("stopped: it was repeating itself")
+
+
+def test_another_model_continues_the_text_and_its_ids_are_whole(store: Store) -> None:
+    cut_off(store)
+    chat = kept(store, Models("other", "revision 3", None))
+    (turn,) = chat.conversation.turns
+    asked = chat.resume(turn)
+    assert asked.command.messages[-1].token_ids is None
+    asked.apply(Token(turn.number, (5, 6), ""))  # the ids of what was there, then what is new
+    asked.apply(Token(turn.number, (7,), "pays."))
+    asked.apply(Finished(turn.number, Ended.STOP, "The tenant pays.", (5, 6, 7), None))
+    asked.wait()
+    message = store.message(turn.number)
+    assert (message.text, message.token_ids) == ("The tenant pays.", (5, 6, 7))
+
+
+def test_what_fails_leaves_the_answer_as_it_was(store: Store) -> None:
+    chat = cut_off(store)
+    (turn,) = chat.conversation.turns
+    before = turn.statistics
+    asked = chat.resume(turn)
+    failed = Failed(turn.number, "There is not enough memory", "close other programs")
+    asked.apply(failed)
+    asked.wait()
+    assert (turn.state, turn.ended, turn.text) == (TurnState.DONE, Ended.LENGTH, "The tenant ")
+    assert turn.counts
+    assert turn.unfinished
+    assert turn.failure is failed
+    assert turn.statistics == before
+    whole = turn.whole(failed)
+    assert isinstance(whole, Finished)
+    assert whole.ended is Ended.LENGTH
+    message = store.message(turn.number)
+    assert (message.state, message.text, message.cut) == (State.DONE, "The tenant ", True)
+
+
+def test_cancelled_before_anything_new_it_is_as_it_was(store: Store) -> None:
+    chat = cut_off(store)
+    (turn,) = chat.conversation.turns
+    ids = turn.generated_ids
+    asked = chat.resume(turn)
+    asked.apply(Finished(turn.number, Ended.CANCELLED, "", (), None))
+    asked.wait()
+    assert (turn.text, turn.generated_ids) == ("The tenant ", ids)
+    assert turn.unfinished
+    assert store.message(turn.number).text == "The tenant "
+    assert store.message(turn.number).run is not None
+
+
+def test_only_the_last_answer_is_continued_and_none_that_is_whole(store: Store) -> None:
+    chat = cut_off(store)
+    first = chat.conversation.turns[0]
+    play(chat.ask(Question("And then?")), Story("No."))
+    for turn in chat.conversation.turns:
+        with pytest.raises(QuestionError, match="Only the last answer can be continued"):
+            chat.resume(turn)
+    assert first.state is TurnState.DONE
+
+
+def test_what_is_kept_nowhere_is_continued_too() -> None:
+    numbers = iter(range(-1, -9, -1))
+    chat = UnkeptConversation(Conversation(SAMPLING), lambda: next(numbers))
+    asked = chat.ask(QUESTION)
+    play(asked, Story("The tenant ", ended=Ended.LENGTH))
+    more = chat.resume(asked.turn)
+    assert more.command.conversation == asked.command.conversation
+    play(more, Story("pays."))
+    assert asked.turn.text == "The tenant pays."
+
+
+def test_it_is_killed_while_it_is_continued(store: Store, tmp_path: Path) -> None:
+    """What was there before and what came until then is on the disk, with its figures."""
+    chat = cut_off(store)
+    asked = chat.resume(chat.conversation.turns[0])
+    asked.apply(Token(asked.turn.number, (9,), "pa"))
+    store.close()
+    with Store(tmp_path) as again:
+        message = again.message(asked.turn.number)
+        assert (message.state, message.text) == (State.STOPPED, "The tenant pa")
+        assert message.run is not None

@@ -1,0 +1,141 @@
+"""An answer that was cut off or stopped is continued from exactly where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.messages import (
+    Ask,
+    Ended,
+    Finished,
+    Heal,
+    Message,
+    Mode,
+    Phase,
+    PhaseProgress,
+    Planned,
+    Reading,
+    Restored,
+    Role,
+    Sampling,
+    Saved,
+    Selected,
+    Token,
+    Upkeep,
+)
+from tests.engine.driver import Driver
+from tests.engine.test_residents import ask
+
+FIRST, MORE = 9, 14
+
+
+def cut(question: Ask, tokens: int = FIRST) -> Ask:
+    return replace(question, sampling=Sampling(max_tokens=tokens))
+
+
+def continued(question: Ask, finished: Finished, turn: int = 2, known: bool = True) -> Ask:
+    ids = finished.generated_ids if known else None
+    answer = Message(Role.ASSISTANT, finished.text, token_ids=ids)
+    messages = (*question.messages, answer)
+    return replace(question, turn=turn, messages=messages, sampling=Sampling(max_tokens=MORE))
+
+
+def prefilled(driver: Driver) -> int:
+    totals = [e.total for e in driver.of(PhaseProgress) if e.phase is Phase.PREFILL]
+    return totals[-1] if totals else 0
+
+
+@pytest.mark.parametrize("name", ["target", "hybrid", "sliding"])
+@pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
+def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
+    driver: Driver, folders: dict[str, Path], name: str, mode: Mode
+) -> None:
+    driver.load(folders[name], folders["draft"])
+    question = cut(ask(1, "What is the code of gate 7?", mode=mode))
+    first = driver.answer(question)
+    assert first.ended is Ended.LENGTH
+    rest = driver.answer(continued(question, first))
+    text = "".join(event.text for event in driver.of(Token))
+    assert prefilled(driver) < 40, "what was read is not read again"
+    assert not driver.of(Selected)
+    whole = cut(replace(question, turn=3, conversation="other"), FIRST + MORE)
+    at_once = driver.answer(whole)
+    assert rest.generated_ids == at_once.generated_ids
+    assert rest.text == at_once.text == first.text + text
+    assert rest.statistics is not None
+    assert rest.statistics.generated_tokens == MORE
+    assert rest.statistics.reason == "The answer is continued where it stopped."
+    assert (rest.statistics.reading is Reading.SPARSE) == (mode is Mode.SPARSE)
+
+
+def test_a_stopped_answer_goes_on(loaded: Driver) -> None:
+    question = cut(ask(1, "What is the code of gate 7?"), 400)
+    loaded.cancel_when(lambda event: isinstance(event, Token), 1)
+    first = loaded.answer(question)
+    loaded.on_event = lambda event: None
+    assert first.ended is Ended.CANCELLED
+    assert 0 < len(first.generated_ids) < 380
+    rest = loaded.answer(continued(question, first, turn=1))
+    assert rest.generated_ids[: len(first.generated_ids)] == first.generated_ids
+    assert len(rest.generated_ids) == len(first.generated_ids) + MORE
+    assert rest.text.startswith(first.text)
+
+
+def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: Driver) -> None:
+    question = cut(ask(1, "What is the code of gate 7?"))
+    first = loaded.answer(question)
+    expected = loaded.answer(continued(question, first)).generated_ids
+    elsewhere = replace(continued(question, first, turn=3), conversation="new", mode=Mode.FULL)
+    full = loaded.answer(replace(elsewhere, conversation="n", keep=1.0, mode=Mode.SPARSE))
+    assert loaded.answer(elsewhere).generated_ids == full.generated_ids
+    assert expected[:FIRST] == full.generated_ids[:FIRST]
+    (planned,) = loaded.of(Planned)
+    assert planned.reason == "Full reading was asked for."
+
+
+def test_it_goes_on_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
+    question = cut(ask(1, "What is the code of gate 7?"))
+    before = Driver()
+    before.engine.send(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    before.load(folders["target"], folders["draft"])
+    first = before.answer(question)
+    before.until(Saved)
+    before.close()
+    after = Driver()
+    after.engine.send(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    after.load(folders["target"], folders["draft"])
+    rest = after.answer(continued(question, first))
+    assert after.of(Restored)
+    assert prefilled(after) < 40
+    assert rest.generated_ids[:FIRST] == first.generated_ids
+    whole = cut(replace(question, turn=3, conversation="other"), FIRST + MORE)
+    assert rest.generated_ids == after.answer(whole).generated_ids
+    after.close()
+
+
+def test_of_an_answer_whose_ids_are_not_known_the_text_is_continued(loaded: Driver) -> None:
+    question = ask(1, "What is the code of gate 7?")
+    first = Finished(1, Ended.LENGTH, "The code of gate", (), None)
+    rest = loaded.answer(continued(question, first, known=False))
+    assert rest.text.startswith("The code of gate")
+    told = [identity for event in loaded.of(Token) for identity in event.ids]
+    assert tuple(told) == rest.generated_ids
+    assert len(told) > MORE
+    text = "".join(event.text for event in loaded.of(Token))
+    assert rest.text == first.text + text
+
+
+def test_an_answer_that_fills_the_context_is_not_continued(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    driver.load(folders["short"], folders["draft"])
+    question = ask(1, "What is it?", mode=Mode.FULL)
+    messages = (replace(question.messages[0], documents=()),)
+    question = replace(question, messages=messages, sampling=Sampling(max_tokens=2_000))
+    first = driver.answer(question)
+    assert first.ended is Ended.LENGTH
+    event = driver.run(continued(question, first))
+    assert "takes at most 500" in getattr(event, "sentence", "")

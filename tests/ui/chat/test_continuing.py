@@ -1,0 +1,148 @@
+"""F4 continues an answer that was cut off, and ^Q asks before it ends one that took long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.messages import Ended, Load, Token
+from app.ui.app import SpecchatApp
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    until,
+    until_gone,
+    until_shown,
+)
+
+CUT = Story(answer="The tenant ", ended=Ended.LENGTH)
+
+
+async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
+    engine = FakeEngine(CUT)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "■ cut off at 3 tokens (F2: max tokens) · F4 continues")
+        await until_shown(pilot, "▸ read 21% · 5,274 of 25,647 tokens · sparse")
+        engine.story = Story(answer="pays the rent.")
+        await pilot.press("f4")
+        await until_shown(pilot, "The tenant pays the rent.")
+        await until_gone(pilot, "F4 continues")
+        assert "cut off" not in screen_text(pilot)
+        assert screen_text(pilot).count("You") == 1
+        assert engine.asks[1].messages[-1].text == "The tenant "
+        assert "▸ read 21% · 5,274 of 25,647 tokens · sparse" in screen_text(pilot)
+        await pilot.press("f4")
+        await until_shown(pilot, "There is nothing to continue")
+
+
+async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> None:
+    engine = FakeEngine(replace(CUT, ended=Ended.REPEATED))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "■ stopped: it was repeating itself · F4 continues")
+        engine.stepping = True
+        await pilot.press("f4")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await until_shown(pilot, "▶ answering · sparse", "Esc stop")
+        await pilot.press("escape")
+        engine.finish()
+        await until_shown(pilot, "■ stopped · what was written stays · F4 continues")
+
+
+async def test_an_earlier_answer_does_not_offer_to_go_on() -> None:
+    engine = FakeEngine(CUT)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "F4 continues")
+        engine.story = Story(answer="Yes.")
+        await ask(pilot, engine)
+        await until_shown(pilot, "Yes.", "■ cut off at 3 tokens")
+        await until_gone(pilot, "F4 continues")
+
+
+async def test_what_cannot_be_continued_stays_and_says_why() -> None:
+    engine = FakeEngine(CUT)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "F4 continues")
+        engine.story = Story(foreseen=True)
+        await pilot.press("f4")
+        await until_shown(pilot, "✗ not continued: There is not enough memory", "The tenant")
+        await until_shown(pilot, "F4 continues", "▸ read 2")
+
+
+async def test_it_is_continued_after_a_new_start(tmp_path: Path) -> None:
+    engine = FakeEngine(CUT)
+    async with kept_app(tmp_path, engine) as (pilot, _):
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "F4 continues")
+    engine = FakeEngine(Story(answer="pays the rent."))
+    async with kept_app(tmp_path, engine) as (pilot, _):
+        await until_shown(pilot, "■ cut off at 3 tokens")
+        await pilot.press("f4")
+        await until_shown(pilot, "The tenant pays the rent.")
+
+
+# ------------------------------------------------------------------------------------ quitting
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("seconds", [3.0, 40.0])
+async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> None:
+    engine, clock = FakeEngine(Story(slowness=0.1), stepping=True), Clock()
+    app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
+    async with app.run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until(pilot, lambda: app.chat.desk.answering is not None)
+        clock.now = seconds
+        await pilot.press("ctrl+q")
+        if seconds > 10:
+            await until_shown(pilot, "Still answering (40 s so far). Press ^Q once more to quit.")
+            clock.now += 30
+            await pilot.press("ctrl+q")
+            await until_shown(pilot, "(1 min 10 s so far)")
+            assert app.is_running
+            clock.now += 2
+            await pilot.press("ctrl+q")
+        await until(pilot, lambda: app._exit)
+
+
+async def test_quitting_asks_where_the_first_word_is_far_and_not_when_it_is_over() -> None:
+    engine, clock = FakeEngine(Story(slowness=60.0), stepping=True), Clock()
+    app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
+    async with app.run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        for _ in range(3):
+            engine.advance()
+        await until_shown(pilot, "ETA")
+        await pilot.press("ctrl+q")
+        await until_shown(pilot, "Still answering (about ", " to the first word)")
+        engine.finish()
+        await until_shown(pilot, "▸ read")
+        clock.now = 60.0
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: app._exit)
