@@ -80,6 +80,10 @@ class Report:
             self._note("Stopped.")
         if event.ended is Ended.MEMORY:
             self._note("Stopped: memory was nearly used up. A lower --keep needs less.")
+        if event.ended is Ended.LENGTH:
+            self._note("Cut off at the longest answer: --max-tokens allows more.")
+        if event.ended is Ended.REPEATED:
+            self._note("Stopped: it was repeating itself.")
         if event.statistics is not None:
             self._note(figures(event.statistics))
 

@@ -151,10 +151,12 @@ class Turn:
         else:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, "The answer is continued where it stopped.")
+            expected = planner.Expected()
         if plan.shows_choice and not self._reader.can_show_choice(prompt):
             plan = replace(plan, shows_choice=False)
         self._prompt, self._plan = prompt, plan
-        self._expect(plan.reading, total)
+        if self._resumes_at is None:
+            self._expect(plan.reading, total)
         scores = plan.reading is Reading.SPARSE or plan.shows_choice
         taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
         self._emit(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from mlx_lm.utils import load_tokenizer
 
+from app.engine.decode import Decoder
 from app.engine.messages import (
     Ask,
     Ended,
@@ -22,10 +27,13 @@ from app.engine.messages import (
     Role,
     Sampling,
     Saved,
+    SegmentKind,
     Selected,
     Token,
     Upkeep,
 )
+from app.engine.prompt import PromptBuilder
+from tests import tiny
 from tests.engine.driver import Driver
 from tests.engine.test_residents import ask
 
@@ -139,3 +147,70 @@ def test_an_answer_that_fills_the_context_is_not_continued(
     assert first.ended is Ended.LENGTH
     event = driver.run(continued(question, first))
     assert "takes at most 500" in getattr(event, "sentence", "")
+
+
+# ------------------------------------------------------------------------------------ thinking
+
+
+@pytest.fixture
+def thinker(tmp_path: Path) -> Any:
+    """A tokenizer of a model that thinks."""
+    tiny.save(tmp_path)
+    backend = tiny.byte_tokenizer()
+    backend.add_tokens(["<think>", "</think>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    return load_tokenizer(tmp_path)
+
+
+def test_an_answer_goes_on_in_the_middle_of_its_thinking(
+    thinker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in the middle of a character, which is shown when it is whole."""
+    ids = thinker.encode("<think>It is 7 €.</think>Seven €.", add_special_tokens=False)
+    cut = ids.index(thinker.encode("€", add_special_tokens=False)[1])
+
+    def written(given: list[int], begun: list[int]) -> tuple[str, str, Decoder]:
+        def steps(*arguments: Any, **named: Any) -> Iterator[tuple[int, None]]:
+            yield from ((token, None) for token in given)
+
+        monkeypatch.setattr("app.engine.decode.generate_step", steps)
+        events: list[Token] = []
+        decoder = Decoder(1, thinker, Sampling(), events.append)
+        prompt = np.array([1, *begun], np.int32)
+        decoder.run(None, [], prompt, 99, lambda: None, len(begun))
+        return "".join(e.thinking for e in events), "".join(e.text for e in events), decoder
+
+    thought, text, _ = written(ids[:cut], [])
+    assert (thought, text) == ("It is 7 ", "")
+    more, text, decoder = written(ids[cut:], ids[:cut])
+    assert (more, text) == ("€.", "Seven €.")
+    assert decoder.text == "Seven €."
+    assert decoder.ids == ids
+    last = len(ids) - 2
+    thought, begun, _ = written(ids[:last], [])
+    assert (thought, begun) == ("It is 7 €.", "Seven ")
+    more, text, decoder = written(ids[last:], ids[:last])
+    assert (more, begun + text) == ("", "Seven €.") == ("", decoder.text)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "text", "expected"),
+    [
+        ("It is", "", "<think>\nIt is"),
+        ("It is 7.", "Sev", "<think>\nIt is 7.\n</think>\n\nSev"),
+        ("", "Sev", "Sev"),
+    ],
+)
+def test_thinking_whose_ids_are_not_known_is_written_as_a_model_writes_it(
+    thinker: Any, thinking: str, text: str, expected: str
+) -> None:
+    builder = PromptBuilder(thinker)
+    asked = Message(Role.USER, "What?")
+    plain = builder.build((asked,))
+    prompt = builder.build((asked, Message(Role.ASSISTANT, text, thinking=thinking)))
+    assert prompt.ids[: len(plain.ids)].tolist() == plain.ids.tolist()
+    assert prompt.begun == len(prompt.ids) - len(plain.ids)
+    assert thinker.decode(prompt.ids[-prompt.begun :].tolist()) == expected
+    (segment,) = [s for s in prompt.segments if s.kind is SegmentKind.GENERATION]
+    assert segment.end == len(prompt.ids)
+    assert prompt.pinned[-prompt.begun :].all()

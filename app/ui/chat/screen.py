@@ -97,9 +97,9 @@ class ChatScreen(Choosing):
         ),
         Binding(
             "f4",
-            "resume",
+            "continue_answer",
             "Continue",
-            id="chat.resume",
+            id="chat.continue",
             tooltip="Continue the last answer, if it was cut off or stopped",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
@@ -324,7 +324,7 @@ class ChatScreen(Choosing):
         elif self.may_ask():
             self.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
 
-    def action_resume(self) -> None:
+    def action_continue_answer(self) -> None:
         turn = next(iter(reversed(self.desk.shown.conversation.branch)), None)
         if not self.may_ask():
             return

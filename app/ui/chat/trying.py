@@ -54,7 +54,7 @@ class Trying:
         if not documents:
             return None
         self._begin(turn)
-        move, shown = self.move if self._turn else None, choice and choice.keep
+        move, shown = self.move if self._turn else None, None if choice is None else choice.keep
         self._spans = SpansScreen(documents, progress.keep, move, shown)
         return self._spans
 

@@ -21,7 +21,8 @@ def _wordings(statistics: Statistics, ended: Ended | None) -> list[str]:
     tokens = _tokens(statistics)
     first = f"first word {figures.seconds(statistics.ttft)}" if statistics.ttft > 0 else ""
     rate = f"{statistics.decode_rate:.0f} tok/s" if statistics.decode_rate else ""
-    stopped = "stopped" if ended in (Ended.CANCELLED, Ended.MEMORY) else ""
+    stops = (Ended.CANCELLED, Ended.MEMORY, Ended.REPEATED)
+    stopped = "stopped" if ended in stops else ""
     parts = _parts_of_ttft(statistics)
     return [
         _join(stopped, read, tokens, way, first + parts, rate),

@@ -31,7 +31,7 @@ SPARSE_PHASES = (
     Phase.DECODE,
 )
 DENSE_PHASES = (Phase.TOKENISE, Phase.PREFILL, Phase.DECODE)
-STOPPED = (Ended.CANCELLED, Ended.MEMORY)
+STOPPED = (Ended.CANCELLED, Ended.MEMORY, Ended.REPEATED)
 
 
 class PhaseStatus(StrEnum):

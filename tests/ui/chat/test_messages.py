@@ -303,9 +303,9 @@ async def test_a_cut_answer_says_so_after_a_restart(tmp_path: Path) -> None:
     story = Story(answer="Half an", ended=Ended.LENGTH)
     async with kept_app(tmp_path, engine := FakeEngine(story)) as (pilot, _):
         await answered(pilot, engine, "One?")
-        await until_shown(pilot, "reached its longest length")
+        await until_shown(pilot, "■ cut off at 2 tokens")
     async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Half an", "reached its longest length")
+        await until_shown(pilot, "Half an", "■ cut off at 2 tokens")
 
 
 async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
