@@ -196,7 +196,7 @@ def _ending(turn: Turn) -> Content | None:
         )
     if turn.ended is Ended.MEMORY:
         return Content.styled(
-            "■ stopped: memory was nearly used up · what was written stays", "$ink-dim"
+            "■ stopped: memory nearly used up · what was written stays", "$ink-dim"
         )
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
         return Content.styled("■ stopped · what was written stays", "$ink-dim")

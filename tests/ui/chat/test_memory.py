@@ -83,7 +83,7 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))
         engine.finish()
-        await until_shown(pilot, "■ stopped: memory was nearly used up · what was written stays")
+        await until_shown(pilot, "■ stopped: memory nearly used up · what was written stays")
         await until_shown(pilot, "stopped · read")
 
 

@@ -41,7 +41,7 @@ async def tight(stage: Stage) -> None:
         stage.engine.say(PressureChanged(Rung.CRITICAL, Rung.TIGHT, _figures(96), CRITICAL))
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("stopped: memory was nearly used up")
+        await stage.shown("stopped: memory nearly used up")
         await stage.take("critical")
 
 
