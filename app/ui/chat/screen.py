@@ -100,7 +100,7 @@ class ChatScreen(Choosing):
             "continue_answer",
             "Continue",
             id="chat.continue",
-            tooltip="Continue the last answer, if it was cut off or stopped",
+            tooltip="Continue an answer that was cut off or stopped",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
         Binding(

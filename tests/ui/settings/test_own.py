@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Message, Mode, Role, Sampling
+from app.engine.messages import Message, Mode, Role
 from app.sessions import records
 from app.sessions.records import Choices
 from app.sessions.store import Store
@@ -32,6 +32,8 @@ from tests.ui.helpers import (
     until_gone,
     until_shown,
 )
+
+SAMPLING = Settings().sampling()
 
 pytestmark = pytest.mark.asyncio
 
@@ -97,7 +99,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         await ask(pilot, engine, "One?")
         asked = engine.asks[0]
         assert said(asked.messages) == ["Be brief."]
-        assert asked.sampling == replace(Sampling(), temperature=0.2, seed=7)
+        assert asked.sampling == replace(SAMPLING, temperature=0.2, seed=7)
         assert (asked.mode, asked.keep) == (Mode.SPARSE, 0.35)
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
@@ -107,7 +109,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         await until_shown(pilot, "next: AUTO")
         await ask(pilot, engine, "Elsewhere?")
         assert said(engine.asks[1].messages) == []
-        assert engine.asks[1].sampling == Sampling()
+        assert engine.asks[1].sampling == SAMPLING
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await until_shown(pilot, "ready", "Elsewhere?")
         app.chat.open_conversation(1)
@@ -227,7 +229,9 @@ async def test_what_is_as_the_settings_say_follows_them() -> None:
         assert app.chat.desk.shown.conversation.choices == Choices(top_p=0.95)
         app.settings.change(find("answers.temperature"), 0.9)
         await ask(pilot, engine, "What?")
-        assert engine.asks[0].sampling == Sampling(99, 0.9, 0.95)
+        assert engine.asks[0].sampling == replace(
+            SAMPLING, max_tokens=99, temperature=0.9, top_p=0.95
+        )
 
 
 async def test_what_cannot_be_kept_is_said_and_does_not_hold(tmp_path: Path) -> None:

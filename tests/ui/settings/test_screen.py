@@ -103,16 +103,20 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
 async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
     async with app_with(FakeEngine(), file).run_test(size=(100, 40)) as pilot:
         row = await go(pilot, "look.animations")
-        lines = screen_text(pilot).splitlines()
-        await until_shown(pilot, "● on  ○ off")
-        x = next(line for line in lines if "animations" in line).index("○ off")
+
+        def drawn() -> str:
+            lines = screen_text(pilot).splitlines()
+            return next((line for line in lines if "animations  " in line), "")
+
+        await until(pilot, lambda: "● on  ○ off" in drawn(), "the row")
+        x = drawn().index("○ off")
         await pilot.click(row, offset=(x - row.region.x, 0))
         await until_shown(pilot, "○ on  ● off", "default on")
         assert pilot.app.animation_level == "none"
         await until(pilot, lambda: "animations = false" in on_disk(file), "the save")
         x = next(line for line in screen_text(pilot).splitlines() if "default on" in line)
         await pilot.click(row, offset=(x.index("default on") - row.region.x + 2, 0))
-        await until_shown(pilot, "● on  ○ off")
+        await until(pilot, lambda: "● on  ○ off" in drawn(), "the default")
         assert pilot.app.animation_level == "full"
         await until(pilot, lambda: "animations = false" not in on_disk(file), "the save")
 
