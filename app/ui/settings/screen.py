@@ -147,6 +147,8 @@ class SettingsScreen(Screen[None]):
         allowed = f"{setting.allowed} · " if setting.range is not None else ""
         facts = f"{setting.key} · {allowed}default {shown(setting.default)}"
         self._doc.update(Content.assemble(setting.doc, "\n", (facts, "$ink-dim")))
+        # What is said of it may take a row from the list.
+        self.call_after_refresh(event.widget.scroll_visible, animate=False)
 
     def action_close(self) -> None:
         focused = self.focused
