@@ -78,8 +78,7 @@ def shape_of(config: Config) -> Shape:
     outer = str(config.get("model_type", ""))
     text = {**config, **config["text_config"]} if _is_object(config, "text_config") else config
     kind = str(text.get("model_type") or outer)
-    build = _BUILDERS.get(kind) or _BUILDERS.get(outer)
-    if build is None:
+    if (build := _BUILDERS.get(kind) or _BUILDERS.get(outer)) is None:
         raise ModelError(
             f"The memory that the architecture {outer!r} takes is not known",
             "load it and see, or take a model from `specchat models search`",

@@ -247,7 +247,8 @@ _TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
 def _reason(status: int) -> str:
     """Why a process has ended."""
     by = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return {"SIGXCPU": _TOO_LONG, "SIGABRT": _TOO_MUCH}.get(by, f"it ended with {by}")
+    known = {"SIGXCPU": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
+    return known.get(by, f"it ended with {by}")
 
 
 def _bytes(text: str) -> bytes:

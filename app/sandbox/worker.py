@@ -24,6 +24,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
+from operator import sub
 from pathlib import Path
 from typing import IO, Any
 
@@ -196,20 +197,22 @@ class Encoders:
         """Token ids as int32, where tokens start and end as int64 if asked for, and how many
         letters are in no token."""
         encoding = self._by_name[name].encode(text, add_special_tokens=False)
-        places = encoding.offsets
-        flat = array("q", [at for place in places for at in place]) if offsets else b""
-        return array("i", encoding.ids).tobytes(), bytes(flat), dropped(text, places)
+        places = array("q", [at for place in encoding.offsets for at in place])
+        ids = array("i", encoding.ids).tobytes()
+        return ids, places.tobytes() if offsets else b"", dropped(text, places)
 
 
-def dropped(text: str, places: Sequence[tuple[int, int]]) -> int:
+def dropped(text: str, places: array[int]) -> int:
     """Letters that no token holds, where they are more in a row than the odd unknown character;
-    white space and marks may be left out."""
+    white space and marks may be left out. `places`: where each token starts and ends."""
+    starts, ends = places[::2] + array("q", [len(text)]), array("q", [0]) + places[1::2]
+    if max(map(sub, starts, ends)) <= MOST_DROPPED:
+        return 0
     reached = lost = 0
-    for start, end in (*places, (len(text), len(text))):
-        if start - reached > MOST_DROPPED:
-            letters = sum(map(str.isalnum, text[reached:start]))
-            lost += letters if letters > MOST_DROPPED else 0
+    for start, end in zip(starts, ends, strict=True):
         reached = max(reached, end)
+        letters = sum(map(str.isalnum, text[reached:start]))
+        lost += letters if letters > MOST_DROPPED else 0
     return lost
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,8 +147,14 @@ def test_halves_of_characters_count_as_one(process: TextProcess) -> None:
 
 def test_letters_in_no_token_are_counted() -> None:
     text = "abc" * 100
-    assert dropped(text, [(0, 300)]) == 0
-    assert dropped(text, []) == 300
-    assert dropped(text, [(0, 100)]) == dropped(text, [(200, 300)]) == 200
-    assert dropped(text, [(0, 100), (120, 300)]) == 0, "the odd unknown character"
-    assert dropped(" " * 300, []) == 0
+    for places, expected in {
+        (0, 300): 0,
+        (): 300,
+        (0, 100): 200,
+        (200, 300): 200,
+        (0, 100, 120, 300): 0,  # the odd unknown character
+        (0, 100, 0, 50, 50, 300): 0,  # one token within another
+        (0, 200, 0, 50, 240, 300): 40,
+    }.items():
+        assert dropped(text, array("q", places)) == expected
+    assert dropped(" " * 300, array("q")) == 0
