@@ -154,22 +154,20 @@ class MlxEngine:
             return self._commands.get(timeout=SETTLE)
         while self._commands.empty() and self._look_after():
             pass
-        if self._calibration is not None:
-            with suppress(queue.Empty):
-                return self._commands.get(timeout=QUIET)
-            while self._commands.empty() and self._look_after(calibrate=True):
-                pass
+        wait = QUIET if self._calibration is not None else self._recheck
         while True:
             with suppress(queue.Empty):
-                return self._commands.get(timeout=RECHECK if self._waits else None)
+                return self._commands.get(timeout=wait)
             while self._commands.empty() and self._look_after(calibrate=True):
                 pass
+            wait = self._recheck
 
     @property
-    def _waits(self) -> bool:
-        """Whether something that nobody asked for is to be done later."""
+    def _recheck(self) -> float | None:
+        """After how many seconds to look again; None where nothing waits to be done."""
         due = self._calibration is not None and self._upkeep.heal is not Heal.NEVER
-        return due or (self._residents is not None and self._residents.waits)
+        waits = due or (self._residents is not None and self._residents.waits)
+        return RECHECK if waits else None
 
     def _look_after(self, calibrate: bool = False) -> bool:
         """One step of upkeep; False when there is nothing to do."""
@@ -272,9 +270,10 @@ class MlxEngine:
             self._turn = None
         # Only now: what was worked on lives as long as the error that says where it was raised.
         if failure.problem == RAN_OUT and self._room is not None:
-            gc.collect()
-            self._room.drop_idle(everything=True)
-            self._report_memory()
+            with suppress(Exception):  # that memory ran out is said in any case
+                gc.collect()
+                self._room.drop_idle(everything=True)
+                self._report_memory()
         self._emit(failure)
 
     def _load(self, command: Load) -> None:

@@ -17,7 +17,7 @@ import re
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Container, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -127,7 +127,7 @@ class Snapshots:
             if isinstance(error, SnapshotError):
                 raise
             # Whatever a damaged file makes json, numpy or MLX raise.
-            raise SnapshotError(f"it is damaged ({_one_line(error)})") from error
+            raise SnapshotError(f"it is damaged ({memory.describe(error)})") from error
         with suppress(OSError):  # one that can only be read is as good
             os.utime(folder / MANIFEST)
         return loaded
@@ -136,7 +136,8 @@ class Snapshots:
         """One sentence for what `save` raised."""
         if memory.is_exhausted(error):
             return "What was read cannot be saved: memory ran out. A later start reads it again."
-        why = error.strerror if isinstance(error, OSError) and error.strerror else _one_line(error)
+        system = error.strerror if isinstance(error, OSError) else None
+        why = system or memory.describe(error)
         return (
             f"What was read cannot be saved ({why}), so a later start reads it again: see that"
             f" '{self._folder}' is writable and has room."
@@ -308,16 +309,24 @@ def _manifest_text(folder: Path) -> str:
 def _delete_all_but_named(folder: Path) -> None:
     """Delete those of our files that the manifest does not name: older ones, and what a save left
     that was given up or killed."""
-    named: Container[str] = ()
-    with suppress(OSError, ValueError, KeyError, TypeError):  # then it names nothing
-        named = {
-            file["name"] for file in json.loads(_manifest_text(folder).partition("\n")[2])["files"]
-        }
     with suppress(OSError):
-        for path in folder.iterdir():
-            if OURS.fullmatch(path.name) and path.name not in named:
+        ours = [path for path in folder.iterdir() if OURS.fullmatch(path.name)]
+        complete = os.path.lexists(folder / MANIFEST)
+        if complete and len({_generation(path) for path in ours}) <= 1:
+            return  # to read every manifest at each start would take long
+        named = _named(folder) if complete else set()
+        for path in ours:
+            if path.name not in named:
                 with suppress(OSError):
                     path.unlink()
+
+
+def _named(folder: Path) -> set[str]:
+    """The files that the manifest names; none where it is damaged. Raises OSError."""
+    with suppress(ValueError, KeyError, TypeError):
+        manifest = json.loads(_manifest_text(folder).partition("\n")[2])
+        return {str(file["name"]) for file in manifest["files"]}
+    return set()
 
 
 def _finished(path: Path, contents: list[memoryview]) -> dict[str, Any]:
@@ -365,7 +374,3 @@ def _write(aside: Path, path: Path, text: str) -> None:
     sync_path(aside)
     os.replace(aside, path)
     sync_path(path.parent)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -267,13 +267,13 @@ def test_power_that_comes_back_starts_background_reading(
         driver.until(Healed)
     driver.close()
     assert not any(too_soon)
-    assert not driver.engine._waits
+    assert driver.engine._recheck is None
 
 
 def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
     loaded.engine.send(Upkeep(Heal.NEVER))
     loaded.answer(replace(question(1, tokens=2), conversation="c"))
-    assert not loaded.engine._waits
+    assert loaded.engine._recheck is None
     idle = Idle(ALWAYS)
     assert idle.residents.waits
     while idle.residents.step():

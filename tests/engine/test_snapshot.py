@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from app.engine import snapshot
 from app.engine.loader import Pair
 from app.engine.prefill import StepSize
 from app.engine.reading import Remembered
@@ -240,6 +241,18 @@ def test_a_save_that_fails_leaves_nothing(
     monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
     with pytest.raises(OSError, match="full"):
         save(snapshots, chat)
+    assert names(folder(tmp_path)) == before
+
+
+def test_a_manifest_that_cannot_be_read_now_costs_no_file(
+    snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(snapshots, chat)
+    (folder(tmp_path) / "7-target-0.safetensors").write_bytes(b"cut")
+    before = names(folder(tmp_path))
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(snapshot, "_manifest_text", mock.Mock(side_effect=error))
+    Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     assert names(folder(tmp_path)) == before
 
 
