@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.messages import Load
+from app.chat.conversation import Turn
+from app.engine.messages import Document, Load
 from app.models.check import check_model
 from app.models.embedded import EMBEDDED, target_path
 from app.models.errors import ModelError
@@ -45,6 +47,14 @@ def pair(
 def knows_documents_only(load: Load) -> bool:
     """Whether this target has learnt nothing but to answer questions about documents."""
     return load.target == str(target_path())
+
+
+def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
+    """Whether a question with these documents, after these turns, has none that such a target
+    needs."""
+    if documents or not knows_documents_only(load):
+        return False
+    return not any(turn.question.documents for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)

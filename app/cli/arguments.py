@@ -163,7 +163,8 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder to ask about, or - for standard input; may be given again",
+        help="a file or folder to ask about, or - for standard input, which is read without -f too;"
+        " may be given again",
     )
     ask.add_argument(
         "--private", action="store_true", help="read files in folders that may hold secrets too"

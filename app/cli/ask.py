@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from app.chat.conversation import Conversation, Question, check_sampling, chosen_reading
+from app.chat.conversation import Conversation, Question, Turn, check_sampling, chosen_reading
 from app.chat.kept import KeptConversation
-from app.chat.pairs import models, pair
+from app.chat.pairs import lacks_document, models, pair
 from app.chat.session import EngineError, Session
 from app.cli.given import read_given
 from app.cli.interrupt import first_interrupt
@@ -49,12 +49,14 @@ def ask(options: argparse.Namespace) -> int:
     kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
     load = pair(*named_pair(options.target, options.draft, settings), kv_bits=kept_in.bits)
     if options.conversation is None:
+        _check_document(load, (), question)
         command = Conversation(sampling).begin(question)[1]
         with Session(upkeep=Upkeep(Heal.NEVER, costs=str(costs_path()))) as session:
             return _answer(session, load, command, options, lambda event: None)
     with opened_store(PATIENCE, settings) as store:
         conversation = _conversation(store, options.conversation)
         asked = KeptConversation(store, conversation, models(load), sampling)
+        _check_document(load, asked.conversation.branch, question)
         kept = asked.ask(_as_chosen(question, asked.conversation, options))
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
@@ -114,6 +116,15 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_given(options.files, limits)
     return dataclasses.replace(question, documents=gathered.documents), sampling
+
+
+def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> None:
+    """Raise UserError where the app would not ask either."""
+    if lacks_document(load, turns, question.documents):
+        raise UserError(
+            "The embedded pair answers questions about documents",
+            "give one with -f or on standard input, or name a pair that chats with --target",
+        )
 
 
 def _said(options: argparse.Namespace) -> dict[str, Any]:

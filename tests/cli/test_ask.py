@@ -23,6 +23,8 @@ from app.cli.report import Report
 from app.engine import memory, seams
 from app.engine.messages import Event, Token
 from app.engine.prefill import StepSize, prefill, seek, sparse_cache
+from app.paths import data_path
+from app.sessions.store import Store
 from app.settings.values import KvBits, Reading, Settings
 from tests import tiny
 
@@ -189,6 +191,7 @@ def test_ctrl_c_stops_within_a_step_and_prints_what_there_is(room: Path) -> None
             *(sys.executable, "-m", "app"),
             *_ask(room, "-f", str(room / "text.txt"), "--max-tokens", "100000", "--json", "Go on."),
         ],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -217,6 +220,16 @@ def test_a_question_that_is_not_utf8_is_refused(
 def test_standard_input_may_be_closed(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert run(_ask(room, "--max-tokens", "1", "What?")) == 0
+
+
+def test_the_embedded_pair_is_asked_nothing_without_a_document(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kept in ([], ["--conversation", "new"]):
+        assert run(["ask", "What?", "--target", "embedded", *kept]) == 2
+        assert "questions about documents: give one with -f" in capsys.readouterr().err
+    with Store(data_path()) as store:
+        assert store.conversations() == ()
 
 
 def test_a_narrow_terminal_still_gets_a_map(
@@ -263,6 +276,7 @@ def test_ctrl_c_at_any_moment_ends_with_130(room: Path, moment: float) -> None:
     """While importing, loading, reading or writing: never a traceback, never an abort."""
     process = subprocess.Popen(
         [sys.executable, "-c", STARTED, *_ask(room, "--max-tokens", "1000000", "Go on.")],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -56,6 +56,7 @@ def in_a_process(arguments: list[str]) -> str:
     """What it wrote to standard error."""
     completed = subprocess.run(
         [sys.executable, "-m", "app", *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
@@ -155,6 +156,7 @@ def test_ctrl_c_keeps_what_was_written(ask: Ask) -> None:
             *(sys.executable, "-m", "app"),
             *ask("--conversation", "new", "--max-tokens", "100000", "--json", "Go on."),
         ],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

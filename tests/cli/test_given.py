@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from app.cli import given
 from app.cli.arguments import parser
 from app.cli.given import read_given
 from app.ingest.limits import Limits
-from app.ingest.records import Progress
+from app.ingest.records import IngestError, Progress
 
 
 @pytest.fixture
@@ -86,3 +89,71 @@ def test_progress_is_shown_on_a_terminal_only(
 def test_the_options() -> None:
     options = parser().parse_args(["ask", "--private", "--ignored", "x"])
     assert (options.private, options.ignored) == (True, True)
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes = b"") -> Iterator[int]:
+    """Standard input is a pipe that holds this; gives the end to write to."""
+    end, start = os.pipe()
+    os.write(start, content)
+    with open(end) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield start
+
+
+def test_what_is_piped_in_is_a_document_where_nothing_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with piped(monkeypatch, "zählt\n".encode()) as start:
+        os.close(start)
+        (document,) = read_given([]).documents
+    assert (document.name, document.text) == ("standard input", "zählt\n")
+
+
+def test_a_file_as_standard_input_is_a_document_and_a_binary_one_is_refused(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (docs / "a").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert [each.text for each in read_given([]).documents] == ["a"]
+    (docs / "binary").write_bytes(b"\0\1")
+    with (docs / "binary").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(IngestError, match="Standard input"):
+            read_given([])
+
+
+def test_standard_input_that_holds_nothing_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with piped(monkeypatch) as start:
+        os.close(start)
+        assert read_given([]).documents == ()
+    with open(os.devnull) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert read_given([]).documents == ()
+
+
+def test_an_open_pipe_is_waited_for_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(given, "PATIENCE", 0.0)
+
+    def said(text: str) -> int:
+        os.close(start)
+        return len(text)
+
+    with piped(monkeypatch) as start, monkeypatch.context() as patch:
+        patch.setattr(sys.stderr, "write", said)  # else it would be waited for without end
+        assert read_given([]).documents == ()
+
+
+def test_a_pipe_beside_named_files_is_not_read_and_that_is_said(
+    docs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with piped(monkeypatch) as start:
+        assert len(read_given([str(docs / "a")]).documents) == 1  # waits for nobody
+        assert capsys.readouterr().err == ""
+        os.write(start, b"text")
+        assert len(read_given([str(docs / "a")]).documents) == 1
+        assert "not read beside -f" in capsys.readouterr().err
+        os.close(start)
+        assert len(read_given([str(docs / "a"), "-"]).documents) == 2

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from app.chat.conversation import Pins, Question, Turn, TurnState
-from app.chat.pairs import knows_documents_only
+from app.chat.pairs import lacks_document
 from app.chat.unkept import AskedTurn
 from app.engine.messages import Cancel, Mode
 from app.errors import UserError
@@ -67,8 +67,7 @@ class Asking:
 
     def _needs_document(self) -> bool:
         branch = self._desk.shown.conversation.branch
-        there = any(turn.question.documents for turn in branch)
-        return not there and knows_documents_only(self._screen.loader.load)
+        return lacks_document(self._screen.loader.load, branch, ())
 
     def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
         self._start(chat, self._desk.shelf.ask(chat, question, edits), question)

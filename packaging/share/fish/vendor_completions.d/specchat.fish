@@ -15,7 +15,7 @@ complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations model
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo settings doctor install-launcher bench eval' -l draft -r -F -d 'the small model that skims, of the target\'s family'
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo settings doctor install-launcher bench eval' -l kv-bits -x -a 'full 8 4' -d 'keep what the target reads in so many bits a number: less memory'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s h -l help -d 'show this help message and exit'
-complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, or - for standard input; may be given again'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, or - for standard input, which is read without -f too; may be given again'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l private -d 'read files in folders that may hold secrets too'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l ignored -d 'read what git ignores too'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l keep -x -d 'read this fraction (0 to 1), say 0.2'
