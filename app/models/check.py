@@ -14,7 +14,7 @@ from app.models.tokenizer_bounds import check_tokenizer
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
 """Bytes. The safetensors format allows no longer header."""
-_LARGEST = {".json": 256 << 20, ".txt": 256 << 20, ".model": 256 << 20, ".jinja": 1 << 20}
+_LARGEST = {".json": 100 << 20, ".txt": 100 << 20, ".model": 256 << 20, ".jinja": 1 << 20}
 """Bytes of files that a loader reads whole, by their endings: several times what is usual."""
 _LARGEST_CONFIG = 16 << 20
 _AGAIN = "download the model again"

@@ -41,6 +41,7 @@ from app.engine.messages import (
     Selected,
     Token,
 )
+from app.sandbox.process import Check, TextProcess
 from tests import tiny
 from tests.engine.driver import LIMIT, TEXT, Driver, question
 
@@ -226,6 +227,19 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         assert driver.engine._residents is not None
         assert driver.engine._residents._held[border].drop_damaged() is None, border
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
+
+
+def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(self: TextProcess, pieces: object, check: Check) -> None:
+        loaded.engine.send(Cancel(1))
+        while True:
+            check()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TextProcess, "encode", endless)
+        stopped = loaded.answer(question(1))
+    assert stopped.ended is Ended.CANCELLED
+    assert loaded.answer(question(2)).ended is not Ended.CANCELLED
 
 
 def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
