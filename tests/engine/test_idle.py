@@ -35,8 +35,9 @@ from app.engine.residents import Residents
 from app.engine.room import Room
 from app.engine.snapshot import MANIFEST
 from tests import tiny
-from tests.engine.driver import LIMIT, Driver, question
+from tests.engine.driver import LIMIT, Driver
 from tests.engine.oracle import difference
+from tests.engine.test_ledger import first_question
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
 from tests.tiny import build
 
@@ -197,7 +198,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded.engine.send(Upkeep(Heal.NEVER))
-    ask = replace(question(1), conversation="c")
+    ask = first_question()
     first = loaded.answer(ask)
     with monkeypatch.context() as patched:
         patched.setattr(Residents, "step", mock.Mock(side_effect=ValueError("broken")))
@@ -258,7 +259,7 @@ def test_power_that_comes_back_starts_background_reading(
     driver.engine._power = power
     driver.engine.send(Upkeep(Heal.PLUGGED))
     driver.load(folders["target"], folders["draft"])
-    driver.answer(replace(question(1, tokens=2), conversation="c"))
+    driver.answer(first_question())
     too_soon: list[bool] = []
     driver.on_event = lambda e: too_soon.append(power.battery) if isinstance(e, Healed) else None
     assert power.asked_again.wait(LIMIT)
@@ -272,7 +273,7 @@ def test_power_that_comes_back_starts_background_reading(
 
 def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
     loaded.engine.send(Upkeep(Heal.NEVER))
-    loaded.answer(replace(question(1, tokens=2), conversation="c"))
+    loaded.answer(first_question())
     assert loaded.engine._recheck is None
     idle = Idle(ALWAYS)
     assert idle.residents.waits
@@ -377,7 +378,7 @@ def test_a_sparse_conversation_with_a_recurrent_target_goes_on(
 ) -> None:
     driver.load(tiny.save(tmp_path / "mamba2", "mamba2"), folders["draft"])
     driver.engine.send(Upkeep(Heal.NEVER))
-    ask = replace(question(1, tokens=3), conversation="c")
+    ask = first_question()
     first = driver.answer(ask)
     again = driver.answer(replace(ask, turn=2))
     assert first.statistics

@@ -31,7 +31,8 @@ from app.engine.messages import (
 from app.engine.reading import Remembered
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
 from tests import tiny
-from tests.engine.driver import Driver, question
+from tests.engine.driver import Driver
+from tests.engine.test_ledger import first_question
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 
 METAL = (
@@ -107,8 +108,8 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
 ) -> None:
     """It frees what it can, and says one sentence."""
     loaded.engine.send(Upkeep(Heal.NEVER))
-    loaded.answer(replace(question(1), conversation="other"))
-    expected = loaded.answer(question(2)).generated_ids
+    loaded.answer(replace(first_question(), conversation="other"))
+    expected = loaded.answer(first_question(2)).generated_ids
 
     def exhausted(*args: Any, **_: Any) -> Any:
         raise RuntimeError(METAL)
@@ -125,7 +126,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(held, "prefill", prefill)
-    failed = loaded.run(replace(question(3), conversation="c"))
+    failed = loaded.run(replace(first_question(3), conversation="third"))
     assert isinstance(failed, Failed)
     assert failed.sentence == (
         "The machine ran out of memory: close other programs, lower keep, or choose a smaller"
@@ -139,7 +140,9 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     assert freed.freed > 0
     assert loaded.of(MemoryReport)[-1].figures.cached == 0
     monkeypatch.undo()
-    assert loaded.answer(question(4)).generated_ids == expected, "the engine lives on"
+    assert (
+        loaded.answer(replace(first_question(4), conversation="fourth")).generated_ids == expected
+    ), "the engine lives on"
 
 
 def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
@@ -200,7 +203,7 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     driver.load(folders["target"], folders["draft"])
     error = mock.Mock(side_effect=RuntimeError(METAL))
     monkeypatch.setattr(snapshot, "save_prompt_cache", error)
-    assert isinstance(driver.run(replace(question(1), conversation="c")), Finished)
+    assert isinstance(driver.run(first_question()), Finished)
     event = driver.until(NotSaved)
     driver.close()
     assert isinstance(event, NotSaved)
