@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -34,6 +35,18 @@ of them take, and a segment may take longer than the usual five seconds."""
 T = TypeVar("T")
 
 
+def client(patience: Patience, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    """What connections are made with. Raises ModelError for a proxy that cannot be used."""
+    timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
+    try:
+        return httpx2.AsyncClient(timeout=timeout, verify=tls or True, limits=LIMITS)
+    except (httpx2.InvalidURL, ValueError):
+        raise ModelError(
+            "The proxy that the environment names is no web address",
+            "correct HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them",
+        ) from None
+
+
 class Hub:
     """One hub, spoken to over one client. The token goes to the hub's own address alone: same
     scheme, host and port."""
@@ -48,7 +61,7 @@ class Hub:
             url = httpx2.URL(self._endpoint)
         except (httpx2.InvalidURL, ValueError):
             url = httpx2.URL("")
-        if url.scheme not in ("http", "https") or not url.host:
+        if not _reachable(url):
             raise ModelError(
                 "HF_ENDPOINT is no web address", "set it to one that begins with https://"
             )
@@ -159,10 +172,7 @@ class Hub:
         except (ValueError, RecursionError):
             raise _no_hub() from None
         if following is not None:
-            try:
-                target = httpx2.URL(url).join(following)
-            except (httpx2.InvalidURL, ValueError):
-                raise _no_hub() from None
+            target = _joined(httpx2.URL(url), following)
             if _origin(target) != self._origin:
                 raise _no_hub()
             following = str(target)
@@ -207,7 +217,7 @@ class Hub:
                 if response.status_code not in (200, 206, 416):
                     raise self._failure(repository, response, at_hub)
                 return response
-            following = url.join(response.headers["location"])
+            following = _joined(url, response.headers["location"])
             if following.scheme not in ("http", "https") or (
                 url.scheme == "https" and following.scheme == "http"
             ):
@@ -215,6 +225,8 @@ class Hub:
                     "The hub redirects to an address that is not encrypted",
                     "check HF_ENDPOINT and the network, and pull again",
                 )
+            if not _reachable(following):
+                raise _no_hub()
             await self._empty(response)
             url = following
         raise Retry("the server redirects in a circle")
@@ -287,6 +299,20 @@ class Hub:
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:
     port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
     return url.scheme, url.host.lower(), port
+
+
+def _joined(url: httpx2.URL, address: str) -> httpx2.URL:
+    """Where a server sends us from `url`."""
+    try:
+        return url.join(address)
+    except (httpx2.InvalidURL, ValueError):
+        raise _no_hub() from None
+
+
+def _reachable(url: httpx2.URL) -> bool:
+    """Whether a connection could be made; the HTTP library takes any port."""
+    port = 1 if url.port is None else url.port
+    return url.scheme in ("http", "https") and bool(url.host) and 0 < port < 2**16
 
 
 def _no_hub() -> DownloadError:

@@ -69,7 +69,7 @@ def asked_to_wait(headers: Mapping[str, str]) -> float | None:
     if value:
         try:
             date = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):  # of a zone or a year that no calendar has
             return None
         date = date if date.tzinfo else date.replace(tzinfo=UTC)
         return max(0.0, (date - datetime.now(UTC)).total_seconds())

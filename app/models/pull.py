@@ -17,13 +17,11 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-import httpx2
-
 from app.models.cache import Cache, check_repository
 from app.models.check import INDEX, check_configs, check_model, shards
 from app.models.errors import DownloadError, ModelError, disk_error
 from app.models.fetching import Effort, Fetching
-from app.models.hub import LIMITS, Hub
+from app.models.hub import Hub, client
 from app.models.listing import wanted_files
 from app.models.manifest import Manifest, digest_of, read_manifest
 from app.models.meter import Meter, Progress
@@ -143,10 +141,8 @@ class Pull:
 
     async def _work(self) -> Outcome:
         patience = self._settings.patience
-        timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
-        tls = self._settings.tls or True
-        async with httpx2.AsyncClient(timeout=timeout, verify=tls, limits=LIMITS) as client:
-            hub = Hub(client, self._settings.endpoint, self._settings.token, patience)
+        async with client(patience, self._settings.tls) as connections:
+            hub = Hub(connections, self._settings.endpoint, self._settings.token, patience)
             hub.on_wait = self._note
             self._note("asking the hub")
             commit = await hub.commit(self.repository)

@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx2
-
 from app.models.cache import check_repository, is_repository
 from app.models.errors import DownloadError, ModelError
-from app.models.hub import Hub
+from app.models.hub import Hub, client
 from app.models.listing import wanted_files
 from app.models.manifest import ModelFile
 from app.models.patience import Patience, Retry
@@ -66,9 +64,8 @@ def search(words: str, settings: Settings) -> tuple[str, ...]:
 async def _asked(settings: Settings) -> AsyncIterator[tuple[Hub, Patience]]:
     """Somebody waits for the answer: better none soon than one in minutes."""
     patience = replace(settings.patience, tries=min(settings.patience.tries, 2))
-    timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
-    async with httpx2.AsyncClient(timeout=timeout, verify=settings.tls or True) as client:
-        yield Hub(client, settings.endpoint, settings.token, patience), patience
+    async with client(patience, settings.tls) as connections:
+        yield Hub(connections, settings.endpoint, settings.token, patience), patience
 
 
 async def _look(repository: str, settings: Settings) -> Remote:

@@ -13,6 +13,8 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.models.cache import Cache, folder_name
 from app.models.errors import ModelError
@@ -305,11 +307,24 @@ def test_a_model_that_is_not_there(puller: Puller) -> None:
         puller.pull("org/other")
 
 
-@pytest.mark.parametrize("endpoint", ["", "hub", "ftp://hub", "http://", "http://[::1"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("", "hub", "ftp://hub", "http://", "http://[::1"),
+        *("http://hub:99999999", "http://hub:-1", "http://hub:0", "http://hub:port"),
+    ],
+)
 def test_an_endpoint_that_is_none(puller: Puller, endpoint: str) -> None:
     settings = dataclasses.replace(puller.settings(), endpoint=endpoint)
     with pytest.raises(ModelError, match="HF_ENDPOINT is no web address"):
         puller.pull(settings=settings)
+
+
+@pytest.mark.parametrize("proxy", ["ftp://proxy", "http://[::1", "http://proxy:x"])
+def test_a_proxy_that_is_none(puller: Puller, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ModelError, match="proxy that the environment names is no web address"):
+        puller.pull()
 
 
 def test_nobody_at_the_endpoint(puller: Puller) -> None:
@@ -375,6 +390,27 @@ def test_waits_double_up_to_the_longest() -> None:
     assert asked_to_wait({"ratelimit": '"resolvers";r=0;t=55'}) == 55
     assert asked_to_wait({"ratelimit": '"resolvers";r=10;t=55'}) is None
     assert asked_to_wait({"retry-after": "-1"}) is None
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Wed, 21 Oct 2099 07:28:00 +99999999999999999999",
+        "Wed, 21 Oct 99999999999 07:28:00 GMT",
+        "Wed, 21 Oct 2015 999999999999999999999999:28:00 GMT",
+        "Wed, 99 Oct 2015 07:28:00 GMT",
+    ],
+)
+def test_a_date_to_wait_for_that_no_calendar_has(date: str) -> None:
+    assert asked_to_wait({"retry-after": date}) is None
+
+
+@given(
+    st.text(max_size=60) | st.from_regex(r"\w{3}, \d+ Oct \d+ \d+:\d+:\d+ [+-]\d+", fullmatch=True)
+)
+def test_whatever_a_server_asks_for_is_seconds_or_nothing(value: str) -> None:
+    wait = asked_to_wait({"retry-after": value})
+    assert wait is None or wait >= 0
 
 
 def test_the_manifest_says_what_was_verified(puller: Puller, hub: FakeHub, cache: Cache) -> None:

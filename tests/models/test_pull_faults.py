@@ -174,6 +174,22 @@ FAILING: dict[str, tuple[Callable[[FakeHub], list[Fault]], str]] = {
         lambda hub: bad(RESOLVE, fake.redirect("http://[::1")),
         "not the hub",
     ),
+    "redirected to a port that is none": (
+        lambda hub: bad(RESOLVE, fake.redirect("http://127.0.0.1:99999999/x")),
+        "not the hub",
+    ),
+    "redirected to a name that is none": (
+        lambda hub: bad(RESOLVE, fake.redirect(f"http://{'a' * 300}/x"), ALWAYS),
+        "cannot be reached",
+    ),
+    "told to wait until a date that is none": (
+        lambda hub: bad(
+            RESOLVE,
+            fake.status(503, Retry_After="Wed, 21 Oct 2099 07:28:00 +99999999999999999999"),
+            ALWAYS,
+        ),
+        "status 503",
+    ),
     "redirected to nobody": (
         lambda hub: bad(RESOLVE, fake.redirect("http://127.0.0.1:9/x"), ALWAYS),
         "cannot be reached",
