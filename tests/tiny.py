@@ -247,10 +247,14 @@ def config_of(name: str, vocabulary: int = VOCABULARY) -> dict[str, Any]:
 
 
 def build(
-    name: str, seed: int = 0, dtype: mx.Dtype = mx.float32, vocabulary: int = VOCABULARY
+    name: str,
+    seed: int = 0,
+    dtype: mx.Dtype = mx.float32,
+    vocabulary: int = VOCABULARY,
+    **changes: Any,
 ) -> Any:
     """A model with random weights, sharp enough that what attention sees shows in the logits."""
-    config = config_of(name, vocabulary)
+    config = {**config_of(name, vocabulary), **changes}
     model_class, args_class = _get_classes(config)
     mx.random.seed(seed)
     model = model_class(args_class.from_dict(config))

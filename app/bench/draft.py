@@ -92,11 +92,13 @@ def _heads(model: Any) -> tuple[Any, Any]:
 
 def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
     from app.engine.blocks import Blocks
-    from app.engine.prefill import in_blocks
-    from app.engine.seams import sparse_attention
+    from app.engine.prefill import device_backend
+    from app.engine.seams import blocked_attention, sparse_attention
 
     few = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
-    ways = nullcontext(), in_blocks(), _both(in_blocks(), sparse_attention(few))
+    block = device_backend().block
+    blocked = blocked_attention(block), blocked_attention(block)
+    ways = nullcontext(), blocked[0], _both(blocked[1], sparse_attention(few))
     return Row(
         length,
         *(_attention(heads, length, way) for way in ways),

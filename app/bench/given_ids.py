@@ -66,15 +66,15 @@ def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
 
     from app.engine.loader import LoadedModel
     from app.engine.memory import NO_TRANSIENT, CacheSize, Transient
-    from app.engine.prefill import StepSize, dense_cache, feed
+    from app.engine.prefill import StepSize, dense_cache, device_backend, feed
 
     size, transient = CacheSize(0, 0), NO_TRANSIENT
     if config:
         cache = dense_cache(model)
         mx.eval(feed(model, cache, np.ones(1, np.int32)))
         size = CacheSize.of(cache)
-        element = 4 if mx.default_device().type == mx.DeviceType.cpu else 2
-        transient = Transient.of(config, element, quantised=False, sinks=False)
+        element = 4 if device_backend().on_cpu else 2
+        transient = Transient.of(config, element, False, False, device_backend())
     info = ModelInfo("random", "random", 0, sum(each.nbytes for each in weights(model)), 0)
     return LoadedModel(model, tokenizer(), info, size, StepSize(step), transient=transient)
 

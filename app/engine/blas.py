@@ -31,11 +31,8 @@ def load_openblas() -> str | None:
     return _loaded_library()
 
 
-def faster() -> str | None:
-    """What would make models on this machine faster, in one sentence, or None. Loads MLX."""
-    import mlx.core as mx
-
-    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+def faster(on_cpu: bool) -> str | None:
+    """What would make models that run on this machine's CPU faster, in one sentence, or None."""
     if sys.platform != "linux" or not on_cpu or load_openblas() is not None:
         return None
     return f"Models on this CPU run many times faster with {PACKAGE}: install it, and start again."

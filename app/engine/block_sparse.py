@@ -16,6 +16,8 @@ from app.engine.blocks import Blocks
 
 Attention = Callable[..., mx.array]
 """Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""
+MEANS = 64
+"""Blocks whose keys are in float32 at once."""
 
 
 def attend(
@@ -29,7 +31,7 @@ def attend(
     """
     before, total, size = k.shape[2] - q.shape[2], k.shape[2], blocks.size
     key_blocks, value_blocks = _in_blocks(k, size), _in_blocks(v, size)
-    means = key_blocks.mean(axis=2)
+    means = _means(key_blocks)
     parts, start = [], before
     while start < total:
         end = min(start // size * size + size, total)
@@ -53,11 +55,19 @@ def _in_blocks(a: mx.array, size: int) -> mx.array:
     return a[0, :, : whole * size].reshape(a.shape[1], whole, size, a.shape[3])
 
 
+def _means(blocks: mx.array) -> mx.array:
+    """The mean key of each block (H, B, size, D), float32 (H, B, D): in half precision a part that
+    all keys have in common would leave nothing of what tells them apart."""
+    starts = range(0, max(blocks.shape[1], 1), MEANS)
+    parts = [blocks[:, at : at + MEANS].astype(mx.float32).mean(axis=2) for at in starts]
+    return mx.concatenate(parts, axis=1)
+
+
 def _liked(q: mx.array, means: mx.array, count: int) -> mx.array:
-    """For queries (1, Hq, n, D) the `count` blocks of mean keys (Hk, B, D) they like best: int
-    (Hk, count), each group of heads that shares keys for itself."""
+    """For queries (1, Hq, n, D) the `count` blocks they like best of mean keys float32 (Hk, B, D):
+    int (Hk, count), each group of heads that shares keys for itself."""
     heads = means.shape[0]
-    queries = q.reshape(heads, -1, q.shape[2], q.shape[3]).mean(axis=2)
+    queries = q.reshape(heads, -1, q.shape[2], q.shape[3]).astype(mx.float32).mean(axis=2)
     likes = (queries @ means.swapaxes(-1, -2)).max(axis=1)
     return mx.argpartition(-likes, count - 1, axis=-1)[:, :count]
 

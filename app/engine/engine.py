@@ -45,6 +45,7 @@ from app.engine.messages import (
 )
 
 if TYPE_CHECKING:
+    from app.engine.backend import Backend
     from app.engine.calibration import Calibration
     from app.engine.loader import Pair
     from app.engine.power import PowerProbe
@@ -76,15 +77,18 @@ class _MemoryChanged:
 
 class MlxEngine:
     """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
-    Without a `probe`, or `power`, the system's own is read."""
+    Without a `probe`, or `power`, the system's own is read, and without a `backend` models run as
+    the device wants it."""
 
     def __init__(
         self,
         step: int | None = None,
         probe: MemoryProbe | None = None,
         power: PowerProbe | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
+        self._backend = backend
         self._commands: queue.SimpleQueue[Command | _MemoryChanged] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: dict[int, float] = {}
@@ -289,13 +293,15 @@ class MlxEngine:
         if stopped():
             raise LoadStopped
         self._free()
-        pair = self._pair = load_pair(command, self._step, stopped)
+        pair = self._pair = load_pair(command, self._step, stopped, self._backend)
         self._settle_in()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
         rereads = not Remembered(pair).target.inserts(0)
         info, why = pair.target.info, pair.dense_only
-        self._emit(Loaded(info, draft, why, seconds, blas.faster(), rereads))
+        self._emit(
+            Loaded(info, draft, why, seconds, blas.faster(pair.target.step.backend.on_cpu), rereads)
+        )
         if draft is not None and not pair.target.here:
             turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
             self._emit(Parked(info.name, info.bytes, turns))

@@ -16,6 +16,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
 from app.engine import memory, seams
+from app.engine.backend import Backend
 from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
 from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.messages import Load, ModelInfo
@@ -109,14 +110,17 @@ class Pair:
 
 
 def load_pair(
-    command: Load, step: int | None = None, stopped: Callable[[], bool] = lambda: False
+    command: Load,
+    step: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    backend: Backend | None = None,
 ) -> Pair:
     """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
-    machine's pace; `stopped` says whether it is still wanted. Raises LoadError, PromptError or
-    NotEnoughMemory."""
+    machine's pace; `stopped` says whether it is still wanted; both models run as `backend` says, or
+    as the device wants it. Raises LoadError, PromptError or NotEnoughMemory."""
     target_name, draft_name = command.names
     texts = TextProcess()
-    loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts)
+    loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts, backend)
     prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.keep_below(loaded.rows)
     if command.draft is None or draft_name is None:
@@ -126,7 +130,7 @@ def load_pair(
         loaded.park()  # they take turns; the draft comes first
         gc.collect()
         mx.clear_cache()
-    reader = load_one(command.draft, draft_name, step, stopped=stopped)
+    reader = load_one(command.draft, draft_name, step, None, stopped, backend=backend)
     prompts.keep_below(reader.rows)
     return Pair(loaded, reader, refusal, prompts)
 
@@ -138,10 +142,11 @@ def load_one(
     kv_bits: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     texts: TextProcess | None = None,
+    backend: Backend | None = None,
 ) -> LoadedModel:
     """`texts` is given to a model that is to read texts: a draft has no need of its tokenizer."""
     try:
-        return _load_one(folder, name, step, kv_bits, stopped, texts)
+        return _load_one(folder, name, StepSize(step, backend=backend), kv_bits, stopped, texts)
     except (LoadError, memory.NotEnoughMemory):
         raise
     except Exception as error:  # whatever a broken configuration leads to
@@ -152,7 +157,7 @@ def load_one(
 def _load_one(
     folder: str,
     name: str,
-    step: int | None,
+    step: StepSize,
     kv_bits: int | None,
     stopped: Callable[[], bool],
     texts: TextProcess | None,
@@ -175,10 +180,10 @@ def _load_one(
         tokenizer,
         _info(name, model, config),
         size,
-        StepSize(step),
+        step,
         _fingerprint(path) + (f"/{kv_bits}" if kv_bits else ""),
         path,
-        Transient.of(text, element, kv_bits is not None, sinks),
+        Transient.of(text, element, kv_bits is not None, sinks, step.backend),
         quantisation,
         int(text.get("vocab_size") or 0),
         memory.pair_ratio(text, sum(a.size for a in _arrays(model))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -10,22 +11,16 @@ import psutil
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import RotatingKVCache
 
+from app.engine.backend import Backend
 from app.engine.caches import Cache, WindowedCache
 from app.engine.messages import MemoryFigures
 from app.engine.probes import available, ceiling
+from app.engine.score_blocks import scoring_bytes
 
 SPARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""
-
-
-FUSED = frozenset({64, 80, 128})
-"""Widths of heads for which MLX's attention on Metal never writes its scores down."""
 SMALLEST_STEP, LARGEST_STEP = 32, 2048
 """Tokens fed at once."""
-CPU_BLOCK = 64
-"""Queries per block of attention on a CPU: 0.83 of the time of a whole step of 512 (measured)."""
-OBSERVED = 16
-"""Rows that scoring works on at once: an eighth of the most that it observes."""
 PLANNED = 0.9
 """Of the ceiling, what a plan may take: what is foretold may be off by some percent, and the ladder
 parks the draft from there on."""
@@ -128,9 +123,13 @@ class Transient:
     """0 where attention is fused: then scores are never written down."""
     rows: int = LARGEST_STEP
     on_cpu: bool = False
+    width: int = 0
+    """Of a head."""
 
     @classmethod
-    def of(cls, config: dict[str, Any], element: int, quantised: bool, sinks: bool) -> Transient:
+    def of(
+        cls, config: dict[str, Any], element: int, quantised: bool, sinks: bool, backend: Backend
+    ) -> Transient:
         """From a configuration (the text part). Latent attention and the like are taken for plain
         attention of the same number of heads."""
         hidden = _whole(config, "hidden_size", "n_embd", "d_model")
@@ -138,15 +137,15 @@ class Transient:
         width = _whole(config, "head_dim") or hidden // max(heads, 1)
         inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
         active = 4 * hidden + 3 * inner + 3 * heads * width
-        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        make = partial(cls, heads, active, on_cpu=backend.on_cpu, width=width)
         if quantised:  # mlx-lm's own attention: scores, masked ones, probabilities
-            return cls(heads, active, element, 3, on_cpu=on_cpu)
-        if on_cpu:  # for MLX, for NumPy, and back; block-sparse: twice the rows, far fewer keys
-            return cls(heads, active, 4, 3, LARGEST_STEP if sinks else CPU_BLOCK, on_cpu=True)
-        if width in FUSED:
-            return cls(heads, active, element, 0)
+            return make(element, 3)
+        if backend.block:  # for MLX, NumPy, and back; block-sparse: twice the rows, far fewer keys
+            return make(4, 3, LARGEST_STEP if sinks else backend.block)
+        if width in backend.fused:
+            return make(element, 0)
         # A sink is one column more: scores are copied to make room for it, and back.
-        return cls(heads, active, element, 3 if sinks else 1)
+        return make(element, 3 if sinks else 1)
 
     def bytes(self, step: int, seen: int) -> float:
         """For a step of so many tokens, which see `seen` tokens with themselves."""
@@ -154,9 +153,8 @@ class Transient:
         return float(self.element * (scores + self.active * step))
 
     def scoring(self, tokens: int) -> float:
-        """For the draft's scores of so many tokens: float32, some rows at a time, seven to eight
-        times over while they become probabilities and are pooled (measured)."""
-        return 8.0 * 4 * OBSERVED * self.heads * tokens
+        """For the draft's scores of so many tokens."""
+        return float(scoring_bytes(tokens, self.heads, self.width))
 
     def step(self, room: float, seen: int) -> int:
         """The largest step, a power of two, that fits into `room`; the smallest one if none."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import mlx.core as mx
@@ -12,8 +11,9 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from app.engine import memory, seams
+from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import Cache, Fed, flat, layers, positioned
-from app.engine.memory import CPU_BLOCK, LARGEST_STEP, SMALLEST_STEP
+from app.engine.memory import LARGEST_STEP, SMALLEST_STEP
 from app.engine.positions import Positions
 
 AIM = 0.5
@@ -24,13 +24,22 @@ OnStep = Callable[[int], None]
 """Called after each step with the tokens done so far. Raises to cancel."""
 
 
+def device_backend() -> Backend:
+    """That of MLX's default device."""
+    return CPU if mx.default_device().type == mx.DeviceType.cpu else GPU
+
+
 class StepSize:
-    """How many tokens to feed at once: a power of two that follows the measured pace.
+    """How many tokens to feed at once: a power of two that follows the measured pace, down to the
+    smallest step of the `backend` on which the model runs (default: the device's).
 
     A `fixed` size never changes. Both sizes leave the result the same up to rounding.
     """
 
-    def __init__(self, fixed: int | None = None, first: int = 256) -> None:
+    def __init__(
+        self, fixed: int | None = None, first: int = 256, backend: Backend | None = None
+    ) -> None:
+        self.backend = backend or device_backend()
         self._size = fixed or first
         self._adapts = fixed is None
         self.most = LARGEST_STEP
@@ -47,7 +56,7 @@ class StepSize:
         if not self._adapts or tokens < self.tokens:
             return
         if seconds > 1.5 * AIM:
-            self._size = max(SMALLEST_STEP, min(self._size, 2 * tokens) // 2)
+            self._size = max(self.backend.smallest_step, min(self._size, 2 * tokens) // 2)
         elif seconds < AIM / 3 and tokens == self._size:
             self._size = min(LARGEST_STEP, self._size * 2)
 
@@ -86,7 +95,8 @@ def fill(
     model: Any,
     cache: Cache,
     ids: np.ndarray[Any, Any],
-    positions: Positions | None = None,
+    positions: Positions | None,
+    backend: Backend,
     depth: int | None = None,
 ) -> None:
     """As `feed`, for the sake of the caches alone, those of the first `depth` layers or of all.
@@ -94,15 +104,9 @@ def fill(
     What no cache needs is not computed: the last layer's attention and what comes after it, the
     output head, layers that read another one's cache.
     """
-    with in_blocks(), seams.ending_when(Fed(flat(cache[:depth]))):
+    with seams.blocked_attention(backend.block), seams.ending_when(Fed(flat(cache[:depth]))):
         feed(model, cache, ids, positions)
     mx.eval([c.state for c in cache])
-
-
-def in_blocks() -> AbstractContextManager[None]:
-    """Inside, attention runs in the way that suits the device."""
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return seams.blocked_attention(CPU_BLOCK if on_cpu else None)
 
 
 def prefill(
@@ -124,7 +128,7 @@ def prefill(
         begun = time.perf_counter()
         end = min(done + step.tokens, len(ids))
         placed = None if positions is None else positions[done:end]
-        fill(model, cache, ids[done:end], placed, depth)
+        fill(model, cache, ids[done:end], placed, step.backend, depth)
         memory.release_spare()
         step.took(end - done, time.perf_counter() - begun)
         done = end

@@ -18,13 +18,14 @@ from app.engine.held import Held
 from app.engine.ledger import disagreement
 from app.engine.loader import Pair
 from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
+from app.engine.observing import Importance, Observations, ScoringError
 from app.engine.positions import Positions
 from app.engine.prefill import dense_cache, seek, sparse_cache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.reserve import reserved
 from app.engine.room import Room
-from app.engine.scoring import Importance, Observations, ScoringError, score
+from app.engine.scoring import score
 from app.engine.selection import Selection, select
 from app.engine.tuning import Scoring, Tuning
 

@@ -9,154 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import seams
+from app.engine.backend import Backend
 from app.engine.blocks import Blocks
-from app.engine.caches import Cache, Fed, flat
 from app.engine.held import Held
-from app.engine.prefill import OnStep, StepSize, feed, fill, in_blocks
+from app.engine.observing import (
+    Importance,
+    Observations,
+    ScoringError,
+    Unobservable,
+    observed_layers,
+)
+from app.engine.prefill import OnStep, StepSize, feed, fill
+from app.engine.score_blocks import MOST_OBSERVED
 from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
-
-MOST_OBSERVED = 128
-"""Of a long question, its last tokens are observed."""
-
-Importance = NDArray[np.float32]
-T = TypeVar("T")
-
-
-class ScoringError(RuntimeError):
-    """The draft cannot score; the turn reads densely instead."""
-
-
-class Observations:
-    """Collects importance (M,) over the prompt's M tokens while a model runs.
-
-    Per observation (a query token) and per layer whose keys span the prompt: softmax over the
-    prompt's keys, mean pool, then the maximum over heads and layers. `importance` is the mean over
-    observations. Only a running maximum (observations, M) is held, never two layers' scores; a
-    layer is worked on in blocks of an eighth of its observations. `pool` is the width of the mean
-    pool in tokens, odd.
-    """
-
-    def __init__(self, prompt_tokens: int, tuning: Tuning) -> None:
-        self.prompt_tokens = prompt_tokens
-        self.observed = 0
-        self._tuning = tuning
-        self._total = mx.zeros((prompt_tokens,), mx.float32)
-        self._running: list[mx.array] = []
-        self._rows = 0
-        self._from: Fed | None = None
-        self._to: Fed | None = None
-
-    def watch(self, rows: int, cache: Cache, run: Callable[[], T]) -> T:
-        """Let `run` run and evaluate a step of the model on `cache`, and observe its last `rows`
-        tokens. Returns what `run` did. Raises ScoringError when no layer could be seen."""
-        self._rows, self._running = rows, []
-        first, end = _layers(len(cache), self._tuning)
-        self._from = Fed(flat(cache[first : first + 1])) if first else None
-        self._to = Fed(flat(cache[end : end + 1])) if end < len(cache) else None
-        with seams.observed_attention(self._layer):
-            result = run()
-        if not self._running:
-            raise ScoringError("its attention cannot be observed")
-        for block in self._running:
-            self._total = self._total + block.sum(axis=0)
-            mx.eval(self._total)
-        self.observed += rows
-        self._running = []
-        return result
-
-    @property
-    def importance(self) -> Importance:
-        """Mean over the observations so far, float32 (M,)."""
-        return np.array(self._total / max(self.observed, 1), dtype=np.float32)
-
-    def _layer(
-        self,
-        q: mx.array,
-        k: mx.array,
-        scale: float,
-        mask: mx.array | str | None,
-        sinks: mx.array | None,
-    ) -> None:
-        total = k.shape[2]
-        if total < self.prompt_tokens or q.shape[2] < self._rows:
-            return  # a sliding window, or a layer that does not run over the prompt
-        if (self._from and not self._from()) or (self._to and self._to()):
-            return  # a layer that does not count
-        keys = k[0, :, : self.prompt_tokens].swapaxes(-1, -2)
-        size = max(1, -(-self._rows // 8))
-        first_layer = not self._running
-        queries = q.shape[2]
-        for block, start in enumerate(range(queries - self._rows, queries, size)):
-            rows = slice(start, min(start + size, queries))
-            scores = _scores(q[0, :, rows], keys, scale)
-            scores = _masked(scores, mask, rows, queries, total)
-            probabilities = _probabilities(scores, sinks)
-            importance = _pooled(probabilities, self._tuning.pool).max(axis=0)
-            if not first_layer:
-                importance = mx.maximum(self._running[block], importance)
-            mx.eval(importance)
-            self._running[block : block + 1] = [importance]
-
-
-def _layers(count: int, tuning: Tuning) -> tuple[int, int]:
-    """Of `count` layers the first that is observed, and one past the last."""
-    end = max(round(tuning.layers * count), 1)
-    return min(round(tuning.skip_layers * count), end - 1), end
-
-
-def _scores(q: mx.array, keys: mx.array, scale: float) -> mx.array:
-    """q (Hq, n, D), keys (Hk, D, M) -> float32 (Hq, n, M), without repeating keys for GQA."""
-    heads, rows, width = q.shape
-    grouped = q.reshape(keys.shape[0], -1, width)
-    return (grouped @ keys).astype(mx.float32).reshape(heads, rows, -1) * scale
-
-
-def _masked(
-    scores: mx.array, mask: mx.array | str | None, rows: slice, queries: int, total: int
-) -> mx.array:
-    width = scores.shape[-1]
-    if isinstance(mask, mx.array):
-        part = mask.reshape(-1, *mask.shape[-2:])[:, rows, :width]
-        return mx.where(part, scores, -mx.inf) if part.dtype == mx.bool_ else scores + part
-    if mask == "causal":
-        at = mx.arange(total - queries + rows.start, total - queries + rows.stop)
-        return mx.where(mx.arange(width)[None] <= at[:, None], scores, -mx.inf)
-    return scores
-
-
-def _probabilities(scores: mx.array, sinks: mx.array | None) -> mx.array:
-    if sinks is None:
-        return mx.softmax(scores, axis=-1)
-    sink = sinks.astype(mx.float32)[:, None, None]
-    norm = mx.logaddexp(mx.logsumexp(scores, axis=-1, keepdims=True), sink)
-    return mx.exp(scores - norm)
-
-
-def _pooled(x: mx.array, width: int) -> mx.array:
-    """Mean over `width` (odd) neighbours along the last axis; at the edges over those there are.
-
-    Sums of 1, 2, 4, ... neighbours by doubling: few additions, and none of a cumulative sum's
-    rounding.
-    """
-    half, length = width // 2, x.shape[-1]
-    doubled = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)])
-    total, at = mx.zeros_like(x), 0
-    for bit in range(width.bit_length()):
-        size = 1 << bit
-        if width & size:
-            total = total + doubled[..., at : at + length]
-            at += size
-        doubled = doubled[..., :-size] + doubled[..., size:]
-    places = np.arange(length)
-    counts = np.minimum(places, half) + np.minimum(length - 1 - places, half) + 1
-    return total / mx.array(counts.astype(np.float32))
 
 
 def score(
@@ -182,9 +54,9 @@ def score(
     sees_question = tuning.scoring is not Scoring.LOOKAHEAD
     rows = total - observed_from if sees_question else 0
     lookahead = tuning.lookahead if tuning.scoring is not Scoring.QUESTION else 0
-    observations = Observations(total, tuning)
+    observations = Observations(total, tuning, step.backend)
     # Writing takes all layers; to be observed, a token needs those up to the last that counts.
-    last_layer = _layers(len(held.cache), tuning)[1]
+    last_layer = observed_layers(len(held.cache), tuning)[1]
     held.read_to(None if lookahead or last_layer == len(held.cache) else last_layer)
     start = held.rewind(min(held.shared(ids), observed_from))
     positions = np.arange(start, observed_from, dtype=np.int32)
@@ -193,25 +65,31 @@ def score(
         held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
     held.mark_border()
 
-    read = partial(_run, model, held, ids[observed_from:], lookahead > 0)
+    read = partial(_run, model, held, ids[observed_from:], step.backend, lookahead > 0)
     last = observations.watch(rows, held.cache, read) if sees_question else read()
     held.note(ids, np.arange(observed_from, total, dtype=np.int32))
     on_step(total)
     on_observed(observations, rows + lookahead)
     try:
-        _look_ahead(model, held, last, set(stop_ids), lookahead, observations, rows, on_observed)
+        if last is not None:
+            stops = set(stop_ids)
+            _look_ahead(model, held, last, stops, lookahead, observations, rows, step, on_observed)
     finally:
         held.rewind(total)
+    if not observations.observed:
+        raise ScoringError("the draft wrote nothing that could be observed")
     return observations.importance
 
 
-def _run(model: Any, held: Held, ids: NDArray[np.int32], writes: bool) -> mx.array | None:
+def _run(
+    model: Any, held: Held, ids: NDArray[np.int32], backend: Backend, writes: bool = True
+) -> mx.array | None:
     """The model reads `ids` (n,). If it `writes` on, the logits after the last one (1, vocabulary).
     The head then sees the others too: to run the last token alone would take longer."""
     if not writes:
-        fill(model, held.cache, ids, depth=held.depth)
+        fill(model, held.cache, ids, None, backend, held.depth)
         return None
-    with in_blocks():
+    with seams.blocked_attention(backend.block):
         logits = feed(model, held.cache, ids)[:, -1]
     mx.eval(logits)
     return logits
@@ -220,28 +98,31 @@ def _run(model: Any, held: Held, ids: NDArray[np.int32], writes: bool) -> mx.arr
 def _look_ahead(
     model: Any,
     held: Held,
-    last: mx.array | None,
+    logits: mx.array,
     stop_ids: set[int],
     count: int,
     observations: Observations,
     rows: int,
+    step: StepSize,
     on_observed: Callable[[Observations, int], None],
 ) -> None:
-    """Observe up to `count` greedy tokens after the prompt, stopping at an end-of-text token."""
-    logits = last
-    for left in reversed(range(count)):
-        assert logits is not None, "all but the last are read to write on"
+    """Observe up to `count` greedy tokens after the prompt, stopping at an end-of-text token. They
+    are scored together, while the last one is read."""
+    for number in range(count):
         token = int(np.array(mx.argmax(logits)))
-        if token in stop_ids:
+        ended = token in stop_ids
+        if ended and not number:
             return
-        ids = np.array([token], np.int32)
-
-        write = partial(_run, model, held, ids, left > 0)
+        ids, left = np.array([token], np.int32), count - 1 - number
+        write = partial(_run, model, held, ids, step.backend)
         held.follow(ids)
         try:
-            logits = observations.watch(1, held.cache, write)
-        except ScoringError:
+            found = observations.watch(0 if ended else 1, held.cache, write, not ended and left > 0)
+        except Unobservable:
             if not rows:
                 raise
             return  # a draft that picks keys itself when it writes; the question was observed
         on_observed(observations, rows + count)
+        if ended or found is None:
+            return
+        logits = found

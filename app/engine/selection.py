@@ -42,6 +42,8 @@ def select(
     """
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
+    if not np.isfinite(importance).all():  # sorting would put the first chunks before all others
+        raise ValueError("some importance is no finite number")
     starts, ends = _chunks(pinned, tuning.chunk)
     known = np.zeros(0, bool) if read is None else read
     kept = pinned.copy()

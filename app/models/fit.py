@@ -17,13 +17,14 @@ from app.models.shape import Layer, Shape
 STEP, DRAFT_STEP = 512, 2048
 """Tokens fed at once. The engine's steps aim at half a second: a target gets more than 512 only
 where more than 3,000 tokens a second are read. For a draft the largest step is taken."""
-FUSED = frozenset({64, 80, 128})
-"""Widths of heads for which MLX's attention on Metal never writes its scores down
-(`mlx/backend/metal/scaled_dot_product_attention.cpp`, `use_fallback`)."""
+FUSED = frozenset({64, 72, 80, 96, 128})
+"""Widths of heads for which MLX's attention on Metal never writes its scores down (of MLX 0.32.2,
+`mlx/backend/metal/scaled_dot_product_attention.cpp`; `use_fallback` leaves out 192 and 256)."""
+OBSERVED, COLUMNS, COPIES = 128, 512, 3
+"""Rows that scoring observes at most, and numbers for each token that it works on at once, scores
+taking this many times their own (`app/engine/score_blocks.py`)."""
 GROUPS = (64, 32)
 """Numbers that share a scale where keys and values are quantised: the first that fits a head."""
-OBSERVED = 16
-"""Rows that scoring works on at once: an eighth of the most that it observes."""
 SSM_CHUNK = 256
 """Tokens that a Mamba layer pairs with each other (`mlx_lm/models/ssm.py`)."""
 _GRAIN = 1024
@@ -155,10 +156,15 @@ def _layer_step(shape: Shape, layer: Layer, tokens: int, step: int, fused: froze
 
 
 def scoring_bytes(shape: Shape, tokens: int) -> int:
-    """What the draft's scoring needs: scores of some rows of a layer that spans the prompt, in
-    float32, seven to eight times over while they become probabilities and are pooled (measured)."""
-    heads = max((layer.heads for layer in shape.layers if layer.window is None), default=0)
-    return 8 * 4 * OBSERVED * heads * tokens
+    """What the draft's scoring needs, for the most heads of a layer that spans the prompt: two
+    blocks, and what is found of each row, as it was and as it becomes."""
+    spanning = [layer for layer in shape.layers if layer.window is None and layer.heads]
+    if not spanning:
+        return 0
+    layer = max(spanning, key=lambda layer: layer.heads)
+    keys = layer.width + layer.width // 2
+    block = min(layer.heads * (keys + COPIES * OBSERVED), COLUMNS)
+    return 4 * tokens * 2 * (max(block, keys + COPIES * layer.heads) + OBSERVED)
 
 
 # --------------------------------------------------------------------------------------- the sum

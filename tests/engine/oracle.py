@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.backend import CPU, GPU, Backend
 from app.engine.prefill import StepSize, feed, prefill, seek, sparse_cache
 from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
+BACKENDS = {"cpu": replace(CPU, block=5), "gpu": GPU}
+"""What either device has run; a step takes several blocks."""
 
 
 @contextmanager
@@ -49,10 +53,13 @@ def prompt(seed: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return ids, np.flatnonzero(kept).astype(np.int32)
 
 
-def sparse_logits(model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]) -> mx.array:
+def sparse_logits(
+    model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32], backend: Backend = BACKENDS["cpu"]
+) -> mx.array:
     """Logits of the last kept token and of DECODED - 1 tokens decoded after it."""
     cache = sparse_cache(model)
-    prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(STEP), lambda done: None)
+    step = StepSize(STEP, backend=backend)
+    prefill(model, cache, ids[kept[:-1]], kept[:-1], step, lambda done: None)
     seek(cache, int(kept[-1]))
     tail = [ids[int(kept[-1])], *ids[PROMPT : PROMPT + DECODED - 1]]
     return mx.concatenate(
@@ -87,7 +94,8 @@ def difference(a: mx.array, b: mx.array) -> float:
     return float(mx.abs(a - b).max().item())
 
 
-def oracle_error(name: str, model: Any) -> float:
+def oracle_error(name: str, model: Any, backend: Backend = BACKENDS["cpu"]) -> float:
     """Greatest difference in any logit between sparse reading and what it must equal."""
     ids, kept = prompt()
-    return difference(sparse_logits(model, ids, kept), expected_logits(name, model, ids, kept))
+    ours = sparse_logits(model, ids, kept, backend)
+    return difference(ours, expected_logits(name, model, ids, kept))

@@ -12,10 +12,11 @@ from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
 from app.engine import block_sparse, seams
+from app.engine.backend import CPU, GPU, Backend
 from app.engine.blocks import Blocks
 from app.engine.held import Held
 from app.engine.memory import Transient
-from app.engine.prefill import StepSize, dense_cache, in_blocks
+from app.engine.prefill import StepSize, dense_cache
 from app.engine.scoring import score
 from app.engine.tuning import Tuning
 from app.models.embedded import draft_path
@@ -37,13 +38,17 @@ def _random(heads: int, kv_heads: int, length: int, width: int = 32) -> tuple[mx
 
 
 def _steps(
-    arrays: tuple[mx.array, ...], blocks: Blocks | None, borders: tuple[int, ...], **kw: Any
+    arrays: tuple[mx.array, ...],
+    blocks: Blocks | None,
+    borders: tuple[int, ...],
+    backend: Backend = CPU,
+    **kw: Any,
 ) -> Array:
     """What plain causal attention gives, step by step."""
     q, k, v = arrays
     parts = []
     for start, end in zip((0, *borders), (*borders, q.shape[2]), strict=True):
-        with in_blocks(), seams.sparse_attention(blocks):
+        with seams.blocked_attention(backend.block), seams.sparse_attention(blocks):
             step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
             options = {"scale": SCALE, "mask": "causal", **kw}
             parts.append(mx.fast.scaled_dot_product_attention(*step, **options))
@@ -66,8 +71,9 @@ def test_where_nothing_would_be_left_out_it_is_plain_attention(
 
 @pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
 @pytest.mark.parametrize("borders", [(), (100, 333), (320, 321)])
+@pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
 def test_it_is_attention_under_the_mask_of_what_it_chooses(
-    heads: tuple[int, int], borders: tuple[int, ...]
+    heads: tuple[int, int], borders: tuple[int, ...], backend: Backend
 ) -> None:
     """Chosen naively, query block by query block and group of heads by group."""
     q, k, v = arrays = _random(*heads, 501)
@@ -75,8 +81,9 @@ def test_it_is_attention_under_the_mask_of_what_it_chooses(
     expected = mx.fast.scaled_dot_product_attention.__wrapped__(  # type: ignore[attr-defined]
         q, k, v, scale=SCALE, mask=mx.array(seen)
     )
-    np.testing.assert_allclose(_steps(arrays, FEW, borders), np.array(expected), atol=1e-5)
-    assert not np.allclose(_steps(arrays, None, borders), np.array(expected), atol=1e-2)
+    ours, plain = (_steps(arrays, blocks, borders, backend) for blocks in (FEW, None))
+    np.testing.assert_allclose(ours, np.array(expected), atol=1e-5)
+    assert not np.allclose(plain, np.array(expected), atol=1e-2)
 
 
 def _chosen(q: Array, k: Array, borders: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -126,6 +133,30 @@ def test_other_attention_is_as_before() -> None:
         np.testing.assert_array_equal(_steps(arrays, FEW, (), **kw), _steps(arrays, None, (), **kw))
     wide = Blocks(size=16, sinks=1, recent=2, top=20)
     np.testing.assert_array_equal(_steps(arrays, wide, ()), _steps(arrays, None, ()))
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
+def test_large_keys_do_not_change_what_is_chosen(constant: int, dtype: mx.Dtype) -> None:
+    """All keys have a part in common that adds so much to every score."""
+    q, k, v = (a.astype(dtype) for a in _random(4, 2, 1000))
+    if constant:
+        q[..., 0], k[..., 0] = 200, constant / 200
+    v = mx.broadcast_to(mx.arange(1000)[:, None] // FEW.size, v.shape).astype(mx.float32)
+
+    def chosen(q: mx.array, k: mx.array) -> list[set[int]]:
+        found: list[set[int]] = []
+
+        def one(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+            found.extend(set(np.array(v)[0, head, :, 0].tolist()) for head in range(2))
+            return q
+
+        block_sparse.attend(q[:, :, -64:], k, v, SCALE, one, FEW)
+        return found
+
+    exact = chosen(q.astype(mx.float32), k.astype(mx.float32))
+    assert len(exact) == 10, "five blocks of queries, two heads"
+    assert chosen(q, k) == exact
 
 
 def test_half_precision_stays_what_it_is() -> None:
@@ -185,8 +216,8 @@ def test_a_step_takes_no_more_memory_than_is_foretold() -> None:
         mx.clear_cache()
         mx.reset_peak_memory()
         before = mx.get_active_memory()
-        with in_blocks(), seams.sparse_attention(way):
+        with seams.blocked_attention(CPU.block), seams.sparse_attention(way):
             mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=SCALE, mask="causal"))
         peaks.append(mx.get_peak_memory() - before)
     assert 0 < peaks[1] <= peaks[0]
-    assert peaks[1] <= Transient.of(config, 4, quantised=False, sinks=False).bytes(step, length)
+    assert peaks[1] <= Transient.of(config, 4, False, False, CPU).bytes(step, length)

@@ -29,6 +29,7 @@ from app.engine.messages import (
     Upkeep,
 )
 from app.engine.messages import Heal as HealWhen
+from app.engine.observing import Observations
 from app.engine.prefill import StepSize, dense_cache, feed, sparse_cache
 from app.engine.quantised import Quantisation
 from app.engine.reading import Scored
@@ -134,8 +135,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     elif step == "the draft looks ahead":
         monkeypatch.setattr(scoring, "_run", nth_call(scoring._run, 3, error))
     elif step == "half a layer is observed":
-        pooled = nth_call(scoring._pooled, 5, error)
-        monkeypatch.setattr(scoring, "_pooled", pooled)
+        monkeypatch.setattr(Observations, "_compute", nth_call(Observations._compute, 2, error))
     elif step == "chunks are selected":
         monkeypatch.setattr(Scored, "selected", nth_call(Scored.selected, 1, error))
     else:

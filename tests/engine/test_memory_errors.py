@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import held, loader, quantised, scoring, snapshot
+from app.engine import held, loader, observing, quantised, snapshot
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
 from app.engine.messages import (
@@ -122,7 +122,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         original(model, cache, ids, positions, *rest)
 
     if where == "the draft observes":
-        monkeypatch.setattr(scoring, "_probabilities", exhausted)
+        monkeypatch.setattr(observing, "_masked", exhausted)
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(held, "prefill", prefill)

@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine import scoring, seams
+from app.engine import observing, scoring, seams
+from app.engine.backend import CPU, GPU, Backend
 from app.engine.held import Held
+from app.engine.observing import Observations
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
-from app.engine.tuning import Scoring, Tuning
+from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 
 seams.install()
+BACKENDS = pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
+SCALE = 0.125
 
 
 def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring.Importance:
@@ -78,21 +82,179 @@ def naive(
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "glm4", "gpt_oss", "qwen3_next"])
-@pytest.mark.parametrize("lookahead", [0, 3])
-def test_importance_equals_its_definition(name: str, lookahead: int) -> None:
+@pytest.mark.parametrize(("lookahead", "backend"), [(0, CPU), (3, CPU), (3, GPU)])
+def test_importance_equals_its_definition(name: str, lookahead: int, backend: Backend) -> None:
     model, ids = build(name), _ids(100)
-    ours = _score(model, ids, 90, lookahead=lookahead)
+    ours = _score(model, ids, 90, lookahead=lookahead, step=StepSize(32, backend=backend))
     assert ours.dtype == np.float32
     expected = naive(model, ids, 90, lookahead).mean(axis=0)
     np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("pool", [1, 5, 31])
-def test_any_pooling_width(pool: int) -> None:
-    model, ids = build("llama"), _ids(100)
-    expected = naive(model, ids, 90, 0, pool).mean(axis=0)
-    ours = _score(model, ids, 90, lookahead=0, pool=pool)
+@pytest.mark.parametrize(("pool", "length"), [(1, 100), (5, 100), (31, 100), (31, 12)])
+@BACKENDS
+def test_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
+    model, ids, start = build("llama"), _ids(length), length - 10
+    expected = naive(model, ids, start, 0, pool).mean(axis=0)
+    step = StepSize(32, backend=backend)
+    ours = _score(model, ids, start, lookahead=0, pool=pool, step=step)
     np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
+
+
+@BACKENDS
+def test_blocks_of_heads_and_rows_change_nothing(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = build("gpt_oss"), _ids(300)
+    whole = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
+    for sizes in ((1, 7), (1, 100), (2, 100)):
+        monkeypatch.setattr(observing, "heads_and_rows", lambda *_, sizes=sizes: sizes)
+        parts = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
+        np.testing.assert_allclose(parts, whole, rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------ large keys
+
+
+def _watched(
+    q: mx.array, k: mx.array, backend: Backend, mask: Any = "causal", layers: int = 1
+) -> Observations:
+    """Observations of the queries of layers of attention."""
+    observations = Observations(k.shape[2], DEFAULT_TUNING, backend)
+
+    def run() -> None:
+        for _ in range(layers):
+            mx.fast.scaled_dot_product_attention(q, k, k, scale=SCALE, mask=mask)
+
+    observations.watch(q.shape[2], [None] * layers, run)
+    return observations
+
+
+def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.array, mx.array]:
+    """Queries and keys whose scores are all so much larger than what tells keys apart."""
+    chance = np.random.default_rng(5)
+    q, k = (
+        mx.array(2 * chance.standard_normal((1, heads, n, 64), np.float32)).astype(dtype)
+        for heads, n in ((4, 16), (2, length))
+    )
+    if constant:
+        q[..., 0], k[..., 0] = 200, constant / 200
+    return q, k
+
+
+@pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@BACKENDS
+def test_large_keys_leave_the_ranking_what_it_is(
+    constant: int, dtype: mx.Dtype, backend: Backend
+) -> None:
+    """As biased k projections make them. Of the same numbers, worked out in float64."""
+    q, k = _keys(constant, dtype)
+    ours = _watched(q, k, backend).importance
+    exact_q, exact_k = (np.array(a[0].astype(mx.float32), np.float64) for a in (q, k))
+    scores = exact_q @ np.repeat(exact_k, 2, axis=0).swapaxes(1, 2) * SCALE
+    seen = np.tri(16, 2048, 2048 - 16, dtype=bool)
+    weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    weights /= np.where(seen, weights, 0).sum(-1, keepdims=True)
+    neighbours = np.convolve(np.ones(2048), np.ones(13), "same")
+    sums = [[np.convolve(row, np.ones(13), "same") for row in head] for head in weights]
+    exact = (np.array(sums) / neighbours).max(axis=0).mean(axis=0)
+
+    def top_fifth(importance: NDArray[Any]) -> set[int]:
+        means = importance.reshape(-1, 32).mean(axis=1)
+        return set(np.argsort(-means)[: len(means) // 5].tolist())
+
+    assert top_fifth(ours) == top_fifth(exact)
+    np.testing.assert_allclose(ours, exact, rtol=1e-4 + 1e-7 * constant)
+
+
+@BACKENDS
+@pytest.mark.parametrize("what", ["no number", "infinite", "sees nothing"])
+def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) -> None:
+    """It would sort before everything else, so that the document's first chunks were read."""
+    q, k = _keys(0, mx.float32, 64)
+    mask: Any = "causal"
+    if what == "sees nothing":
+        mask = mx.array(np.tri(16, 64, 48, dtype=bool) & (np.arange(16) != 5)[:, None])
+    else:  # for one key of one head
+        k[0, 1, 7] = np.nan if what == "no number" else np.inf
+    with pytest.raises(scoring.ScoringError, match="not finite"):
+        _watched(q, k, backend, mask)
+
+
+def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_observed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, ids = build("llama"), _ids(60)
+    add = Observations._add
+    calls: list[None] = []
+
+    def spoilt(self: Observations) -> None:
+        calls.append(None)
+        if len(calls) == 2:
+            self._running[0] = self._running[0] * mx.nan
+        add(self)
+
+    monkeypatch.setattr(Observations, "_add", spoilt)
+    with pytest.raises(scoring.ScoringError, match="not finite"):
+        _score(model, ids, 50, lookahead=3)
+
+
+def test_a_draft_that_writes_nothing_does_not_choose_the_first_chunks() -> None:
+    model, ids = build("llama"), _ids(60)
+    first = int(mx.argmax(model(mx.array(ids)[None])[0, -1]).item())
+    with pytest.raises(scoring.ScoringError, match="wrote nothing"):
+        _score(model, ids, 50, stop_ids=(first,), scoring=Scoring.LOOKAHEAD)
+
+
+# ------------------------------------------------------------------------------- what it costs
+
+
+def test_one_block_is_computed_while_the_one_before_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that a GPU always has work. The forward itself is waited for nowhere."""
+    calls: list[str] = []
+    begin, wait = mx.async_eval, mx.eval
+
+    def begun(*arrays: Any) -> None:
+        calls.append("begin")
+        begin(*arrays)
+
+    def waited(*arrays: Any) -> None:
+        calls.append("wait")
+        wait(*arrays)
+
+    q, k = _keys(0, mx.float32)
+    monkeypatch.setattr(observing, "heads_and_rows", lambda *_: (1, 8))  # four blocks a layer
+    monkeypatch.setattr(mx, "async_eval", begun)
+    monkeypatch.setattr(mx, "eval", waited)
+    _watched(q, k, GPU, layers=3)
+    assert calls == ["begin", *["begin", "wait"] * 11, "wait"]
+
+
+def test_a_lookahead_goes_through_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = build("llama"), _ids(100)
+    rows: list[int] = []
+    score = Observations._score
+
+    def counted(self: Observations, q: mx.array, *rest: Any) -> None:
+        rows.append(q.shape[1])
+        score(self, q, *rest)
+
+    monkeypatch.setattr(Observations, "_score", counted)
+    _score(model, ids, 90, lookahead=4)
+    assert rows == [10] * 3 + [4] * 3, "the question's, and all others at once, layer by layer"
+
+
+def test_a_lookahead_that_ends_early_is_still_observed() -> None:
+    model, ids = build("llama"), _ids(100)
+    first = int(mx.argmax(model(mx.array(ids)[None])[0, -1]).item())
+    second = int(mx.argmax(model(mx.array([*ids.tolist(), first])[None])[0, -1]).item())
+    assert first != second
+    ended = _score(model, ids, 90, stop_ids=(second,), lookahead=8)
+    expected = naive(model, ids, 90, 1).mean(axis=0)
+    np.testing.assert_allclose(ended, expected, rtol=2e-3, atol=1e-6)
 
 
 def test_which_observations_count_and_how() -> None:

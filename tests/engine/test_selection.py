@@ -254,3 +254,11 @@ def test_later_turns_keep_what_was_read_and_more_with_a_higher_keep(
     )
     assert set(np.flatnonzero(read).tolist()) <= fewer <= more
     assert len(everything) == len(pinned)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_nothing_is_selected_by_importance_that_is_not_finite(odd: float) -> None:
+    importance = np.ones(100, np.float32)
+    importance[40] = odd
+    with pytest.raises(ValueError, match="no finite number"):
+        select(importance, np.zeros(100, bool), 0.2)

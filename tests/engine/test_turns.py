@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine import prefill, seams
+from app.engine import seams
+from app.engine.backend import Backend
 from app.engine.held import Held
 from app.engine.ledger import disagreement
 from app.engine.loader import LoadedModel, Pair
@@ -26,7 +27,7 @@ from app.engine.reading import Reader, Remembered
 from app.engine.room import Room
 from app.engine.snapshot import Snapshots
 from app.engine.tuning import Tuning
-from tests.engine.oracle import difference
+from tests.engine.oracle import BACKENDS, difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
@@ -65,18 +66,19 @@ def conversation(
     return prompt(end), ids[end : end + ANSWER], prompt(second)
 
 
-def pair(model: Any) -> Pair:
+def pair(model: Any, backend: Backend = BACKENDS["cpu"]) -> Pair:
     info = ModelInfo("tiny", "", 0, 0, 0)
-    loaded = LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16))
+    loaded = LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16, backend=backend))
     return Pair(loaded, None, None, None)  # type: ignore[arg-type]
 
 
 class Chat:
     """Two turns on one `Remembered`; `needed` chunks of the document are important."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, backend: Backend = BACKENDS["cpu"]) -> None:
+        self.models = pair(model, backend)
         self.model = model
-        self.remembered = Remembered(pair(model))
+        self.remembered = Remembered(self.models)
         self.reader: Reader | None = None
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
@@ -88,9 +90,8 @@ class Chat:
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = Progress(1, lambda event: None, lambda: False)
-        models = pair(self.model)
-        room = Room(models, progress.emit)
-        self.reader = Reader(models, ask, self.remembered, progress, room)
+        room = Room(self.models, progress.emit)
+        self.reader = Reader(self.models, ask, self.remembered, progress, room)
         if needed is None:
             self.reader.densely(prompt)
         else:
@@ -205,13 +206,14 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "cpu") for name in ORACLE), ("llama", "gpu"), ("gpt_oss", "gpu")]
+)
 def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
-    name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    name: str, backend: str, models: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(prefill, "CPU_BLOCK", 5)  # so that a step takes several of them
     first, answer, second = conversation()
-    chat = Chat(models[name])
+    chat = Chat(models[name], BACKENDS[backend])
     chat.read(first, FIRST)
     chat.write(first, answer)
     logits = chat.read(second, LATER)
