@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ _MAX_HEADER = 100_000_000
 _LARGEST = {".json": 100 << 20, ".txt": 100 << 20, ".model": 256 << 20, ".jinja": 1 << 20}
 """Bytes of files that a loader reads whole, by their endings: several times what is usual."""
 _LARGEST_CONFIG = 16 << 20
+_MOST_OBJECTS, _MOST_VALUES = 2_000_000, 4_000_000
+"""Of one JSON file: three times what a vocabulary of 262,144 tokens needs with its merges."""
 _AGAIN = "download the model again"
 
 
@@ -24,6 +27,9 @@ def check_model(folder: Path) -> None:
     """ModelError, in one sentence, when `folder` is no text model in mlx-lm's format, when it is
     incomplete, or when it brings code of its own. Reads no weights, so it takes milliseconds."""
     found = check_files(folder)
+    for path in folder.glob("*.json"):
+        with suppress(OSError):  # what cannot be read is found out where it is needed
+            _check_amount(path, path.read_bytes())
     check_tokenizer(read_json(folder / "tokenizer.json"))
     for weights in found:
         _check_weights(weights)
@@ -60,6 +66,12 @@ def _check_sizes(folder: Path) -> None:
             )
 
 
+def _check_amount(path: Path, data: bytes) -> None:
+    """Of JSON, which is read in one go, while nothing else happens."""
+    if data.count(b"[") + data.count(b"{") > _MOST_OBJECTS or data.count(b",") > _MOST_VALUES:
+        raise ModelError(f"'{path}' holds more values than a model's file has", _AGAIN)
+
+
 def check_configs(folder: Path) -> None:
     """ModelError when a configuration in `folder` is broken or asks for code; one that is not there
     is none."""
@@ -73,7 +85,9 @@ def check_configs(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a model's folder. ModelError when there is none."""
     try:
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        _check_amount(path, data)
+        content = json.loads(data)
     except OSError as error:
         raise ModelError(
             f"'{path}' cannot be read ({error.strerror})", "check its permissions"

@@ -324,6 +324,12 @@ HOSTILE: dict[str, Change] = {
     # tokenizers
     "a tokenizer of another kind": written("tokenizer.json", '{"model": {"type": "evil"}}'),
     "a tokenizer that is a list": written("tokenizer.json", "[1, 2]"),
+    "a tokenizer of three million lists": written(
+        "tokenizer.json", "[" + "[]," * 3 * 10**6 + "[]]"
+    ),
+    "another file of three million lists": written(
+        "special_tokens_map.json", '{"a": [' + "[]," * 3 * 10**6 + "[]]}"
+    ),
     "a tokenizer of 20 GB": sparse("tokenizer.json", 20_000_000_000),
     "merges of what is not there": tokenizer(
         lambda c: c["model"].update(merges=["nothing here", "at all"])
