@@ -18,7 +18,7 @@ from app.engine.positions import Positions
 
 AIM = 0.5
 """Seconds that a step should take: what a user waits at most for a cancel, and half that long on
-average."""
+average. Only where a backend's smallest step takes longer, it is that."""
 
 OnStep = Callable[[int], None]
 """Called after each step with the tokens done so far. Raises to cancel."""

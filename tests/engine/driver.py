@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from app.engine.backend import Backend
 from app.engine.engine import MlxEngine
 from app.engine.messages import (
     Ask,
@@ -45,8 +46,13 @@ class Driver:
     """Collects events. `on_event` runs on the engine's thread, so that a test can act at an exact
     point of a turn. Without a `probe` memory is never tight, whatever else the machine does."""
 
-    def __init__(self, step: int | None = 64, probe: MemoryProbe | None = None) -> None:
-        self.engine = MlxEngine(step, probe or ScriptedProbe())
+    def __init__(
+        self,
+        step: int | None = 64,
+        probe: MemoryProbe | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        self.engine = MlxEngine(step, probe or ScriptedProbe(), backend=backend)
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self._queue: queue.Queue[Event] = queue.Queue()

@@ -1,0 +1,43 @@
+"""A whole turn as either device runs it, and one whose scores are no numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from app.engine import observing
+from app.engine.backend import CPU, GPU, Backend
+from app.engine.messages import FellBack, Finished, Reading, Selected
+from tests.engine.driver import Driver, question
+
+
+def _answered(backend: Backend, folders: dict[str, Path]) -> tuple[Finished, Selected]:
+    driver = Driver(None, backend=backend)
+    try:
+        driver.load(folders["target"], folders["draft"])
+        finished = driver.answer(question())
+        return finished, driver.of(Selected)[-1]
+    finally:
+        driver.close()
+
+
+def test_a_turn_answers_the_same_on_either_backend(folders: dict[str, Path]) -> None:
+    (on_cpu, chosen), (on_gpu, same) = (_answered(backend, folders) for backend in (CPU, GPU))
+    assert on_gpu.statistics is not None
+    assert on_gpu.statistics.reading is Reading.SPARSE
+    assert on_gpu.generated_ids == on_cpu.generated_ids
+    assert [(s.start, s.end) for s in same.spans] == [(s.start, s.end) for s in chosen.spans]
+
+
+def test_scores_that_are_no_numbers_are_read_densely_and_said(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
+    finished = loaded.answer(question())
+    (fell_back,) = loaded.of(FellBack)
+    assert "not finite" in fell_back.reason
+    assert not loaded.of(Selected), "nothing is chosen by them"
+    assert finished.statistics is not None
+    assert finished.statistics.reading is Reading.DENSE
