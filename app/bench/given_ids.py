@@ -59,6 +59,12 @@ def sparse_turn(
     return turn([loaded(target, {}, step), loaded(draft, {}, step)], ids, keep, tuning=tuning)
 
 
+def dense_turn(target: Any, draft: Any, ids: NDArray[np.int32], step: int) -> Statistics:
+    """The figures of one turn of ours on `ids` (M,) that reads everything, to its first token."""
+    models = [loaded(target, {}, step), loaded(draft, {}, step)]
+    return turn(models, ids, 1.0, Mode.FULL)
+
+
 def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
     """A model that is in no folder, with what its cache and a step of it take. Without a `config`
     nothing is foretold of it."""

@@ -99,6 +99,19 @@ def report(measured: Mapping[str, Measured], folder: str) -> tuple[str, dict[str
     return "\n\n".join(parts) + "\n", pictures
 
 
+README_BLOCK = ("<!-- figures of `specchat bench overhead` -->\n", "<!-- end of figures -->")
+
+
+def with_figures(readme: str, overhead: Figures) -> str:
+    """A text with its block of figures written again. ValueError where it has none."""
+    before, first, rest = readme.partition(README_BLOCK[0])
+    _, last, after = rest.partition(README_BLOCK[1])
+    if not first or not last:
+        raise ValueError(f"no lines {README_BLOCK[0].strip()} and {README_BLOCK[1]}")
+    table = f"On {overhead['machine']}:\n\n{sections.summary(overhead)}\n\n"
+    return f"{before}{first}\n{table}{last}{after}"
+
+
 def _about(machines: set[str]) -> str:
     where = f" Measured on {next(iter(machines))}." if len(machines) == 1 else ""
     return (

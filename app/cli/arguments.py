@@ -104,6 +104,7 @@ def _add_bench_all(every: argparse.ArgumentParser) -> None:
     say = every.add_argument
     say("--report", metavar="OUT.md", type=Path, required=True, help="say docs/performance.md")
     say("--only", metavar="NAMES", help="measure these alone, say ttft,decode")
+    say("--readme", metavar="FILE", type=Path, help="put the figures of `overhead` into it, too")
     say(
         "--quick", action="store_true", help="as little as there is to measure, to see that it runs"
     )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.bench.performance import ENTRIES, Entry, Measured, report
+from app.bench.performance import ENTRIES, Entry, Measured, report, with_figures
 from app.cli.main import INTERRUPTED
 from app.errors import UserError
 from app.ui.sanitize import sanitize, sanitize_line
@@ -44,8 +44,21 @@ def bench_all(options: argparse.Namespace, program: Sequence[str] = PROGRAM) -> 
     for name, picture in pictures.items():
         _write(kept / name, picture)
     _write(path, content)
+    if options.readme is not None:
+        _write_figures(options.readme, measured.get("overhead"))
     sys.stdout.write(f"{sanitize_line(str(path))}\n")
     return int(any(found.figures is None for found in measured.values()))
+
+
+def _write_figures(readme: Path, overhead: Measured | None) -> None:
+    if overhead is None or overhead.figures is None:
+        raise UserError("There are no figures of `bench overhead`", "measure with --only overhead")
+    try:
+        _write(readme, with_figures(readme.read_text(encoding="utf-8"), overhead.figures))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{readme} cannot get its figures ({error})", "name another file"
+        ) from error
 
 
 def _chosen(names: str | None) -> tuple[Entry, ...]:

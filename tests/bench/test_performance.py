@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from app.bench import sections
-from app.bench.performance import ENTRIES, Measured, report
+from app.bench.performance import ENTRIES, Measured, report, with_figures
+from app.bench.spread import spread
+
+ROOT = Path(__file__).parents[2]
 
 DECODE: dict[str, Any] = {
     "machine": "a machine",
@@ -43,7 +48,8 @@ MEMORY: dict[str, Any] = {
         for length, ratio in ((4096, 0.5), (8192, 1.1))
     ],
 }
-NAMES = ("dense", "draft", "look", "select", "target", "TTFT", "sooner", "1/(r+k+e)", "r", "e")
+NAMES = ("plain", "dense", "draft", "look", "select", "target", "TTFT", "sooner", "engine")
+NAMES = (*NAMES, "1/(r+k+e)", "r", "e")
 TTFT: dict[str, Any] = {
     "machine": "a machine",
     "asked": {"target": None, "shape": "small", "scale": 1.0},
@@ -79,7 +85,10 @@ OVERHEAD: dict[str, Any] = {
                 {
                     "plain_draft": 1.0,
                     "plain_target": 2.0,
-                    "plain_dense": dense,
+                    "plain_dense": dense and 4 * dense,
+                    "dense": dense,
+                    "speedup": dense and dense / 2.0,
+                    "engine": dense and 4.0,
                     "ours": 2.0,
                     "half_way": 2.6,
                     "ratio": 1.5,
@@ -120,6 +129,33 @@ def test_overhead_has_its_aims_at_each_length() -> None:
     }
     assert section.table.count("target reads all") == 1, "where it was measured"
     assert set(section.pictures) == {"overhead-4096.svg", "overhead-16384.svg"}
+
+
+def test_time_saved_and_our_own_speed_are_two_figures() -> None:
+    """One ratio had both: plain mlx-lm's dense prefill over our sparse turn."""
+    table = sections.overhead(OVERHEAD).table
+    assert "| saved by reading sparsely: ours, all / sparse | 10.00 (10.00 to 10.00) |" in table
+    assert "| our engine: plain / ours, all read | 4.00 (4.00 to 4.00) |" in table
+    assert "On a Mac the second is about 1" in sections.overhead(OVERHEAD).intro
+    head = sections.ttft(TTFT).table.splitlines()[0]
+    assert "| plain, s | dense, s | sparse, s | engine | sooner |" in head
+
+
+def test_readme_has_the_very_figures_of_the_report() -> None:
+    """Whoever edits one by hand, or measures again without `--readme`, sees it here."""
+    kept = json.loads((ROOT / "docs/performance/overhead.json").read_text("utf-8"))["figures"]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert with_figures(readme, kept) == readme
+    report = (ROOT / "docs/performance.md").read_text("utf-8")
+    for key in ("speedup", "engine", "ratio"):
+        runs = [run[key] for run in kept["lengths"][0]["runs"]]
+        assert sections.around(spread(runs)) in readme
+        assert sections.around(spread(runs)) in report
+
+
+def test_a_text_without_a_block_for_figures_is_told() -> None:
+    with pytest.raises(ValueError, match="no lines"):
+        with_figures("# A text", OVERHEAD)
 
 
 def test_a_draft_is_judged_at_its_longest_prompt() -> None:

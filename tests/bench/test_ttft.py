@@ -23,15 +23,18 @@ def test_every_length_and_keep_is_measured_beside_plain_mlx_lm() -> None:
     assert all_of_it["kept"] == 300
     for run in report["runs"]:
         assert sum(run["phases"].values()) == pytest.approx(run["ttft"], abs=0.01)
-        assert min(run["dense"], run["draft"], run["peak"], run["dense_peak"]) > 0
+        assert min(run["plain"], run["dense"], run["peak"], run["dense_peak"]) > 0
 
 
 def test_the_prediction_is_the_measured_shares() -> None:
     phases = {"score": 1.0, "prefill": 2.0, "lookahead": 0.5}
-    row = Row(1000, 0.2, 200, 10.0, 1.0, 3.5, phases, 1, 2)
+    row = Row(1000, 0.2, 200, 40.0, 10.0, 3.5, phases, 1, 2)
     assert (row.r, row.e) == pytest.approx((0.1, 0.05))
     assert row.predicted == pytest.approx(1 / (0.1 + 0.2 + 0.05))
-    assert row.g == pytest.approx(row.predicted / (10.0 / 3.5))
+    assert row.g == pytest.approx(row.predicted / (10.0 / 3.5)), (
+        "how fast plain mlx-lm is, is not in"
+    )
+    assert row.engine == pytest.approx(4.0)
 
 
 def test_the_table_has_a_line_for_each() -> None:
