@@ -70,22 +70,21 @@ def overhead(figures: Figures) -> Section:
     found = f"{1000 * select['seconds']:.1f} ms"
     aims.append(Aim(f"{words}: under 10 ms", found, select["seconds"] < 0.01))
     intro = (
-        f"Keep {figures['keep']:g}, steps of {figures['step']}. {ENGINES} *Parts / ours* has both in"
-        " it: above 1, a turn costs less than its two reads do in plain mlx-lm. *Half way*: the draft"
-        " stops after half of its layers, and only the question is observed."
+        f"Keep {figures['keep']:g}, steps of {figures['step']}. {ENGINES} *Parts / ours* has both"
+        " in it: above 1, a turn costs less than its two reads do in plain mlx-lm. *Half way*: the"
+        " draft stops after half of its layers, and only the question is observed."
     )
     return Section(intro, markdown_table(("", "seconds"), lines), aims, pictures)
 
 
-SAVED, ENGINE = (
-    "saved by reading sparsely: ours, all / sparse",
-    "our engine: plain / ours, all read",
+TWO_BASELINES = (
+    ("saved by reading sparsely: ours, all / sparse", "speedup"),
+    ("our engine: plain / ours, all read", "engine"),
 )
-TWO_BASELINES = ((SAVED, "speedup"), (ENGINE, "engine"))
 ENGINES = (
-    "What reading sparsely saves is told within our engine, and our engine beside mlx-lm on its own,"
-    " with everything read. On a Mac the second is about 1, since both call MLX's attention there; on"
-    " a CPU ours works in blocks, which has nothing to do with reading sparsely."
+    "What reading sparsely saves is measured within our engine, and our engine beside mlx-lm with"
+    " everything read. On a Mac the second is about 1, since both call MLX's attention there; on a"
+    " CPU ours works in blocks, which has nothing to do with reading sparsely."
 )
 
 

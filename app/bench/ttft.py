@@ -5,8 +5,8 @@ the target, then our engine does, and then a whole sparse turn of ours, from ids
 at each keep. So what reading sparsely saves is measured in one engine, and that engine is measured
 beside mlx-lm on its own. The prediction is that of the port of SpecPrefill to unified memory (Green
 2026, doi 10.5281/zenodo.19120919): 1 / (r + keep + e) times sooner, where r is the draft's share of
-the dense prefill, and e that of what is neither model's. G is predicted / measured, and all of it is
-against our own dense turn.
+the dense prefill, and e that of what is neither model's. G is predicted / measured, and all of it
+is against our own dense turn.
 """
 
 from __future__ import annotations
