@@ -318,6 +318,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     say("--held-out", action="store_true", help="ask in wordings that were never trained on")
     say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
     say("--published", action="store_true", help="also score as SpecPrefill was published")
+    say("--sparse-only", action="store_true", help="read nothing in full to compare with")
     say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16,32{again}")
     say(
         "--ablate",

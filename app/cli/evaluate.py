@@ -122,6 +122,7 @@ def _command(options: argparse.Namespace) -> str:
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
     parts += ["--published"] if options.published else []
+    parts += ["--sparse-only"] if options.sparse_only else []
     for name, values in (
         ("tune", options.tune),
         ("ablate", options.ablate),
@@ -148,6 +149,12 @@ def _settings(options: argparse.Namespace) -> Settings:
     lengths = listed(options.length, prompt_length)
     keeps = listed(options.keep, _keep)
     scorings = listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
+    if options.sparse_only and (options.auto or PERPLEXITY in suites):
+        what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
+        raise UserError(
+            f"{what} is compared with reading in full, which --sparse-only leaves out",
+            "give one of the two",
+        )
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
     tunings = _tunings(options.tune, options.ablate)
@@ -167,6 +174,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         tunings,
         files,
         options.published,
+        options.sparse_only,
     )
 
 
@@ -292,7 +300,9 @@ def _outputs(options: argparse.Namespace) -> dict[Path, Callable[[Study], str]]:
             raise UserError(f"'{report}' is no name for a report", "let it end with .md")
         drawn = report.with_suffix(".svg")
         outputs[report] = lambda study: markdown(study, drawn.name)
-        outputs[drawn] = lambda study: figure(study.cells, f"Accuracy over keep: {study.title}")
+        if not options.sparse_only:  # the picture's dashed lines are what was read in full
+            title = "Accuracy over keep"
+            outputs[drawn] = lambda study: figure(study.cells, f"{title}: {study.title}")
     if options.json:
         if Path(options.json) in outputs:
             raise UserError("--json and --report name the same file", "give two names")

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.engine.messages import Ended, Mode, Reading
 from app.engine.tuning import DEFAULT_TUNING
-from app.eval import results
+from app.eval import alone, results
 from app.eval.ledger import Record
 from app.eval.markdown import markdown_table
 from app.eval.results import EQUAL, Cell, Equal, Guard, Interval, Perplexity
@@ -57,6 +57,11 @@ class Study:
     @cached_property
     def guard(self) -> Guard | None:
         return results.guard(self.records)
+
+    @cached_property
+    def alone(self) -> tuple[alone.Alone, ...]:
+        """Nothing, unless no item was to be read in full."""
+        return alone.alone(self.records) if self.settings.sparse_only else ()
 
     @property
     def title(self) -> str:
@@ -110,6 +115,8 @@ def table(study: Study) -> str:
         for cell in study.cells:
             if (cell.length, cell.scoring) == (length, scoring):
                 lines.append(_row(cell))
+    if study.alone:
+        lines += [*textwrap.wrap(alone.WORDS, COLUMNS - 1), "", *alone.lines(study.alone)]
     lines += _equal_lines(study.equals)
     lines += _perplexity_lines(study.perplexities)
     if study.guard is not None:
@@ -207,8 +214,11 @@ def _guard_sentence(guard: Guard) -> str:
 
 def markdown(study: Study, figure: str) -> str:
     """The whole report; `figure` is the file name of the picture beside it."""
-    parts = [f"# Sparse reading against dense: {_plain(study.title)}", _about(study)]
+    against = "by itself" if study.settings.sparse_only else "against dense"
+    parts = [f"# Sparse reading {against}: {_plain(study.title)}", _about(study)]
     parts.append(f"```sh\n{study.command}\n```")
+    if study.alone:
+        parts += [alone.WORDS, alone.table(study.alone)]
     if study.cells:
         parts.append(f"![Accuracy over keep, one panel a suite]({figure})")
         parts += _overview(study)
@@ -234,10 +244,13 @@ def _about(study: Study) -> str:
         "Tuning, where no other is named: "
         + ", ".join(f"{name} {value}" for name, value in tuning.items())
         + ".",
-        "Lost: right when read in full and wrong when read sparsely; gained: the other way round."
-        " Intervals are Wilson's at 95 %. Read: mean share of the prompt that the target read."
-        " Faster: median of the time to the first token, dense over sparse.",
+        "Intervals are Wilson's at 95 %. Read: mean share of the prompt that the target read.",
     ]
+    if not settings.sparse_only:
+        lines[-1] = (
+            "Lost: right when read in full and wrong when read sparsely; gained: the other way"
+            f" round. {lines[-1]} Faster: median of the time to the first token, dense over sparse."
+        )
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -346,6 +359,7 @@ def as_json(study: Study) -> str:
         "skipped": study.skipped,
         "stale": study.stale,
         "cells": [asdict(cell) for cell in study.cells],
+        "alone": [asdict(row) for row in study.alone],
         "cases": [asdict(cell) for cell in study.cases],
         "equal": [asdict(row) for row in study.equals],
         "perplexity": [asdict(row) for row in study.perplexities],

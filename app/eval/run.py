@@ -60,13 +60,15 @@ class Settings:
     tunings: tuple[Tuning, ...] = (TUNING,)
     files: tuple[Document, ...] = ()
     published: bool = False
+    sparse_only: bool = False
 
     def ways(self, suite: str) -> tuple[Way, ...]:
-        """How each item of a suite is read; dense first, the others are compared with it."""
+        """How each item of a suite is read; dense first, the others are compared with it, unless
+        only sparse reading is wanted."""
         sparse = [Way(Mode.SPARSE, keep, name) for name in self.tuned for keep in self.keeps]
         if self.auto and suite != PERPLEXITY:
             sparse.append(Way(Mode.AUTO, DEFAULT_KEEP, tuning_name(TUNING)))
-        return (DENSE, *sparse)
+        return tuple(sparse) if self.sparse_only else (DENSE, *sparse)
 
     @property
     def tuned(self) -> dict[str, Tuning]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 from app.bench import sections
 from app.bench.published import published, rows
@@ -30,3 +31,10 @@ def test_the_section_has_every_length_and_says_whether_the_order_holds() -> None
     assert section.aims[0].met
     figures["rows"].reverse()
     assert not sections.published(figures).aims[0].met
+
+
+def test_the_quality_page_has_the_table_that_is_printed() -> None:
+    out = io.StringIO()
+    published(True, out)
+    page = (Path(__file__).parents[2] / "docs/quality.md").read_text("utf-8")
+    assert sections.published(json.loads(out.getvalue())).table in page

@@ -66,6 +66,31 @@ def test_results_are_kept_and_fresh_forgets_them(
     assert len(reader.asks) == 2 * RUNS
 
 
+def test_with_sparse_only_nothing_is_read_in_full(
+    reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 64K tokens reading in full took minutes for each item, only to say what was lost."""
+    report, figures = tmp_path / "report.md", tmp_path / "figures.json"
+    written = ["--report", str(report), "--json", str(figures)]
+    assert run([*SHORT, "--sparse-only", *written]) == 0
+    assert {ask.mode for ask in reader.asks} == {Mode.SPARSE}
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Nothing was read in full" in out
+    assert re.search(r"^needle-single +512  both +0\.2 +3 of 3 ", out, re.M)
+    text = report.read_text()
+    assert "# Sparse reading by itself" in text
+    assert "| needle-single | both | 512 | 0.2 | 3 | 3 | 44–100 |" in text
+    assert " --sparse-only " in text
+    assert not report.with_suffix(".svg").exists()
+    (row, *_) = json.loads(figures.read_text())["alone"]
+    assert (row["n"], row["right"], row["fell_back"]) == (3, 3, 0)
+    # What was read sparsely is not asked again once it is to be compared.
+    before = len(reader.asks)
+    assert run(SHORT) == 0
+    assert {ask.mode for ask in reader.asks[before:]} == {Mode.FULL}
+
+
 def test_pair_embedded_is_the_default_pair(reader: Reader) -> None:
     assert run(SHORT) == 0
     assert run([*SHORT, "--pair", "embedded"]) == 0
@@ -195,6 +220,11 @@ REFUSALS = {
         "'lookahead' needs a draft",
     ),
     "auto without a draft": (["--target", "{target}", "--scoring", "random", "--auto"], "--auto"),
+    "auto with nothing in full": (["--sparse-only", "--auto"], "--auto is compared with"),
+    "perplexity with nothing in full": (
+        ["--sparse-only", "--suite", "perplexity", "--file", "{room}/text.txt"],
+        "compared with reading in full",
+    ),
     "no file": (["--suite", "perplexity"], "--file"),
     "no perplexity": (["--file", "{room}/text.txt"], "--suite perplexity"),
     "no such file": (["--suite", "perplexity", "--file", "{room}/nothing"], "nothing"),
