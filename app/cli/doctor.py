@@ -17,9 +17,13 @@ import psutil
 from packaging.requirements import Requirement
 
 from app import paths
+from app.chat.pairs import pair as located
+from app.cli.settings import user_settings
 from app.engine import blas
+from app.engine.snapshot_folder import MOST_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
+from app.models.weights import loaded_bytes
 from app.ui.sanitize import sanitize_line
 
 Row = tuple[str, str]
@@ -170,12 +174,28 @@ def _folders() -> Finding:
     faults: list[str] = []
     for label, folder in folders.items():
         state = _folder_state(folder)
-        rows.append((label, f"{folder} ({state})"))
+        held = f", {_cached()}" if label == "cache folder" else ""
+        rows.append((label, f"{folder} ({state}{held})"))
         if state == "not writable":
             faults.append(
                 f"The {label} '{folder}' cannot be written to: make it a folder of your own."
             )
     return rows, faults
+
+
+def _cached() -> str:
+    """How full the cache folder is: `1.1 of 20.0 GB`."""
+    weights = 0
+    limit, note = MOST_ON_DISK, ""
+    try:
+        settings = user_settings()
+        found = located(settings.models.target, settings.models.draft or None)
+        weights = sum(loaded_bytes(Path(path)) for path in (found.target, found.draft) if path)
+        wanted = settings.upkeep(None).disk_budget
+        limit = disk_limit(wanted, paths.snapshots_path(), weights)
+    except UserError:  # told elsewhere; what is there can still be counted
+        note = "up to "
+    return f"{folder_bytes(paths.cache_path()) / 1e9:.1f} of {note}{limit / 1e9:.1f} GB"
 
 
 def _folder_state(folder: Path) -> str:

@@ -26,6 +26,7 @@ from app.engine.prefill import OnStep
 from app.engine.progress import Progress
 from app.engine.reading import Remembered
 from app.engine.snapshot import SnapshotError, Snapshots
+from app.engine.snapshot_folder import disk_limit
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,10 @@ class Residents:
             identity = {"target": pair.target.fingerprint}
             if pair.draft is not None:
                 identity["draft"] = pair.draft.fingerprint
-            self._snapshots = Snapshots(Path(upkeep.snapshots), upkeep.disk_budget, identity)
+            folder = Path(upkeep.snapshots)
+            weights = sum(m.info.bytes for m in (pair.target, pair.draft) if m is not None)
+            limit = disk_limit(upkeep.disk_budget, folder, weights)
+            self._snapshots = Snapshots(folder, limit, identity)
 
     def recall(self, conversation: str | None, progress: Progress) -> Remembered:
         """What was read of a conversation, in memory or on disk; of one without a name, nothing.

@@ -19,14 +19,15 @@ class Heal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Upkeep:
     """What happens to conversations' caches between turns. With `snapshots`, a folder, they
-    outlive the program; budgets are bytes, the least recently used goes first. With `costs`, a
+    outlive the program; budgets are bytes, the least recently used goes first; a `disk_budget` of
+    0 is chosen by the models and the disk (`snapshot_folder.disk_limit`). With `costs`, a
     folder, what reading took outlives it too, and a pair that was never timed there is, when idle
     and as `heal` allows it."""
 
     heal: Heal = Heal.PLUGGED
     memory_budget: int = 4_000_000_000
     snapshots: str | None = None
-    disk_budget: int = 20_000_000_000
+    disk_budget: int = 0
     costs: str | None = None
 
 

@@ -132,9 +132,10 @@ class Storage:
 
     trash_days: Annotated[int, Range(1, 3650)] = round(TRASH_DAYS)
     """How long a deleted conversation can be brought back, in days."""
-    snapshots_gb: Annotated[int, Range(1, 2000)] = _UPKEEP.disk_budget // GB
-    """The most disk space for what was read of conversations, in GB. What was not used for longest
-    goes first, and is read again when it is asked about."""
+    snapshots_gb: Annotated[int, Range(0, 2000)] = _UPKEEP.disk_budget // GB
+    """The most disk space for what was read of conversations, in GB. 0 chooses: 20 times the
+    weights of the models, from 0.5 to 20 GB, and no more than a tenth of what is free. What was not
+    used for longest goes first, and is read again when it is asked about."""
     memory_gb: Annotated[int, Range(1, 1000)] = _UPKEEP.memory_budget // GB
     """The most memory for what was read of conversations that are not in use, in GB."""
 

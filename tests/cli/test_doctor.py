@@ -53,6 +53,18 @@ def test_a_folder_that_exists() -> None:
     assert any(line.startswith("data folder") and "(writable)" in line for line in lines)
 
 
+def test_how_full_the_cache_folder_is() -> None:
+    """It was 1.1 GB, and nothing said so, or what it might become."""
+    kept = paths.cache_path() / "snapshots" / "an interrupted one"
+    kept.mkdir(parents=True)
+    with (kept / "1-target-0.safetensors").open("wb") as file:
+        file.truncate(1_100_000_000)  # a hole: it takes no room
+    status, lines = run()
+    assert status == 0
+    (line,) = [line for line in lines if line.startswith("cache folder")]
+    assert line.endswith("(writable, 1.1 of 0.5 GB)")
+
+
 def version(name: str, found: str | None) -> Callable[[str], str | None]:
     return lambda asked: found if asked == name else "99.0"
 

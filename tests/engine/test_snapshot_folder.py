@@ -1,0 +1,58 @@
+"""How much of the disk snapshots may take, and how much they do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from app.engine.snapshot_folder import LEAST_ON_DISK, MOST_ON_DISK, disk_limit, folder_bytes
+
+GB = 10**9
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(900 * GB, 0, 300 * GB))
+
+
+@pytest.mark.usefixtures("disk")
+@pytest.mark.parametrize(
+    ("weights", "limit"),
+    [
+        (16_000_000, LEAST_ON_DISK),
+        (350_000_000, 7 * GB),
+        (5 * GB, MOST_ON_DISK),
+    ],
+)
+def test_a_small_model_does_not_fill_the_disk(tmp_path: Path, weights: int, limit: int) -> None:
+    """A model of 4 million parameters had 1.1 GB after half an hour, of 20 that it might take."""
+    assert disk_limit(0, tmp_path / "not" / "there", weights) == limit
+
+
+def test_of_a_small_disk_a_tenth_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 9 * GB - 1000))
+    (tmp_path / "kept").write_bytes(bytes(1000))
+    assert disk_limit(0, tmp_path, 5 * GB) == 9 * GB // 10
+
+
+@pytest.mark.usefixtures("disk")
+def test_what_the_user_set_is_the_limit(tmp_path: Path) -> None:
+    assert disk_limit(3 * GB, tmp_path, 16_000_000) == 3 * GB
+
+
+def test_leftovers_count_too(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "stray").write_bytes(bytes(5))
+    (tmp_path / "a" / "b" / "1-target-0.safetensors").write_bytes(bytes(70))
+    (tmp_path / "a" / "dangling").symlink_to(tmp_path / "nothing")
+    assert 75 <= folder_bytes(tmp_path) < 1000
+    assert folder_bytes(tmp_path / "nothing") == 0
