@@ -18,6 +18,7 @@ def check(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
     """Raise UserError, with the longest prompt that fits, where plain mlx-lm's reading of one of
     the lengths would not: its attention writes all scores of a step down where ours does not."""
     from app.engine import memory, needs
+    from app.engine.pressure import memory_size
 
     plain = replace(target, transient=replace(target.transient, rows=step))
 
@@ -34,7 +35,7 @@ def check(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
         return
     most = needs.most_that_fits(needed, free, length) // ROUND * ROUND
     raise UserError(
-        f"Reading {length:,} tokens densely needs about {memory.amount(needed(length))}, and"
-        f" {memory.amount(free)} is free",
+        f"Reading {length:,} tokens densely needs about {memory_size(needed(length))}, and"
+        f" {memory_size(free)} is free",
         f"give lengths up to {most:,}" if most else "choose smaller models, or fewer layers",
     )

@@ -150,8 +150,8 @@ def _overhead_picture(length: int, runs: list[Figures]) -> str:
 
 def ttft(figures: Figures) -> Section:
     rows, asked = figures["rows"], figures["asked"]
-    head = ("tokens", "keep", "plain, s", "dense, s", "sparse, s", "engine", "sooner")
-    head = (*head, "1/(r+k+e)", "r", "e", "G", "memory")
+    timed = ("plain, s", "dense, s", "sparse, s", "engine", "sooner")
+    head = ("tokens", "keep", *timed, "1/(r+k+e)", "r", "e", "G", "memory")
     forms = {"plain": ".2f", "dense": ".2f", "TTFT": ".2f", "engine": ".2f", "sooner": "spread"}
     forms |= {"1/(r+k+e)": ".2f"}
     forms |= {"r": ".3f", "e": ".3f", "G": ".2f", "memory": ".2f"}

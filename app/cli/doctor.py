@@ -13,13 +13,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
-import psutil
 from packaging.requirements import Requirement
 
 from app import paths
 from app.chat.pairs import pair as located
 from app.cli.settings import user_settings
 from app.engine import blas
+from app.engine.pressure import memory_size
 from app.engine.snapshot_folder import MOST_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
@@ -117,17 +117,14 @@ def _mlx() -> Finding:
     on_cpu = device == mx.Device(mx.cpu)
     rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'no name')}")]
     rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
-    machine = psutil.virtual_memory()
-    from app.engine.probes import ceiling
+    from app.engine.memory import figures
 
+    now = figures()
+    models = f"{memory_size(now.used)} of {memory_size(now.ceiling)} for models"
+    machine = f"{memory_size(now.total)} in all, {memory_size(now.available)} available"
     rows += [
-        ("memory", f"{_size(machine.total)}, {_size(machine.available)} available"),
-        ("this process", _size(psutil.Process().memory_info().rss)),
-        (
-            "MLX",
-            f"{_size(mx.get_active_memory())} active, {_size(mx.get_cache_memory())} cached,"
-            f" {_size(mx.get_peak_memory())} peak, {_size(ceiling())} at most",
-        ),
+        ("memory", f"{models}; {machine}"),
+        ("this process", memory_size(now.process)),
     ]
     return rows, []
 
@@ -152,12 +149,6 @@ def _gflops(size: int = 1024) -> float:
         mx.eval(a @ b)
         seconds.append(time.perf_counter() - start)
     return 2e-9 * size**3 / min(seconds)
-
-
-def _size(count: int) -> str:
-    if count < 1024**3:
-        return f"{count / 1024**2:,.0f} MB"
-    return f"{count / 1024**3:,.1f} GB"
 
 
 # --------------------------------------------------------------------------- folders and the pair

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import RotatingKVCache
 
 from app.engine.backend import Backend
 from app.engine.caches import Cache, WindowedCache
-from app.engine.messages import MemoryFigures
+from app.engine.pressure import MemoryFigures, memory_size
 from app.engine.probes import available, ceiling
 from app.engine.score_blocks import scoring_bytes
 
@@ -31,8 +31,8 @@ class NotEnoughMemory(RuntimeError):
     what would fit."""
 
     def __init__(self, what: str, needed: float, free: float, advice: str = "") -> None:
-        there = amount(max(free, 0))
-        super().__init__(f"{what} needs about {amount(needed)}, and {there} is free")
+        there = memory_size(max(free, 0))
+        super().__init__(f"{what} needs about {memory_size(needed)}, and {there} is free")
         self.advice = advice
 
 
@@ -192,10 +192,6 @@ def check_fits(what: str, needed: float) -> None:
     """Raise NotEnoughMemory unless `needed` more bytes are to be had."""
     if needed > (there := free()):
         raise NotEnoughMemory(what, needed, there)
-
-
-def amount(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:,.0f} MB"
 
 
 EXHAUSTED = (

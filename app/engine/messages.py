@@ -32,6 +32,7 @@ from app.engine.pressure import Parked as Parked
 from app.engine.pressure import PressureChanged as PressureChanged
 from app.engine.pressure import Rung as Rung
 from app.engine.pressure import Unparked as Unparked
+from app.engine.pressure import memory_size as memory_size
 from app.engine.spans import Segment as Segment
 from app.engine.spans import SegmentKind as SegmentKind
 from app.engine.spans import Span as Span

@@ -6,6 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+GIB = 1 << 30
+
+
+def memory_size(count: float) -> str:
+    """An amount of memory, as it is written everywhere: in binary gigabytes, as memory is sold."""
+    if count < 0.95 * GIB:
+        return f"{count / (1 << 20):,.0f} MB"
+    return f"{count / GIB:,.1f}".removesuffix(".0") + " GB"
+
 
 class Rung(StrEnum):
     """How tight memory is, from the lowest rung of the ladder to the highest."""
@@ -35,6 +44,11 @@ class MemoryFigures:
     cached: int
     peak: int
     ceiling: int
+
+    @property
+    def used(self) -> int:
+        """What models take of `ceiling`: weights, caches, and buffers that are held for reuse."""
+        return self.active + self.cached
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import mlx.core as mx
 from app.engine import memory
 from app.engine.ladder import SWAPPING, Change
 from app.engine.loader import Pair
-from app.engine.memory import amount
 from app.engine.messages import Event, MemoryReport, PressureChanged, Rung
+from app.engine.pressure import memory_size
 from app.engine.probes import Level, MemoryReading
 from app.engine.room import Room
 from app.engine.watch import Watch
@@ -62,7 +62,7 @@ class Relief:
 def in_words(change: Change) -> str:
     """A sentence or two: why the rung was reached, with the figures, and what follows."""
     reading, rung = change.reading, change.rung
-    figures = f"{amount(reading.used)} of {amount(reading.ceiling)}, {reading.share:.0%}"
+    figures = f"{memory_size(reading.used)} of {memory_size(reading.ceiling)}, {reading.share:.0%}"
     if rung is Rung.CALM:
         return f"Memory has room again ({figures})."
     if rung.height < change.was.height:
@@ -86,5 +86,5 @@ def _why(reading: MemoryReading, figures: str) -> str:
     if reading.level is not Level.NORMAL:
         return f"the system says so, {figures}"
     if reading.swapping >= SWAPPING:
-        return f"{amount(reading.swapping)} a second go to swap, {figures}"
+        return f"{memory_size(reading.swapping)} a second go to swap, {figures}"
     return figures

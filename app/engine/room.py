@@ -18,9 +18,10 @@ import mlx.core as mx
 from app.engine import memory, needs
 from app.engine.ladder import SHARES
 from app.engine.loader import LoadedModel, Pair
-from app.engine.memory import NotEnoughMemory, amount
+from app.engine.memory import NotEnoughMemory
 from app.engine.messages import Ended, Event, MadeRoom, Parked, Phase, Rung, Unparked
 from app.engine.needs import Need
+from app.engine.pressure import memory_size
 from app.engine.progress import Cancelled, Progress
 from app.engine.watch import Watch
 
@@ -101,7 +102,7 @@ class Room:
         _release()
         which = "conversations" if everything else "other conversations"
         where = "saved and dropped" if saved else "dropped"
-        sentence = f"What was read of {which} was {where} to make room, {amount(freed)}."
+        sentence = f"What was read of {which} was {where} to make room, {memory_size(freed)}."
         self._emit(MadeRoom(freed, sentence))
 
     def drop_healing(self) -> None:
@@ -118,7 +119,7 @@ class Room:
             return
         remembered.draft.clear()
         _release()
-        sentence = f"What the draft has read was dropped to make room, {amount(held)}."
+        sentence = f"What the draft has read was dropped to make room, {memory_size(held)}."
         self._emit(MadeRoom(held, sentence))
 
     # ------------------------------------------------------------------------------ inside
@@ -143,7 +144,7 @@ class Room:
         model.park()
         _release()
         freed = model.info.bytes
-        sentence = f"{model.info.name} left memory, {amount(freed)}, {why}."
+        sentence = f"{model.info.name} left memory, {memory_size(freed)}, {why}."
         self._emit(Parked(model.info.name, freed, sentence))
 
     def _unpark(self, model: LoadedModel, progress: Progress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.engine.messages import memory_size
 from app.models.described import Described
 from app.models.fit import KEEP, LEAST, Fit, Machine, tokens_text
 
@@ -27,9 +28,10 @@ def facts(model: Described) -> list[str]:
 
 def sum_rows(found: Fit) -> list[tuple[str, str, str]]:
     """The sum line by line: an amount, of what, and why."""
-    rows = [(gigabytes(line.bytes), line.what, line.why) for line in found.lines]
-    rows.append((gigabytes(found.total), "together", f"at {found.tokens:,} tokens"))
-    rows.append((gigabytes(found.machine.room), "there is", heading(found.machine)))
+    rows = [(memory_size(line.bytes), line.what, line.why) for line in found.lines]
+    rows.append((memory_size(found.total), "together", f"at {found.tokens:,} tokens"))
+    most = f"of {heading(found.machine)}, a tenth stays free"
+    rows.append((memory_size(found.machine.room), "at most", most))
     return rows
 
 
@@ -48,12 +50,10 @@ def sum_verdict(found: Fit) -> list[str]:
 
 
 def heading(machine: Machine) -> str:
-    kept = machine.total - machine.ceiling
-    return (
-        f"a machine with {machine.total >> 30} GB: {gigabytes(machine.room)} for models, since the"
-        f" system and other programs keep {gigabytes(kept)} and a tenth of the rest stays free"
-    )
+    """What models may take of it; `docs/memory.md` says how that is known."""
+    return f"{memory_size(machine.ceiling)} for models on a machine with {machine.total >> 30} GB"
 
 
 def gigabytes(count: int) -> str:
+    """Of files and downloads, as systems show them: decimal. Memory is `memory_size`."""
     return f"{count / 1e9:.1f} GB"

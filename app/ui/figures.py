@@ -39,12 +39,6 @@ def size(number: int) -> str:
     return f"{number / 1_000_000_000:.1f} GB"
 
 
-def gigabytes(number: int) -> str:
-    """Bytes of memory in binary gigabytes, the unit memory is sold in, without it written."""
-    value = number / GIB
-    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
-
-
 def seconds(duration: float) -> str:
     if duration < 0.05:
         return "0.0 s"

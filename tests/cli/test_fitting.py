@@ -67,16 +67,22 @@ def test_what_others_measured_of_a_pair_is_named(shell: Shell) -> None:
     assert "how fast experts are read differs from machine to machine" in out
 
 
+def size_of(line: str) -> float:
+    """In GB."""
+    number, unit, *_ = line.split()
+    return float(number) / {"GB": 1, "MB": 1024}[unit]
+
+
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     status, out, err = shell("fit", BIG, "--memory", "16GB")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[1] == f"with {SMALL} as its draft"
-    amounts = [float(line.split()[0]) for line in lines[2:7]]
-    total = next(float(line.split()[0]) for line in lines if "together" in line)
+    amounts = [size_of(line) for line in lines[2:7]]
+    total = next(size_of(line) for line in lines if "together" in line)
     assert sum(amounts) == pytest.approx(total, abs=0.26)
     assert "147,456 bytes a token" in out
-    assert "10.3 GB  there is · a machine with 16 GB" in out
+    assert "9.6 GB  at most · of 10.7 GB for models on a machine with 16 GB" in out
     assert "\nFits 19K tokens, read in full.\n" in out
     assert "As long as at most 20% are read" in out
     assert hub.asked == []
@@ -132,7 +138,7 @@ def test_a_model_that_is_here_is_not_asked_for(shell: Shell, hub: FakeHub, remot
 
 def test_what_fits_which_machine(shell: Shell) -> None:
     out = shell("list", "--memory", "24GB")[1]
-    assert "a machine with 24 GB: 15.5 GB for models" in out
+    assert "16 GB for models on a machine with 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
     assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0 times sooner" in fits[0]
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])

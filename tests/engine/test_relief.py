@@ -74,7 +74,7 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     watched.answer(replace(question(2), conversation="b"))
     (change,) = watched.of(PressureChanged)
     assert (change.rung, change.was) == (Rung.WARN, Rung.CALM)
-    assert "8.7 GB of 10.0 GB" in change.sentence
+    assert "8.1 GB of 9.3 GB" in change.sentence
     (room,) = watched.of(MadeRoom)
     assert room.freed > 0
     assert "other conversations" in room.sentence

@@ -54,7 +54,9 @@ def sized(event: Event, phase: Phase, part: float) -> bool:
 async def test_the_pair_is_loaded_after_the_first_drawing() -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready", "qwen3-8b-4bit + qwen3-0.6b-4bit", "mem ", "21/32 GB")
+        await until_shown(
+            pilot, "ready", "qwen3-8b-4bit + qwen3-0.6b-4bit", "mem ", "5.5 GB of 24 GB"
+        )
         assert engine.commands == [Load("models/target-model", "models/draft-model")]
 
 

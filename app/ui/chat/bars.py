@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo, Rung
+from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo, Rung, memory_size
 from app.ui import figures
 from app.ui.chat.meter import Meter
 from app.ui.hanging import Hanging, hanging
@@ -85,13 +85,12 @@ class Header(Widget):
 
     def _memory_text(self, bar: bool) -> str:
         memory = self.memory
-        if memory is None or not memory.total:
+        if memory is None or not memory.ceiling:
             return ""
-        used = memory.total - memory.available
-        filled = round(MEMORY_CELLS * used / memory.total)
+        filled = min(round(MEMORY_CELLS * memory.used / memory.ceiling), MEMORY_CELLS)
         cells = "▓" * filled + "░" * (MEMORY_CELLS - filled) + " " if bar else ""
         mark = "" if self._rung is Rung.CALM else "! "
-        return f"{mark}mem {cells}{figures.gigabytes(used)}/{figures.gigabytes(memory.total)} GB"
+        return f"{mark}mem {cells}{memory_size(memory.used)} of {memory_size(memory.ceiling)}"
 
 
 class Opening(Hanging):

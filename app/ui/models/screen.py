@@ -20,7 +20,7 @@ from app.models.fit import Machine
 from app.models.library import Library
 from app.models.overview import Known
 from app.models.pairing import Candidate, Tokenizers
-from app.models.telling import gigabytes
+from app.models.telling import heading
 from app.sessions.records import Run
 from app.ui import figures
 from app.ui.background import in_background
@@ -190,7 +190,7 @@ class ModelsScreen(Screen[Choice | None]):
         self._draw_frame()
 
     def _draw_frame(self) -> None:
-        room = f"{self._machine.total >> 30} GB here, {gigabytes(self._machine.room)} for models"
+        room = heading(self._machine)
         free = f" · {figures.size(self.stock.free)} free on the disk" if self.stock.free else ""
         what = "  looking…" if self._loading else f"  {room}{free}"
         self._head.update(Content.assemble(("Models", "bold $accent"), (what, "$ink-dim")))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from app.engine.messages import Phase, Reading, Selected
+from app.engine.messages import Phase, Reading, Selected, memory_size
 from app.ui import figures
 from app.ui.keep.bar import keep_bar
 from app.ui.prefill import strip
@@ -273,7 +273,7 @@ def _afterwards(state: ReadingProgress, page: Page) -> list[Content]:
         wrapped = Content(f"why: {sanitize_line(ended(reason))}").wrap(room)
         lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
     if state.statistics is not None:
-        peak = f"peak memory {figures.gigabytes(state.statistics.peak_bytes)} GB"
+        peak = f"peak memory {memory_size(state.statistics.peak_bytes)}"
         wrote = f"wrote {figures.plural(state.statistics.generated_tokens, 'token')}"
         total = figures.seconds(state.elapsed(page.now))
         lines.append(Content.styled(f"{INDENT}{wrote} · {total} in all · {peak}", DIM))

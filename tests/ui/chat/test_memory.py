@@ -39,16 +39,16 @@ from tests.ui.helpers import (
 pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
 FIGURES = MemoryFigures(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
-TIGHT = "Memory is tight (21.6 GB of 24.0 GB, 90%): the draft leaves memory until it is needed."
+TIGHT = "Memory is tight (21 GB of 24 GB, 88%): the draft leaves memory until it is needed."
 
 
 async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready", "mem ▓▓▓▓░░ 21/32 GB")
+        await until_shown(pilot, "ready", "mem ▓░░░░░ 5.5 GB of 24 GB")
         assert "! mem" not in screen_text(pilot)
         engine.say(PressureChanged(Rung.TIGHT, Rung.CALM, FIGURES, TIGHT))
-        await until_shown(pilot, "! mem ▓▓▓▓▓░ 29/32 GB", "! Memory is tight (21.6 GB")
+        await until_shown(pilot, "! mem ▓▓▓▓▓░ 21 GB of 24 GB", "! Memory is tight (21 GB of 24 GB")
         engine.say(MemoryReport(FIGURES, Rung.CALM))
         await until_gone(pilot, "! mem")
 

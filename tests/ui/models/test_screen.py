@@ -38,7 +38,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             "91 KB · 1.2M · 4-bit · qwen3",
             "fits 4K · 3.5 times sooner · with small-4bit",
             "fits 4K · alone: no draft makes it faster",
-            "32 GB here, 23.2 GB for models",
+            "24 GB for models on a machine with 32 GB",
         )
         await pilot.press("tab")
         await until_shown(pilot, "● catalogue 2", "mlx-community/Qwen3.5-2B-MLX-4bit")
@@ -215,7 +215,7 @@ async def test_adding_a_repository_and_a_folder(
         screen.filter.value = str(folder)
         await until_shown(pilot, "⏎ adds this folder to your catalogue")
         await pilot.press("enter")
-        await until_shown(pilot, "● installed 2", "is in your catalogue.")
+        await until_shown(pilot, "● installed 2", "your catalogue.")
         screen.filter.value = str(tmp_path / "nothing")
         await pilot.press("tab", "enter")
         await until_shown(pilot, "There is no model folder")

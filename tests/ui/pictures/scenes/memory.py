@@ -16,11 +16,11 @@ from tests.ui.pictures.scenes.reading import at
 from tests.ui.pictures.stage import Stage
 
 WARN = (
-    "Memory is getting tight (20.6 GB of 24.0 GB, 86%): what is only kept for later is dropped, and"
+    "Memory is getting tight (20.6 GB of 24 GB, 86%): what is only kept for later is dropped, and"
     " reading goes in smaller steps."
 )
-TIGHT = "Memory is tight (21.8 GB of 24.0 GB, 91%): the draft leaves memory until it is needed."
-CRITICAL = "Memory is nearly used up (23.0 GB of 24.0 GB, 96%): what runs is stopped."
+TIGHT = "Memory is tight (21.8 GB of 24 GB, 91%): the draft leaves memory until it is needed."
+CRITICAL = "Memory is nearly used up (23 GB of 24 GB, 96%): what runs is stopped."
 
 
 async def tight(stage: Stage) -> None:
