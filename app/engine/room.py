@@ -110,7 +110,7 @@ class Room:
         if self._residents is None or not (freed := self._residents.drop_healing()):
             return
         _release()
-        sentence = f"Background reading was stopped to make room, {amount(freed)}."
+        sentence = f"Background reading was stopped to make room, {memory_size(freed)}."
         self._emit(MadeRoom(freed, sentence))
 
     def drop_draft_cache(self, remembered: Remembered) -> None:
