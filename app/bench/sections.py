@@ -168,8 +168,9 @@ def ttft(figures: Figures) -> Section:
         f"{what}. *Plain* is mlx-lm with everything read, *dense* and *sparse* are ours. {ENGINES}"
         " *Engine* is plain over dense; *sooner* is dense over sparse, with the range. *r* is the"
         " draft's share of our dense turn, *e* that of what is neither model's reading; *G* is"
-        " predicted over measured, both against our dense turn: below 1, since attention grows with"
-        " the square of what is read. *Memory* is the peak as a share of our dense turn's."
+        " predicted over measured, both against our dense turn: below 1 on a quiet machine, since"
+        " attention grows with the square of what is read. *Memory* is the peak as a share of our"
+        " dense turn's."
     )
     return Section(intro, markdown_table(head, lines), [], _ttft_pictures(rows))
 
