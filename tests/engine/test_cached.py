@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.engine import engine
 from app.engine.messages import (
     Ask,
     FellBack,
@@ -26,6 +27,12 @@ from app.engine.phases import Phase
 from app.engine.scoring import ScoringError
 from tests.engine.driver import Driver
 from tests.engine.test_residents import ask, reply, second
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Background reading begins without waiting."""
+    monkeypatch.setattr(engine, "SETTLE", 0.0)
 
 
 def healed(driver: Driver) -> tuple[Ask, Message, Finished]:
