@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from app.engine.caches import Cache, WindowedCache
 from app.engine.pressure import MemoryFigures, memory_size
 from app.engine.probes import available, ceiling
 from app.engine.score_blocks import scoring_bytes
+from app.engine.seams import UNPACKED_FROM
 
 SPARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""
@@ -125,6 +126,9 @@ class Transient:
     on_cpu: bool = False
     width: int = 0
     """Of a head."""
+    packed: int = 0
+    """Where keys and values are quantised: how many numbers of a token one layer keeps. Larger
+    steps dequantise them; in smaller ones scores, masked ones and probabilities are written."""
 
     @classmethod
     def of(
@@ -137,9 +141,11 @@ class Transient:
         width = _whole(config, "head_dim") or hidden // max(heads, 1)
         inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
         active = 4 * hidden + 3 * inner + 3 * heads * width
+        if quantised:
+            keys = _whole(config, "num_key_value_heads") or heads
+            plain = cls.of(config, element, False, sinks, backend)
+            return replace(plain, packed=2 * keys * width)
         make = partial(cls, heads, active, on_cpu=backend.on_cpu, width=width)
-        if quantised:  # mlx-lm's own attention: scores, masked ones, probabilities
-            return make(element, 3)
         if backend.block:  # for MLX, NumPy, and back; block-sparse: twice the rows, far fewer keys
             return make(4, 3, LARGEST_STEP if sinks else backend.block)
         if width in backend.fused:
@@ -150,6 +156,9 @@ class Transient:
     def bytes(self, step: int, seen: int) -> float:
         """For a step of so many tokens, which see `seen` tokens with themselves."""
         scores = self.copies * self.heads * min(step, self.rows) * seen
+        if self.packed:
+            unpacked = step >= UNPACKED_FROM
+            scores = scores + self.packed * seen if unpacked else 3 * self.heads * step * seen
         return float(self.element * (scores + self.active * step))
 
     def scoring(self, tokens: int) -> float:

@@ -82,8 +82,11 @@ class PositionRuns:
 
     def without(self, positions: Positions) -> tuple[PositionRuns, Entries]:
         """Without these, and which entries stay."""
-        stay = lambda: np.isin(self.array(), positions, invert=True)  # noqa: E731
-        return self._choice("without", positions, lambda: np.flatnonzero(stay()))
+
+        def stay() -> Entries:
+            return np.flatnonzero(np.isin(self.array(), positions, invert=True))
+
+        return self._choice("without", positions, stay)
 
     def between(self, start: int, end: int) -> tuple[PositionRuns, Entries]:
         """Those from `start` up to `end`, in the order of storage, and which entries they are."""

@@ -1,9 +1,10 @@
-"""The two places where we reach into MLX: rotary positions, and attention.
+"""The places where we reach into MLX: rotary positions, and attention.
 
 `install()` replaces `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` by wrappers that do
 exactly what the originals do until one of the context managers below is active. Every mlx-lm
 architecture calls these two functions, so no per-architecture code is needed, and the model object
-is never touched.
+is never touched. mlx-lm's attention over quantised keys and values is replaced, too: for a step of
+many tokens it dequantises them, so that it is fused, and no scores are written down.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models import base
 from numpy.typing import NDArray
 
 from app.engine import block_sparse
@@ -29,6 +31,10 @@ _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
 _enough: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_enough", default=None)
 _sparse: ContextVar[Blocks | None] = ContextVar("specchat_sparse", default=None)
+
+
+UNPACKED_FROM = 128
+"""Tokens in a step, from which on quantised keys and values are dequantised for it."""
 
 
 class SeamError(RuntimeError):
@@ -108,6 +114,9 @@ def install() -> None:
     if not hasattr(mx.fast.rope, "__wrapped__"):
         mx.fast.rope = _positioned(mx.fast.rope)
         mx.fast.scaled_dot_product_attention = _observing(mx.fast.scaled_dot_product_attention)
+        base.quantized_scaled_dot_product_attention = _unpacking(
+            base.quantized_scaled_dot_product_attention
+        )
 
 
 def _positioned(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
@@ -161,6 +170,28 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         return mx.concatenate(parts, axis=2)
 
     return observing
+
+
+def _unpacking(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    @wraps(attention)
+    def unpacking(
+        queries: mx.array,
+        q_keys: tuple[mx.array, ...],
+        q_values: tuple[mx.array, ...],
+        scale: float,
+        mask: Any,
+        group_size: int = 64,
+        bits: int = 8,
+    ) -> mx.array:
+        if queries.shape[2] < UNPACKED_FROM:
+            return attention(queries, q_keys, q_values, scale, mask, group_size, bits)
+        keys, values = (
+            mx.dequantize(packed, scales, biases, group_size, bits)
+            for packed, scales, biases in (q_keys, q_values)
+        )
+        return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
+
+    return unpacking
 
 
 def _is_places(mask: Any) -> bool:

@@ -144,7 +144,7 @@ def _layer_step(shape: Shape, layer: Layer, tokens: int, step: int, fused: froze
     if layer.expanded:
         # The rotated part's scores are a mask of numbers, made twice: as they are, and masked.
         scores = 2 * layer.heads * step * seen
-    elif layer.heads and (layer.width not in fused or shape.kv_bits):
+    elif layer.heads and layer.width not in fused:
         # A sink is one column more, so the scores are copied to make room for it, and back.
         scores = layer.heads * step * seen * (3 if shape.sinks else 1)
         mask = 2 * step * seen
@@ -152,6 +152,8 @@ def _layer_step(shape: Shape, layer: Layer, tokens: int, step: int, fused: froze
         mask = 2 * step * seen
     again = round(kept_bytes(shape, layer) * seen)
     numbers = scores + layer.expanded * seen + step * layer.active
+    if shape.kv_bits and layer.heads and not layer.window:
+        numbers += layer.kept * seen  # dequantised
     return shape.element * numbers + again + mask
 
 
@@ -271,8 +273,6 @@ def _cache_why(shape: Shape, tokens: int, step: int = STEP) -> str:
 
 
 def _step_why(shape: Shape, step: int) -> str:
-    if shape.kv_bits:
-        return f"{step:,} tokens at once; attention on {shape.kv_bits} bits is not fused"
     slow = sorted({x.width for x in shape.layers if x.heads and x.width not in FUSED})
     why = f"{step:,} tokens at once"
     if any(layer.expanded for layer in shape.layers):
@@ -280,6 +280,8 @@ def _step_why(shape: Shape, step: int) -> str:
     if slow:
         widths = " and ".join(map(str, slow))
         return f"{why}; attention is not fused for heads of width {widths}"
+    if shape.kv_bits:
+        return f"{why}; attention is fused, on one layer's keys and values dequantised"
     return f"{why}; attention is fused"
 
 

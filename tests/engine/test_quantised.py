@@ -10,10 +10,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models import base as mlx_base
 
+from app.engine import seams
+from app.engine.backend import CPU
 from app.engine.caches import QuantisedCache, WindowedCache, layers
 from app.engine.loader import CacheMaker, LoadError, load_one, load_pair
-from app.engine.memory import CacheSize
+from app.engine.memory import CacheSize, Transient
 from app.engine.messages import (
     Document,
     Failed,
@@ -32,11 +35,14 @@ from app.models.fit import cache_bytes
 from app.models.shape import shape_of
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
-from tests.engine.oracle import prompt
+from tests.engine.oracle import difference, prompt
 
 WIDE = {"head_dim": 32}
 SINKS = ("gpt_oss",)
 SUITED = tuple(name for name in tiny.ORACLE if name not in SINKS)
+
+
+seams.install()
 
 
 @pytest.fixture
@@ -92,9 +98,64 @@ def test_what_it_takes_is_foretold_within_a_hundredth(name: str, bits: int, wide
     assert growing < {8: 0.35, 4: 0.22}[bits] * CacheSize.of(filled(model, ids)).growing
 
 
-def filled(model: Any, ids: Any) -> Any:
-    cache = dense_cache(model)
-    mx.eval(feed(model, cache, ids))
+@pytest.mark.parametrize("mask", ["causal", "array", None])
+def test_attention_on_dequantised_keys_is_the_same(mask: str | None) -> None:
+    q, k, v = (mx.random.normal((1, heads, 200, 64)) for heads in (8, 2, 2))
+    packed = [mx.quantize(each, group_size=64, bits=8) for each in (k, v)]
+    seen = mx.tril(mx.ones((200, 200), mx.bool_)) if mask == "array" else mask
+    ours = mlx_base.quantized_scaled_dot_product_attention
+    found = ours(q, *packed, scale=0.125, mask=seen, group_size=64, bits=8)
+    expected = ours.__wrapped__(q, *packed, scale=0.125, mask=seen, group_size=64, bits=8)
+    assert difference(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_next"])
+def test_a_quantised_cache_was_prefilled_unfused(
+    name: str, wide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every score of a step was written, three times over."""
+    model = wide(name)
+    caches = CacheMaker(model, quantisation_of(model, 8))
+    ids = (np.arange(1024, dtype=np.int32) * 7) % tiny.VOCABULARY
+    calls: list[int] = []
+    attend = mlx_base.quantized_scaled_dot_product_attention.__wrapped__
+
+    def counted(queries: mx.array, *args: Any) -> mx.array:
+        calls.append(queries.shape[2])
+        return attend(queries, *args)
+
+    def read(unpacked_from: int) -> tuple[mx.array, int]:
+        with monkeypatch.context() as patch:
+            patch.setattr(seams, "UNPACKED_FROM", unpacked_from)
+            name = "quantized_scaled_dot_product_attention"
+            patch.setattr(mlx_base, name, seams._unpacking(counted))
+            cache = dense_cache(caches)
+            mx.clear_cache()
+            before = mx.get_active_memory()
+            mx.reset_peak_memory()
+            prefill(model, cache, ids, None, StepSize(256), lambda done: None)
+            peak = mx.get_peak_memory() - before
+            return feed(model, cache, ids[:2])[0, -1].astype(mx.float32), peak
+
+    unfused, much = read(1 << 20)
+    assert max(calls) == 256
+    calls.clear()
+    fused, less = read(seams.UNPACKED_FROM)
+    assert max(calls) == 2, "a few tokens are attended to as they are stored"
+    # What is rounded otherwise in one layer may round to another number of 8 bits in the next.
+    assert float((mx.linalg.norm(fused - unfused) / mx.linalg.norm(unfused)).item()) < 1e-2
+    assert less < 0.7 * much
+    config = tiny.config_of(name)
+    size = CacheSize.of(filled(caches, ids, model))
+    step = Transient.of(config.get("text_config") or config, 4, True, False, CPU).bytes(
+        256, len(ids)
+    )
+    assert size.bytes(len(ids)) + 2 * size.largest * len(ids) + step >= 0.9 * less
+
+
+def filled(caches: Any, ids: Any, model: Any = None) -> Any:
+    cache = dense_cache(caches)
+    mx.eval(feed(model or caches, cache, ids))
     return cache
 
 

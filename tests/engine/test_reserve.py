@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from app.engine.backend import GPU
 from app.engine.caches import Cache, PositionedCache, flat
 from app.engine.prefill import StepSize, dense_cache, feed, prefill, sparse_cache
 from app.engine.quantised import Quantisation, quantised
@@ -75,7 +76,7 @@ def test_a_prefill_copied_every_layer_at_every_step(
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it is read in parts, from checkpoint to checkpoint."""
-    chat = Chat(tiny.build(name))
+    chat = Chat(tiny.build(name), GPU)  # on a CPU, blocks of attention are put together, too
     first, _, second = conversation((4, 804))
     growths: list[int] = []
     concatenate = mx.concatenate
@@ -88,7 +89,6 @@ def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch
     turns: list[tuple[Any, tuple[int, ...] | None]] = [(first, FIRST), (second, LATER)]
     turns.append((second, None))
     monkeypatch.setattr("app.engine.memory.free", lambda: 1e12)
-    monkeypatch.setattr("app.engine.prefill.CPU_BLOCK", 1 << 20)  # whose parts are put together
     monkeypatch.setattr(mx, "concatenate", counted)
     layers = len(flat(chat.remembered.target.cache))
     for prompt, needed in turns:
