@@ -88,6 +88,8 @@ class Story:
     problem: str = "There is not enough memory to read 118,204 tokens."
     advice: str = "Lower the keep with Ctrl+G, or choose a smaller target."
     foreseen: bool = False
+    excess: int = 0
+    """With either of them it fails before anything is read."""
     ended: Ended = Ended.STOP
     cached: bool = False
     """Everything is read already: what keep would choose is shown, and everything answers."""
@@ -260,8 +262,8 @@ class FakeEngine:
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None or story.cached
-        if story.foreseen and not ask.despite_memory:
-            yield Failed(turn, story.problem, story.advice, foreseen=True)
+        if (story.foreseen or story.excess) and not ask.despite_memory:
+            yield Failed(turn, story.problem, story.advice, story.foreseen, story.excess)
             return
         yield self._plan(ask, story, total, dense)
         kept = total

@@ -21,13 +21,15 @@ def failed(turn: int | None, error: Exception) -> Failed:
     if is_exhausted(error):  # also as the cause of one of those below
         return Failed(turn, RAN_OUT, _TOO_LARGE if turn is None else _SHORT_OF_MEMORY)
     match error:
-        case TurnError() | LoadError():
+        case TurnError():
+            return Failed(turn, problem, error.advice, excess=error.excess)
+        case LoadError():
             return Failed(turn, problem, error.advice)
         case PromptError():
             return Failed(turn, problem, "choose another model")
         case NotEnoughMemory():
             advice = error.advice or _SHORT_OF_MEMORY
-            return Failed(turn, problem, advice, foreseen=turn is not None)
+            return Failed(turn, problem, advice, turn is not None, error.excess)
     where = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"
     return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")

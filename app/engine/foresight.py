@@ -41,6 +41,8 @@ class Foresight:
             )
         if found is not None:
             found.advice = self._advice(reading)
+            if length := self._fitting_length():
+                found.excess = max(0, len(self.prompt.ids) - length)
             raise found
 
     def fits(self, reading: Reading) -> bool:

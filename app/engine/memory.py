@@ -29,12 +29,13 @@ parks the draft from there on."""
 
 class NotEnoughMemory(RuntimeError):
     """`what` (the beginning of a sentence) needs so many bytes, and so many are free. `advice` says
-    what would fit."""
+    what would fit, and `excess` by how many tokens the prompt is too long to be read in full."""
 
     def __init__(self, what: str, needed: float, free: float, advice: str = "") -> None:
         there = memory_size(max(free, 0))
         super().__init__(f"{what} needs about {memory_size(needed)}, and {there} is free")
         self.advice = advice
+        self.excess = 0
 
 
 def figures() -> MemoryFigures:

@@ -345,13 +345,15 @@ class Failed:
 
     `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
     case, without a full stop); `sentence` is both. What was only `foreseen` was not tried: asked
-    with `despite_memory`, it is.
+    with `despite_memory`, it is. `excess` is by how many tokens the prompt is too long, where that
+    is what is wrong.
     """
 
     turn: int | None
     problem: str
     advice: str
     foreseen: bool = False
+    excess: int = 0
 
     @property
     def sentence(self) -> str:

@@ -39,11 +39,12 @@ from app.engine.room import Room
 
 
 class TurnError(RuntimeError):
-    """The turn cannot be answered: what is wrong, and what to do."""
+    """The turn cannot be answered: what is wrong, what to do, and by how many tokens the prompt is
+    too long, where that is it."""
 
-    def __init__(self, problem: str, advice: str) -> None:
+    def __init__(self, problem: str, advice: str, excess: int = 0) -> None:
         super().__init__(problem)
-        self.advice = advice
+        self.advice, self.excess = advice, excess
 
 
 _WAITED = (Phase.WAIT, Phase.RESTORE)
@@ -132,6 +133,7 @@ class Turn:
                 f"The prompt is {total:,} tokens long, and {self._pair.target.info.name} takes at"
                 f" most {context:,}",
                 "attach less, or choose a model with a longer context",
+                total - context + 1,
             )
         return min(wanted, context - total)
 

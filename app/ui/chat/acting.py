@@ -135,6 +135,11 @@ class Acting:
         screen.entry.box.focus()
         screen.notice.say(EDITING)
 
+    def resume(self, turn: Turn) -> None:
+        """What is written is its question again, edited, since it could not be asked."""
+        self._edited = turn, Draft(self._screen.next_mode)
+        self._screen.notice.say(EDITING)
+
     @property
     def editing(self) -> bool:
         return self._edited is not None

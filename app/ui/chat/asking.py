@@ -11,6 +11,7 @@ from app.chat.unkept import AskedTurn
 from app.engine.messages import Cancel, Mode
 from app.errors import UserError
 from app.ui.attach.attached import documents_of
+from app.ui.chat.fitting import Fitting
 from app.ui.chat.shelf import OpenChat
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ class Asking:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen, self._desk = screen, screen.desk
+        self._fitting = Fitting(screen)
         self._stop_at_once = False
+        self._edits: Turn | None = None
+        self._written: Turn | None = None
+        """The turn that came from what was written, while it runs."""
 
     async def sent(self, typed: str) -> None:
         """Ask what is written, or let it wait for its turn."""
@@ -33,8 +38,10 @@ class Asking:
             screen.notice.say(refusal)
         if not text or refusal is not None:
             return
-        question = Question(
-            text, documents_of(draft.attached), draft.next_mode.mode, draft.next_mode.keep
+        if self._fitting.refuses():
+            return
+        question = self._fitting.insisting(
+            Question(text, documents_of(draft.attached), draft.next_mode.mode, draft.next_mode.keep)
         )
         chat.sent = draft.attached
         screen.entry.take(typed)
@@ -70,6 +77,7 @@ class Asking:
         return lacks_document(self._screen.loader.load, branch, ())
 
     def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
+        self._edits = edits
         self._start(chat, self._desk.shelf.ask(chat, question, edits), question)
 
     def ask_again(
@@ -98,8 +106,17 @@ class Asking:
             self._screen.post_message(self._answered(chat, last))
         if last is not None and last.state is TurnState.FAILED:
             await self.take_back(chat)
+            if last is self._written and self._fitting.comes_back(last.failure):
+                await self._come_back(chat, last)
         self.ask_waiting()
         self._screen.show_hints()
+
+    async def _come_back(self, chat: OpenChat, turn: Turn) -> None:
+        await self._give_back(chat, turn.question)
+        try:
+            await self._fitting.came_back(chat, turn, self._edits)
+        except UserError as error:
+            self._screen.notice.say(str(error))
 
     def _answered(self, chat: OpenChat, turn: Turn) -> ChatScreen.Answered:
         failed = turn.state is TurnState.FAILED
@@ -174,6 +191,7 @@ class Asking:
             return
         async with screen.drawing:
             self._desk.begin(chat, asked)
+            self._written = asked.turn if question is not None else None
             if chat is self._desk.shown:
                 await screen.transcript.show_waiting(None)
                 await screen.transcript.add_turn(asked.turn)

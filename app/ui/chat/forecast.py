@@ -28,6 +28,10 @@ class Forecast:
         """Of the pair that is loaded, as the engine says."""
         self._pair: Loaded | None = None
 
+    @property
+    def pair(self) -> Loaded | None:
+        return self._pair
+
     def loaded(self, pair: Loaded) -> None:
         self._pair = pair
 
@@ -53,6 +57,21 @@ class Forecast:
             f" {sanitize_line(pair.target.name)} takes at most {figures.count(meter.context)}:"
             " attach less, or begin anew with ^N."
         )
+
+    @property
+    def excess(self) -> int:
+        """By how many tokens the next message is too long for the model's context, as far as they
+        are counted; 0 where it may fit. What a model thought is not sent again."""
+        pair, last, attached = self._pair, self._last(), self._attached()
+        if pair is None or not pair.target.context or attached is None:
+            return 0
+        used = 0
+        if last is not None:
+            used = self._tokens(last) or 0
+            progress = self._desk.shown.progress.get(last.number)
+            if last.thinking and progress is not None and progress.statistics is not None:
+                used -= progress.statistics.generated_tokens
+        return max(0, used + attached - pair.target.context + 1)
 
     def _meter(self, next_mode: NextMode) -> Meter:
         context = self._pair.target.context if self._pair else 0

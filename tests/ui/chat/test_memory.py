@@ -96,16 +96,23 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "There is not enough memory", "Asked again in the same way")
+        await until_shown(pilot, "There is not enough memory", "Enter again tries it all the same")
         assert not engine.asks[0].despite_memory
-        await pilot.press("ctrl+r")  # in full: another way, so that it is refused as well
+        await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
         await until(pilot, lambda: len(engine.asks) == 2)
         assert not engine.asks[1].despite_memory
-        await until_shown(pilot, "Asked again in the same way")
-        await pilot.press("ctrl+r")
+        await until_shown(pilot, "Enter again tries it all the same")
+        await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].despite_memory
         await until_shown(pilot, "generally available free programs")
+        engine.story = Story(foreseen=True)
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "Asked again in the same way")
+        assert not engine.asks[3].despite_memory
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 5)
+        assert engine.asks[4].despite_memory
 
 
 @asynccontextmanager

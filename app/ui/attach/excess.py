@@ -1,0 +1,62 @@
+"""Of what is attached, what has to go when it is too much. No widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from app.engine.messages import Document
+from app.ui import figures
+from app.ui.attach.attached import Attached, attached
+
+BYTES = 4
+"""A token, where nobody has counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One document of what is attached; `tokens` are its share of those that were counted."""
+
+    document: Document
+    size: int
+    tokens: int
+
+
+def pieces(things: Sequence[Attached]) -> list[Piece]:
+    """The largest first. A folder's tree is none: it goes with the last of its documents."""
+    found = []
+    for each in things:
+        rate = _bytes_a_token([each])
+        for document in each.texts:
+            size = len(document.text.encode(errors="replace"))
+            found.append(Piece(document, size, ceil(size / rate)))
+    return sorted(found, key=lambda piece: -piece.size)
+
+
+def without(things: Sequence[Attached], left_out: Collection[Document]) -> tuple[Attached, ...]:
+    """What is still to be attached. What loses nothing is the very thing that it was."""
+    kept = []
+    for each in things:
+        texts = [document for document in each.texts if document not in left_out]
+        if len(texts) == len(each.texts):
+            kept.append(each)
+        elif texts:
+            tree = each.documents[:1] if each.is_folder else ()
+            fewer = attached([*tree, *texts])
+            kept.append(replace(fewer, skipped=each.skipped, odd=each.odd))
+    return tuple(kept)
+
+
+def too_many(excess: int, things: Sequence[Attached]) -> str:
+    """`12,400 tokens too many: leave out about 50 KB`, without a full stop."""
+    words = f"{figures.plural(excess, 'token')} too many"
+    if not things:
+        return words
+    return f"{words}: leave out about {figures.size(ceil(excess * _bytes_a_token(things)))}"
+
+
+def _bytes_a_token(things: Sequence[Attached]) -> float:
+    tokens = sum(each.tokens or 0 for each in things)
+    counted = sum(each.size for each in things if each.tokens)
+    return counted / tokens if tokens and counted else BYTES

@@ -1,0 +1,121 @@
+"""Too much is attached: which documents are left out?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.engine.messages import Document
+from app.ui import figures
+from app.ui.attach.attached import Attached
+from app.ui.attach.excess import Piece, pieces, too_many, without
+from app.ui.help import Section
+from app.ui.sanitize import sanitize_line
+
+LEAST_NAME = 12
+
+
+class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
+    """Gives back what is still to be attached; None: all of it, as it was."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move('cursor_up')", "Up", id="leave_out.up", tooltip="Up"),
+        Binding("down", "move('cursor_down')", "Down", id="leave_out.down", tooltip="Down"),
+        Binding("pageup", "move('page_up')", "Page up", id="leave_out.page_up", tooltip="A page"),
+        Binding(
+            "pagedown", "move('page_down')", "Page down", id="leave_out.page_down",
+            tooltip="A page down",
+        ),
+        Binding("space", "toggle", "Toggle", id="leave_out.toggle", tooltip="Leave it out, or not"),
+        Binding("a", "toggle_all", "All", id="leave_out.all", tooltip="Leave out all, or none"),
+        Binding("enter", "done", "Done", id="leave_out.done", tooltip="Attach what is ticked"),
+        Binding("escape", "close", "Close", id="leave_out.close", tooltip="Leave all as it was"),
+    ]  # fmt: skip
+
+    def __init__(self, attached: Sequence[Attached], excess: int) -> None:
+        """`excess` is how many tokens have to go."""
+        super().__init__()
+        self._attached, self._excess = tuple(attached), excess
+        self._pieces = pieces(attached)
+        self._left_out: set[int] = set()
+        self.list = OptionList(id="leave-out-list", compact=True, markup=False)
+        self.list.can_focus = False  # Enter is for all of them
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Too much is attached", LeaveOutScreen),)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="leave-out"):
+            yield Static(id="leave-out-head", markup=False)
+            yield self.list
+            foot = "Space leave out   a all   ⏎ attach the rest   Esc back"
+            yield Static(Content.styled(foot, "$ink-dim"), id="leave-out-foot")
+
+    def on_mount(self) -> None:
+        self._draw(0)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(lambda: self._draw(self.list.highlighted or 0))
+
+    def _draw(self, highlighted: int) -> None:
+        width = max(20, self.list.size.width - 2)
+        self.list.set_options(
+            Option(line(piece, number not in self._left_out, width))
+            for number, piece in enumerate(self._pieces)
+        )
+        self.list.highlighted = highlighted
+        self.query_one("#leave-out-head", Static).update(self._head())
+
+    def _head(self) -> Content:
+        gone = sum(self._pieces[number].tokens for number in self._left_out)
+        if gone < self._excess:
+            words = too_many(self._excess - gone, self._attached)
+            return Content.assemble(("! ", "$accent"), (f"About {words}.", "bold"))
+        spare = figures.plural(gone - self._excess, "token")
+        return Content.assemble(("✓ It fits", "bold $accent"), (f", with {spare} to spare.", ""))
+
+    def action_move(self, where: str) -> None:
+        getattr(self.list, f"action_{where}")()
+
+    def action_toggle(self) -> None:
+        if self.list.highlighted is not None:
+            self._left_out ^= {self.list.highlighted}
+            self._draw(self.list.highlighted)
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_toggle()
+
+    def action_toggle_all(self) -> None:
+        every = set(range(len(self._pieces)))
+        self._left_out = every if self._left_out != every else set()
+        self._draw(self.list.highlighted or 0)
+
+    def action_done(self) -> None:
+        left_out: set[Document] = {self._pieces[number].document for number in self._left_out}
+        self.dismiss(without(self._attached, left_out))
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+def line(piece: Piece, ticked: bool, width: int) -> Content:
+    """One line of at most `width` cells; the name gives way first."""
+    facts = f"{figures.size(piece.size)} · {figures.count(piece.tokens)} tok"
+    mark = Content.styled("✓ " if ticked else "  ", "$accent")
+    room = max(LEAST_NAME, width - 2 - len(facts) - 2)
+    name = Content(sanitize_line(piece.document.name)).truncate(room, ellipsis=True)
+    gap = " " * max(1, width - 2 - name.cell_length - len(facts))
+    text = Content.assemble(name, gap, (facts, "$ink-dim"))
+    text = text if ticked else text.stylize("$ink-dim")
+    return Content.assemble(mark, text).truncate(width, ellipsis=True)
