@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -452,6 +453,10 @@ def test_a_prompt_longer_than_the_context_is_refused(
     assert isinstance(failed, Failed)
     assert "500" in failed.sentence
     assert failed.sentence.endswith(".")
+    length = re.search(r"is ([\d,]+) tokens long", failed.problem)
+    assert length
+    assert failed.excess == int(length[1].replace(",", "")) - 500 + 1, "what has to go"
+    assert not failed.foreseen, "to insist would not help"
 
 
 def test_too_little_memory_is_refused_before_reading(

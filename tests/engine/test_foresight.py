@@ -93,6 +93,8 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     assert not loaded.of(PhaseProgress), "nothing was begun"
     fits = question(2, Mode.SPARSE, int(keep[1]) / 100)
     assert isinstance(loaded.run(fits), Finished), "and it does"
+    total = loaded.of(Planned)[-1].prompt_tokens
+    assert failed.excess == total - int(length[1].replace(",", ""))
     above = question(3, Mode.SPARSE, int(keep[1]) / 100 + 0.1)
     failed = loaded.run(above)
     assert isinstance(failed, Failed)

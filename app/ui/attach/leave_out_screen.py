@@ -35,8 +35,8 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
             "pagedown", "move('page_down')", "Page down", id="leave_out.page_down",
             tooltip="A page down",
         ),
-        Binding("space", "toggle", "Toggle", id="leave_out.toggle", tooltip="Leave it out, or not"),
-        Binding("a", "toggle_all", "All", id="leave_out.all", tooltip="Leave out all, or none"),
+        Binding("space", "leave_out", "Leave out", id="leave_out.one", tooltip="Leave it out"),
+        Binding("a", "leave_all_out", "All", id="leave_out.all", tooltip="Leave out all"),
         Binding("enter", "done", "Done", id="leave_out.done", tooltip="Attach what is ticked"),
         Binding("escape", "close", "Close", id="leave_out.close", tooltip="Leave all as it was"),
     ]  # fmt: skip
@@ -86,7 +86,7 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
     def action_move(self, where: str) -> None:
         getattr(self.list, f"action_{where}")()
 
-    def action_toggle(self) -> None:
+    def action_leave_out(self) -> None:
         if self.list.highlighted is not None:
             self._left_out ^= {self.list.highlighted}
             self._draw(self.list.highlighted)
@@ -94,9 +94,9 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.action_toggle()
+        self.action_leave_out()
 
-    def action_toggle_all(self) -> None:
+    def action_leave_all_out(self) -> None:
         every = set(range(len(self._pieces)))
         self._left_out = every if self._left_out != every else set()
         self._draw(self.list.highlighted or 0)
