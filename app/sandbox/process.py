@@ -25,7 +25,7 @@ Check = Callable[[], object]
 """Called every tenth of a second while one waits; what it raises ends the process."""
 
 _LOOK_SECONDS = 0.1
-_PATIENCE = 10
+_PATIENCE = 20
 """How many times the seconds of its own that a request may take on a busy machine."""
 _MB = 1 << 20
 _LARGEST_SOURCE = 1_000_000
@@ -48,7 +48,7 @@ class Limits:
     answer: int = _LARGEST_ANSWER
 
 
-RENDERING = Limits(1, 256 * _MB)
+RENDERING = Limits(0.5, 256 * _MB)
 
 
 def opening(size: int) -> Limits:

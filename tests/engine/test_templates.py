@@ -188,8 +188,8 @@ MORE_BOMBS = [
 def test_bombs_do_not_go_off(
     process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of seconds it would get ten times as many, and all of them are waited for.
-    monkeypatch.setattr(sandbox, "RENDERING", Limits(0.03, 256 << 20))
+    # Of seconds it would get twenty times as many, and all of them are waited for.
+    monkeypatch.setattr(sandbox, "RENDERING", Limits(0.015, 256 << 20))
     began = time.monotonic()
     with pytest.raises(TextError) as caught:
         render(process, source)

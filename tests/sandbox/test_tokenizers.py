@@ -66,7 +66,7 @@ def folder(path: Path, change: dict[str, Any]) -> Path:
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second for what would get several; all of them are waited for."""
     generous = sandbox.encoding
-    monkeypatch.setattr(sandbox, "encoding", lambda size: replace(generous(size), seconds=0.05))
+    monkeypatch.setattr(sandbox, "encoding", lambda size: replace(generous(size), seconds=0.025))
 
 
 @pytest.mark.usefixtures("hurried")
