@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.cli.stored import PATIENCE, find, none_yet, opened_store
+from app.cli.stored import find, none_yet, opened_store
 from app.engine.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
@@ -32,7 +32,7 @@ from app.ui.sanitize import sanitize, sanitize_line
 def conversations(options: argparse.Namespace) -> int:
     """Carry `options.action` out; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    with opened_store(0.0 if options.action in READERS else PATIENCE) as store:
+    with opened_store() as store:
         ACTIONS[options.action](store, options)
     return 0
 
@@ -159,10 +159,6 @@ ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
     "rename": _rename,
     "pin": _pin,
 }
-
-
-READERS = ("list", "show", "search", "export")
-"""They work beside another specchat, so they need not wait for it."""
 
 
 def _say(*lines: str) -> None:

@@ -186,6 +186,14 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
     return new
 
 
+def duplicate(connection: sqlite3.Connection, id: int, now: datetime) -> Conversation:
+    """The same conversation once more, with every branch."""
+    found = tree(connection, id)
+    title = f"{found.conversation.title} (copy)".lstrip()
+    copied = replace(found.conversation, title=title, pinned=False, created_at=now, updated_at=now)
+    return conversation(connection, add_tree(connection, replace(found, conversation=copied)))
+
+
 def _renumbered(read_map: ReadMap, ids: dict[int, int]) -> ReadMap:
     texts = tuple(replace(text, message=ids[text.message]) for text in read_map.texts)
     return replace(read_map, texts=texts)

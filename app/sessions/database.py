@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from app.paths import short
@@ -64,6 +64,17 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+@contextmanager
+def written_once(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for one transaction, beside the one that writes. Raises StoreError."""
+    try:
+        connection = for_writing(path)
+    except ERRORS as error:
+        raise explained(error) from error
+    with closing(connection), transaction(connection):
+        yield connection
 
 
 class Readers:

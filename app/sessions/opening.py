@@ -55,6 +55,8 @@ class Opened:
     connection: sqlite3.Connection | None = None
     lock: Lock | None = None
     read_only: StoreError | None = None
+    beside: bool = False
+    """Whether another program has it open, so that only single changes can be made."""
     notices: list[str] = field(default_factory=list)
 
 
@@ -192,7 +194,8 @@ def _open_beside_another(places: Places) -> Opened:
         )
     return Opened(
         read_only=StoreError(
-            "Another specchat has the conversations open, so this one only reads them",
-            "close the other one and start again to change them",
-        )
+            "Another specchat has the conversations open, so what is asked here is not kept",
+            "close the other one and start again to keep it",
+        ),
+        beside=True,
     )

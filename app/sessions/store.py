@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from app.sessions import aside, backup, conversations, drafts, messages
 from app.sessions.attachments import Attachments, Source
-from app.sessions.database import Readers, transaction
+from app.sessions.database import Readers, transaction, written_once
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 from app.sessions.opening import Places, open_database
@@ -65,7 +65,8 @@ class Store:
     ) -> None:
         """Open what `folder` holds, or begin it. `attachment_limit` is the most bytes of one
         document; what is in the trash for longer than `trash_days` is deleted for good. While
-        another program holds the store this one waits `patience` seconds, then only reads."""
+        another program holds the store this one waits `patience` seconds; then it reads, and makes
+        changes that are complete at once: it renames, deletes, imports, but keeps no answers."""
         places = Places(folder)
         self._now = clock
         self._places = places
@@ -76,7 +77,8 @@ class Store:
         self.trash_days = trash_days
         """To be told; what expires does so when a store is opened."""
         self.read_only = opened.read_only
-        """Why nothing can be changed here, or None."""
+        """Why nothing that is asked here can be kept, or None."""
+        self._beside = opened.beside
         self._lock = opened.lock
         self._readers = Readers(places.database)
         self._replies: list[Reply] = []
@@ -136,10 +138,10 @@ class Store:
         return self._read(conversations.sizes)
 
     def rename(self, id: int, title: str) -> None:
-        self._write(lambda c: conversations.rename(c, id, title))
+        self._change(lambda c: conversations.rename(c, id, title))
 
     def pin(self, id: int, pinned: bool = True) -> None:
-        self._write(lambda c: conversations.pin(c, id, pinned))
+        self._change(lambda c: conversations.pin(c, id, pinned))
 
     def choose(self, id: int, choices: Choices) -> None:
         """What holds for this conversation alone, instead of all that was chosen before."""
@@ -147,10 +149,10 @@ class Store:
 
     def trash(self, id: int) -> None:
         """Delete a conversation; until it expires, `restore` undoes that."""
-        self._write(lambda c: conversations.trash(c, id, self._now()))
+        self._change(lambda c: conversations.trash(c, id, self._now()))
 
     def restore(self, id: int) -> None:
-        self._write(lambda c: conversations.trash(c, id, None))
+        self._change(lambda c: conversations.trash(c, id, None))
 
     def empty_trash(self) -> None:
         """For good. The documents go at the next start."""
@@ -158,19 +160,7 @@ class Store:
 
     def duplicate(self, id: int) -> Conversation:
         """The same conversation once more, with every branch."""
-
-        def copy(connection: sqlite3.Connection) -> int:
-            tree, now = conversations.tree(connection, id), self._now()
-            copied = replace(
-                tree.conversation,
-                title=f"{tree.conversation.title} (copy)".lstrip(),
-                pinned=False,
-                created_at=now,
-                updated_at=now,
-            )
-            return conversations.add_tree(connection, replace(tree, conversation=copied))
-
-        return self._conversation(copy)
+        return self._change(lambda c: conversations.duplicate(c, id, self._now()))
 
     # -- messages
 
@@ -309,7 +299,8 @@ class Store:
 
     def attach(self, name: str, source: Source) -> Attachment:
         """Keep a document, durably, for a message to come."""
-        self._writing()
+        if not self._beside:
+            self._writing()
         messages.check_text(name)
         return self._attachments.add(name, source)
 
@@ -331,7 +322,9 @@ class Store:
     def add_tree(self, tree: Tree) -> Conversation:
         """A new conversation with these messages. Their attachments must be here."""
         self._check_attached([a for message in tree.messages for a in message.attachments])
-        return self._conversation(lambda c: conversations.add_tree(c, tree))
+        return self._change(
+            lambda c: conversations.conversation(c, conversations.add_tree(c, tree))
+        )
 
     # -- inside
 
@@ -345,6 +338,14 @@ class Store:
 
     def _write(self, task: Task[T]) -> T:
         return self._writing().run(task)
+
+    def _change(self, task: Task[T]) -> T:
+        """A change that is whole in one transaction. SQLite takes it beside another instance, too,
+        which is only alone in what goes on: opening, mending, answers that are being written."""
+        if not self._beside:
+            return self._write(task)
+        with written_once(self._places.database) as connection:
+            return task(connection)
 
     def _writing(self) -> Writer:
         """The writer. Raises StoreError when there is none."""

@@ -236,15 +236,25 @@ def test_in_the_trash_already(shell: Shell, capsys: pytest.CaptureFixture[str]) 
     assert "in the trash already" in capsys.readouterr().err
 
 
-def test_beside_the_app_they_can_be_read_and_not_changed(
-    shell: Shell, capsys: pytest.CaptureFixture[str]
+def test_beside_the_app_they_are_read_and_changed_and_the_app_sees_it(
+    home: Path, shell: Shell
 ) -> None:
-    kept("Who pays?")
-    with Store(data_path()):
+    kept("Who pays?", "When?")
+    shell("export", "1", "-o", str(home / "x.json"))
+    with Store(data_path()) as app:
+        reply = app.begin_reply(app.branch(2)[0].id)
         assert "The tenant." in shell("show", "1")
-        assert run(["conversations", "delete", "1"]) == 2
-        assert "Another specchat" in capsys.readouterr().err
-    assert len(there()) == 1
+        shell("delete", "1")
+        shell("rename", "2", "Dates")
+        shell("import", str(home / "x.json"))
+        assert [each.title for each in app.conversations()] == ["Who pays?", "Dates"]
+        shell("restore", "1")
+        assert len(app.conversations()) == 3
+        app.rename(3, "The app still writes")
+        reply.append("Soon.")
+        reply.finish()
+        assert app.branch(2)[-1].text == "Soon."
+    assert {each.title for each in there()} == {"Who pays?", "Dates", "The app still writes"}
 
 
 def test_on_a_terminal_nothing_from_a_text_reaches_it(

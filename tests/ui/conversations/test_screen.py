@@ -268,13 +268,17 @@ async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
         await until_shown(pilot, "a␛[2J b")
 
 
-async def test_beside_another_specchat_it_can_be_read_and_not_changed(tmp_path: Path) -> None:
+async def test_beside_another_specchat_changes_are_kept_and_no_questions(
+    tmp_path: Path,
+) -> None:
     three(tmp_path)
     with Store(tmp_path):
         async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
             await opened_list(pilot)
             await pilot.press("ctrl+d")
-            await until_shown(pilot, "Another specchat has the conversations open", "3 conv")
+            await until_shown(pilot, "is in the trash", "2 conv")
+            await pilot.press("ctrl+z")
+            await until_shown(pilot, "is back.", "3 conv")
             await pilot.press("enter")
             await until_shown(pilot, "Begin with main.")
             await ask(pilot, engine, "More?")
