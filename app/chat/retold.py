@@ -27,6 +27,8 @@ from app.engine.messages import (
 from app.sessions import records
 
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
+LEAST_RESTORED = 0.01
+"""Seconds; in less there was nothing to be restored."""
 
 
 def retold(
@@ -88,7 +90,10 @@ def _phases(turn: Turn, statistics: Statistics) -> list[PhaseProgress]:
     seconds = {time.phase: time.seconds for time in statistics.phases}
     if turn.text or turn.generated_ids:
         seconds[Phase.DECODE] = statistics.decode_seconds
-    gone_through = [phase for phase in Phase if phase in seconds and phase is not Phase.WAIT]
+    seconds.pop(Phase.WAIT, None)
+    if seconds.get(Phase.RESTORE, 0.0) < LEAST_RESTORED:
+        seconds.pop(Phase.RESTORE, None)
+    gone_through = [phase for phase in Phase if phase in seconds]
     open_ended = set(gone_through[-1:])
     if statistics.fallback is not None:
         open_ended.update([phase for phase in gone_through if phase in DRAFT_PHASES][-1:])
