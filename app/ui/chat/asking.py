@@ -86,9 +86,14 @@ class Asking:
         chat = self._desk.shown
         self._start(chat, self._desk.shelf.ask_again(chat, mode, keep, turn, pins), None)
 
-    def resume(self, turn: Turn) -> None:
-        """Have an answer that was cut off or stopped continued."""
-        chat = self._desk.shown
+    def resume(self) -> None:
+        """Have the last answer continued, if it was cut off or stopped."""
+        screen, chat = self._screen, self._desk.shown
+        turn = next(iter(reversed(chat.conversation.branch)), None)
+        if turn is None or not turn.unfinished:
+            screen.notice.say("There is nothing to continue: the last answer ended by itself.")
+            return
+        screen.entry.box.focus()
         self._start(chat, self._desk.shelf.resume(chat, turn), None)
 
     def ask_waiting(self) -> None:

@@ -94,14 +94,14 @@ class ChatScreen(Choosing):
             "Spans",
             id="chat.spans",
             tooltip="What was read of the documents",
-        ),
+        ),  # fmt: skip
         Binding(
             "f4",
             "continue_answer",
             "Continue",
             id="chat.continue",
             tooltip="Continue an answer that was cut off or stopped",
-        ),
+        ),  # fmt: skip
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
         Binding(
             "ctrl+o",
@@ -325,14 +325,8 @@ class ChatScreen(Choosing):
             self.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
 
     def action_continue_answer(self) -> None:
-        turn = next(iter(reversed(self.desk.shown.conversation.branch)), None)
-        if not self.may_ask():
-            return
-        if turn is None or not turn.unfinished:
-            self.notice.say("There is nothing to continue: the last answer ended by itself.")
-            return
-        self.entry.box.focus()
-        self._asking.resume(turn)
+        if self.may_ask():
+            self._asking.resume()
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
