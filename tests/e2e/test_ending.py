@@ -123,8 +123,10 @@ class Window(plain.Terminal):
 
     def processes(self) -> tuple[psutil.Process, psutil.Process]:
         """The parent, and the app itself."""
-        every = psutil.Process(self._pid).children(recursive=True)
-        return (psutil.Process(self._pid), *every)[-2:]  # type: ignore[return-value]
+        first = psutil.Process(self._pid)
+        every = [first, *first.children(recursive=True)]
+        parent, child = [each for each in every if each.cmdline()[1:] == PROGRAM[1:]][:2]
+        return parent, child
 
     def close(self) -> None:
         os.close(self._terminal)
