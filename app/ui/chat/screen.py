@@ -89,19 +89,13 @@ class ChatScreen(Choosing):
             "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
         ),
         Binding(
-            "ctrl+s",
-            "show_spans",
-            "Spans",
-            id="chat.spans",
+            "ctrl+s", "show_spans", "Spans", id="chat.spans",
             tooltip="What was read of the documents",
-        ),  # fmt: skip
+        ),
         Binding(
-            "f4",
-            "continue_answer",
-            "Continue",
-            id="chat.continue",
+            "f4", "continue_answer", "Continue", id="chat.continue",
             tooltip="Continue an answer that was cut off or stopped",
-        ),  # fmt: skip
+        ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
         Binding(
             "ctrl+o",
@@ -117,7 +111,7 @@ class ChatScreen(Choosing):
             id="chat.system",
             tooltip="This conversation's system prompt, sampling, keep",
         ),
-    ]
+    ]  # fmt: skip
 
     def __init__(
         self,
