@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from app.engine import blas
 from app.engine.messages import (
-    UNKNOWN,
     Ask,
     Cancel,
     Close,
@@ -32,7 +31,6 @@ from app.engine.messages import (
     Finished,
     Forget,
     Heal,
-    Learnt,
     Listener,
     Load,
     Loaded,
@@ -46,16 +44,14 @@ from app.engine.messages import (
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
-    from app.engine.calibration import Calibration
     from app.engine.loader import Pair
+    from app.engine.pair_costs import PairCosts
     from app.engine.power import PowerProbe
     from app.engine.probes import MemoryProbe
     from app.engine.reading import Scored
     from app.engine.relief import Relief
     from app.engine.residents import Residents
     from app.engine.room import Room
-    from app.engine.stopwatch import Stopwatch
-    from app.engine.turn import Turn
     from app.engine.watch import Watch
 
 SETTLE = 0.5
@@ -109,8 +105,7 @@ class MlxEngine:
         self._watch: Watch | None = None
         self._room: Room | None = None
         self._relief: Relief | None = None
-        self._stopwatch: Stopwatch | None = None
-        self._calibration: Calibration | None = None
+        self._costs: PairCosts | None = None
         self._missing = ""
 
     def listen(self, listener: Listener) -> None:
@@ -158,7 +153,7 @@ class MlxEngine:
             return self._commands.get(timeout=SETTLE)
         while self._commands.empty() and self._look_after():
             pass
-        wait = QUIET if self._calibration is not None else self._recheck
+        wait = QUIET if self._untimed else self._recheck
         while True:
             with suppress(queue.Empty):
                 return self._commands.get(timeout=wait)
@@ -169,9 +164,14 @@ class MlxEngine:
     @property
     def _recheck(self) -> float | None:
         """After how many seconds to look again; None where nothing waits to be done."""
-        due = self._calibration is not None and self._upkeep.heal is not Heal.NEVER
+        due = self._untimed and self._upkeep.heal is not Heal.NEVER
         waits = due or (self._residents is not None and self._residents.waits)
         return RECHECK if waits else None
+
+    @property
+    def _untimed(self) -> bool:
+        """Whether the pair is still to be timed."""
+        return self._costs is not None and self._costs.untimed
 
     def _look_after(self, calibrate: bool = False) -> bool:
         """One step of upkeep; False when there is nothing to do."""
@@ -189,21 +189,16 @@ class MlxEngine:
 
     def _calibrate(self) -> bool:
         """Time one reading of a pair that was never timed here; False when that is not to be."""
-        calibration, stopwatch, residents = self._calibration, self._stopwatch, self._residents
-        if calibration is None or stopwatch is None or residents is None or not residents.may_read:
+        costs, residents = self._costs, self._residents
+        if costs is None or not costs.untimed or residents is None or not residents.may_read:
             return False
         try:
-            clocked = calibration.step()
+            costs.time_once()
         except Exception as error:  # nobody asked for it: the pair's turns will tell
-            self._calibration = None
             self._warn("This model pair could not be timed", error, "Its answers will be.")
             return True
-        if calibration.over:
-            self._calibration = None
+        if not costs.untimed:
             self._report_memory()
-        if clocked:
-            stopwatch.note(clocked)
-            self._tell_costs()
         return True
 
     def _warn(self, what: str, error: Exception, follows: str) -> None:
@@ -258,7 +253,8 @@ class MlxEngine:
             elif isinstance(command, Upkeep):
                 self._upkeep = command
                 self._settle_in()
-                self._tell_costs()
+                if self._costs is not None:
+                    self._costs.report()
             elif isinstance(command, Measure):
                 self._measure()
             elif isinstance(command, Forget) and self._residents is not None:
@@ -305,7 +301,8 @@ class MlxEngine:
         if draft is not None and not pair.target.here:
             turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
             self._emit(Parked(info.name, info.bytes, turns))
-        self._tell_costs()
+        if self._costs is not None:
+            self._costs.report()
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
@@ -329,9 +326,8 @@ class MlxEngine:
                 raise TurnError(*USED_UP) from None
             self._emit(Finished(command.turn, Ended.CANCELLED, "", (), None))
             return
-        assert self._stopwatch is not None
-        costs = self._stopwatch.costs
-        turn = Turn(self._pair, command, remembered, progress, self._room, costs)
+        assert self._costs is not None
+        turn = Turn(self._pair, command, remembered, progress, self._room, self._costs.costs)
         try:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
@@ -344,42 +340,31 @@ class MlxEngine:
             self._residents.make_room()
             self._relief.settle()
             self._report_memory()
-        self._learn(turn)
+        self._costs.learn(turn.clocked)
 
     def _stopped(self) -> bool:
         """Whether the turn that runs is to stop; False while none does."""
         return self._turn is not None and (self._turn in self._cancelled or self._closing.is_set())
 
-    def _learn(self, turn: Turn) -> None:
-        if self._stopwatch is not None and (clocked := turn.clocked):
-            self._stopwatch.note(clocked)
-            self._tell_costs()
-
     def _measure(self) -> None:
-        from app.engine.calibration import Calibration
         from app.engine.turn import TurnError
 
-        if self._pair is None or self._stopwatch is None:
+        if self._costs is None:
             raise TurnError("No model is loaded", "load a model first")
-        calibration = Calibration(self._pair, UNKNOWN, self._hurried)
-        while not calibration.over and not self._hurried():
-            self._stopwatch.note(calibration.step())
+        self._costs.measure()
         self._report_memory()
-        self._emit(Learnt(self._stopwatch.costs, asked=True))
+        self._costs.report(asked=True)
 
     def _hurried(self) -> bool:
         """Whether something else is to be done."""
         return not self._commands.empty()
-
-    def _tell_costs(self) -> None:
-        if self._stopwatch is not None:
-            self._emit(Learnt(self._stopwatch.costs))
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
             self._emit(self._scored.selected(command.keep)[1])
 
     def _settle_in(self) -> None:
+        from app.engine.pair_costs import PairCosts
         from app.engine.relief import Relief
         from app.engine.residents import Residents
         from app.engine.room import Room
@@ -387,23 +372,15 @@ class MlxEngine:
         if self._residents is not None:
             self._residents.close()
         if self._pair is not None and self._watch is not None:
-            self._get_to_know(self._pair)
+            folder = self._upkeep.costs
+            self._costs = PairCosts(
+                self._pair, Path(folder) if folder is not None else None, self._emit, self._hurried
+            )
             residents = self._residents = Residents(
                 self._pair, self._upkeep, self._emit, self._power, self._stopped
             )
             self._room = Room(self._pair, self._emit, residents, self._watch)
             self._relief = Relief(self._pair, self._watch, self._room, self._emit)
-
-    def _get_to_know(self, pair: Pair) -> None:
-        """What is known of the pair's pace; where that is too little, it is to be found out."""
-        from app.engine.calibration import Calibration
-        from app.engine.stopwatch import Stopwatch
-
-        folder = self._upkeep.costs
-        self._calibration = None
-        self._stopwatch = Stopwatch(pair, Path(folder) if folder is not None else None)
-        if folder is not None:
-            self._calibration = Calibration(pair, self._stopwatch.costs, self._hurried)
 
     def _report_memory(self) -> None:
         import mlx.core as mx
@@ -418,5 +395,5 @@ class MlxEngine:
         if self._residents is not None:
             self._residents.close()
         self._pair = self._scored = self._residents = self._room = self._relief = None
-        self._stopwatch = self._calibration = None
+        self._costs = None
         gc.collect()
