@@ -33,7 +33,9 @@ def test_the_probe_lets_exact_architectures_pass(name: str) -> None:
 def test_more_architectures_read_gaps_as_one_by_one(name: str) -> None:
     model, (ids, kept) = build(name), oracle.prompt()
     together = oracle.sparse_logits(model, ids, kept)
-    assert oracle.difference(together, oracle._one_by_one(model, ids, kept)) < 1e-4
+    alone = oracle._one_by_one(model, ids, kept)
+    # Gemma 2's logits go up to 22: rounding grows with them.
+    assert oracle.difference(together, alone) < 1e-5 * float(mx.abs(alone).max().item())
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "glm4"])
