@@ -12,6 +12,7 @@ from app.engine.tuning import Scoring, Tuning
 from app.ui.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
+_REAL = "real models instead of a shape: a folder or repository"
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         " Without a command, the app opens.",
     )
     top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-    _models(top)
+    _models(top, None)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
     _add_conversations(commands.add_parser("conversations", help="look after what was kept"))
@@ -113,8 +114,8 @@ def _add_bench_all(every: argparse.ArgumentParser) -> None:
 def _add_ttft(ttft: argparse.ArgumentParser) -> None:
     """Figures come as text, so that `fitting` can say in a sentence what is wrong with them."""
     say = ttft.add_argument
-    say("--target", metavar="T", help="real models instead of a shape: a folder or repository")
-    say("--draft", metavar="D", help="the small one")
+    say("--target", metavar="T", default=argparse.SUPPRESS, help=_REAL)
+    say("--draft", metavar="D", default=argparse.SUPPRESS, help="the small one")
     say("--shape", default="small", help="of models without weights (default %(default)s)")
     say("--scale", type=float, default=1.0, help="so many of the layers, 0 to 1, to make it fit")
     say("--bits", type=int, choices=(4, 8), help="quantise the weights")
@@ -133,23 +134,31 @@ class _Version(argparse.Action):
 
 
 def _models(
-    command: argparse.ArgumentParser, target: str | None = None, *, kv_bits: bool = True
+    command: argparse.ArgumentParser,
+    default: str | None = argparse.SUPPRESS,
+    *,
+    kv_bits: bool = True,
 ) -> None:
-    """Without a default the settings say which."""
+    """Not said, the settings say which. They may stand before a command, too: a command's own
+    default would replace what was said there."""
     command.add_argument(
         "--target",
         metavar="T",
-        default=target,
+        default=default,
         help="the model that answers: a folder or a repository in the local cache",
     )
     command.add_argument(
-        "--draft", metavar="D", help="the small model that skims, of the target's family"
+        "--draft",
+        metavar="D",
+        default=default,
+        help="the small model that skims, of the target's family",
     )
     if not kv_bits:
         return
     command.add_argument(
         "--kv-bits",
         choices=["full", "8", "4"],
+        default=default,
         help="keep what the target reads in so many bits a number: less memory",
     )
 
@@ -261,10 +270,16 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     )
     pairing.add_argument("--keep", type=float, default=0.2, help="0 to 1 (default %(default)s)")
     fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
-    fitting.add_argument("--draft", metavar="D", help="with this draft instead of the best one")
+    inherited = argparse.SUPPRESS
+    fitting.add_argument(
+        "--draft", metavar="D", default=inherited, help="with this draft instead of the best one"
+    )
     fitting.add_argument("--length", metavar="N", help="at so many tokens, say 64k")
     fitting.add_argument(
-        "--kv-bits", choices=["full", "8", "4"], help="with its cache in so many bits a number"
+        "--kv-bits",
+        choices=["full", "8", "4"],
+        default=inherited,
+        help="with its cache in so many bits a number",
     )
     for parser in (listing, finding, pairing, fitting):
         parser.add_argument(
@@ -307,7 +322,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     )
     again = "; may be given again"
     say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
-    _models(command, "embedded")
+    _models(command)
     say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
     say("--length", default="4k", help="tokens of a prompt, say 1k,4k,32k (default %(default)s)")
     say("--keep", default="0.05,0.1,0.2,0.3,0.5,1.0", help="fractions (default %(default)s)")

@@ -113,8 +113,8 @@ def _command(options: argparse.Namespace) -> str:
         parts += ["--suite", suite]
     if options.pair:
         parts += ["--pair", *options.pair]
-    elif options.target != EMBEDDED or options.draft:
-        parts += ["--target", options.target]
+    elif options.target or options.draft:
+        parts += ["--target", options.target or EMBEDDED]
         parts += ["--draft", options.draft] if options.draft else []
     for name in ("length", "keep", "scoring", "n", "seed"):
         parts += [f"--{name}", getattr(options, name)]
@@ -255,14 +255,14 @@ def _tuned(name: str, text: str, default: object) -> object:
 def _load(options: argparse.Namespace, settings: Settings) -> Load:
     target, draft = options.target, options.draft
     if options.pair:
-        if target != EMBEDDED or draft:
+        if target or draft:
             raise UserError("The pair was given twice", "give --pair, or --target and --draft")
         if len(options.pair) > 2:
             raise UserError(
                 f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
             )
         target, draft = [*options.pair, None][:2]
-    load = pair(target, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
+    load = pair(target or EMBEDDED, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
     scorings = [tuning.scoring for tuning in settings.tuned.values()]
     needed = [scoring for scoring in scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):
