@@ -10,15 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mlx.core as mx
 from mlx.utils import tree_map
 
 from app.engine.caches import STOCK, Cache, PositionedCache, WindowedCache, flat
+from app.engine.progress import Cancelled
 
 
 @contextmanager
 def reserved(cache: Cache, count: int) -> Iterator[None]:
     """Inside, layers that keep everything grow at most once for `count` more tokens, with the first
-    of them. They go on as before afterwards."""
+    of them. They go on as before afterwards. When it is cancelled, what was not used is given back:
+    it may be gigabytes."""
     stores = [store for c in flat(cache) if (store := _growing(c)) is not None]
     before = [store.step for store in stores]
     for store in stores:
@@ -28,6 +31,10 @@ def reserved(cache: Cache, count: int) -> Iterator[None]:
             store.step = max(store.step, whole)
     try:
         yield
+    except Cancelled:
+        for store in stores:
+            _give_back(store)
+        raise
     finally:
         for store, step in zip(stores, before, strict=True):
             store.step = step
@@ -53,3 +60,16 @@ def _cut(store: Any) -> None:
     elif _capacity(store) > store.offset:
         cut = tree_map(lambda array: array[..., : store.offset, :], (store.keys, store.values))
         store.keys, store.values = cut
+
+
+def _give_back(store: Any) -> None:
+    """Copy what is there out of a buffer that is much longer."""
+    if _capacity(store) - store.offset < type(store).step:
+        return
+    if store.offset == 0:
+        store.keys = store.values = None
+        return
+    there = mx.arange(store.offset)  # a slice would keep the whole buffer alive
+    copied = tree_map(lambda array: mx.take(array, there, axis=-2), (store.keys, store.values))
+    mx.eval(copied)
+    store.keys, store.values = copied

@@ -12,6 +12,7 @@ import pytest
 from app.engine.backend import GPU
 from app.engine.caches import Cache, PositionedCache, flat
 from app.engine.prefill import StepSize, dense_cache, feed, prefill, sparse_cache
+from app.engine.progress import Cancelled
 from app.engine.quantised import Quantisation, quantised
 from app.engine.reserve import reserved
 from tests import tiny
@@ -113,3 +114,26 @@ def test_what_is_dared_takes_memory_only_as_it_reads(monkeypatch: pytest.MonkeyP
     chat.read(first, None)
     assert sizes[0] == BLOCK
     assert sizes[-1] == 4 * BLOCK
+
+
+@pytest.mark.parametrize("make", [dense_cache, sparse_cache, few_bits])
+@pytest.mark.parametrize("done", [0, 512])
+def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
+    make: Callable[[Any], Cache], done: int, model: Any
+) -> None:
+    cache, twin = make(model), make(model)
+    ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, TOKENS).astype(np.int32)
+
+    def on_step(now: int) -> None:
+        if now == done:
+            raise Cancelled
+
+    with pytest.raises(Cancelled), reserved(cache, len(ids)):
+        if not done:
+            raise Cancelled
+        prefill(model, cache, ids, None, StepSize(STEP), on_step)
+    assert {capacity(c) for c in cache} == {done}
+    if done:
+        prefill(model, twin, ids[:done], None, StepSize(STEP), lambda _: None)
+    found, expected = feed(model, cache, ids[done:]), feed(model, twin, ids[done:])
+    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-5)
