@@ -203,7 +203,12 @@ def write_reply(
 
 
 def resume_reply(connection: sqlite3.Connection, id: int) -> None:
-    """It is written on."""
+    """It is written on. The index of texts has answers that have ended, each once."""
+    connection.execute(
+        "INSERT INTO message_text(message_text, rowid, text) SELECT 'delete', id, text"
+        " FROM searchable WHERE id = ?",
+        (id,),
+    )
     resumed = connection.execute(
         "UPDATE messages SET state = 'partial', cut = 0"
         " WHERE id = ? AND role = 'assistant' AND state IN ('done', 'stopped')",
@@ -235,7 +240,7 @@ def add_run(connection: sqlite3.Connection, message: int, run: Run) -> None:
 
 def add_read_map(connection: sqlite3.Connection, message: int, read_map: ReadMap) -> None:
     connection.execute(
-        "INSERT INTO read_maps (message, spans, importance) VALUES (?, ?, ?)",
+        "INSERT OR REPLACE INTO read_maps (message, spans, importance) VALUES (?, ?, ?)",
         (message, *pack_map(read_map)),
     )
 

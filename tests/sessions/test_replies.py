@@ -143,3 +143,20 @@ def test_a_task_that_fails_leaves_nothing_and_the_writer_goes_on(tmp_path: Path)
     assert never.cancelled()
     with pytest.raises(StoreError, match="were closed"):
         writer.run(fail)
+
+
+def test_an_answer_that_was_continued_is_in_the_index_once(tmp_path: Path) -> None:
+    """A second entry of one message counts as damage: SQLite may refuse to search."""
+    with Store(tmp_path) as store:
+        reply = begin(store)
+        reply.append("Apples", [1])
+        reply.end(State.STOPPED).result()
+        reply = store.continue_reply(reply.message, known_ids=True)
+        assert store.search("apples") == [], "not while it is written"
+        reply.append(" and lions", [2])
+        reply.end(State.DONE).result()
+        assert [hit.message for hit in store.search("apples lions")] == [reply.message]
+    with closing(sqlite3.connect(tmp_path / "conversations.db")) as checked:
+        checked.execute(
+            "INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)"
+        )
