@@ -128,10 +128,14 @@ def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
         if now == done:
             raise Cancelled
 
-    with pytest.raises(Cancelled), reserved(cache, len(ids)):
-        if not done:
-            raise Cancelled
-        prefill(model, cache, ids, None, StepSize(STEP), on_step)
+    def read() -> None:
+        with reserved(cache, len(ids)):
+            if not done:
+                raise Cancelled
+            prefill(model, cache, ids, None, StepSize(STEP), on_step)
+
+    with pytest.raises(Cancelled):
+        read()
     assert {capacity(c) for c in cache} == {done}
     if done:
         prefill(model, twin, ids[:done], None, StepSize(STEP), lambda _: None)
