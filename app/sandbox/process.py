@@ -146,6 +146,10 @@ class TextProcess:
             self._send(header, parts, limits)
             self._unread = limits
 
+    def _has_ended(self) -> bool:
+        """Killed between two requests, say for memory that others took, it is no model's fault."""
+        return self._process is None or self._process.poll() is not None
+
     def _ask(
         self,
         header: dict[str, Any],
@@ -153,7 +157,8 @@ class TextProcess:
         limits: Limits,
         check: Check = lambda: None,
     ) -> tuple[dict[str, Any], list[bytes]]:
-        if self._process is None:
+        if self._has_ended():
+            self.close()
             self._restart()
         self.finish(check)
         self._send(header, parts, limits)

@@ -56,12 +56,27 @@ def test_cancelling_ends_the_process_and_the_next_request_starts_another(
     assert process.count("some text") == 9
 
 
-def test_one_that_was_killed_is_a_sentence_and_starts_again(process: TextProcess) -> None:
+def test_one_killed_between_two_requests_failed_the_next_one(process: TextProcess) -> None:
     process.finish()
-    assert process._process is not None
-    os.kill(process._process.pid, signal.SIGKILL)
+    for _ in range(2):  # as it is, and while what it was set up with is still on its way
+        assert process._process is not None
+        os.kill(process._process.pid, signal.SIGKILL)
+        process._process.wait()
+        assert process.count("a") == 1
+        process._restart()
+
+
+def test_one_killed_at_work_is_a_sentence_and_starts_again(
+    process: TextProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill() -> None:
+        assert process._process is not None
+        os.kill(process._process.pid, signal.SIGKILL)
+
+    process.finish()
+    monkeypatch.setattr(sandbox, "_LOOK_SECONDS", 0.0)
     with pytest.raises(TextError, match="ended with SIGKILL"):
-        process.count("a")
+        process.encode([Piece("some text " * 100_000)], kill)
     assert process.count("a") == 1
 
 
