@@ -47,12 +47,12 @@ def packed(header: dict[str, Any], parts: Sequence[bytes]) -> bytes:
     return b"".join((struct.pack("<I", len(head)), head, *parts))
 
 
-def _read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[str]] | None:
+def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
     length = file.read(4)
     if len(length) < 4:
         return None
-    header = json.loads(file.read(struct.unpack("<I", length)[0]))
-    return header, [file.read(size).decode() for size in header["parts"]]
+    header: dict[str, Any] = json.loads(file.read(struct.unpack("<I", length)[0]))
+    return header
 
 
 # --------------------------------------------------------------------------------------- limits
@@ -300,16 +300,16 @@ def main(paths: Sequence[str]) -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     worker = Worker()
-    while (message := _read_message(sys.stdin.buffer)) is not None:
-        header, parts = message
-        _limit(header["seconds"], header["memory"])
+    while (header := _read_header(sys.stdin.buffer)) is not None:
+        _limit(header["seconds"], header["memory"])  # before a text that needs them is read
         try:
+            parts = [sys.stdin.buffer.read(size).decode() for size in header["parts"]]
             answer, blobs = worker.answer(header, parts)
         except MemoryError:
             os.abort()
         except BaseException as error:  # patterns panic in a way of their own
             answer, blobs = {"error": f"{type(error).__name__}: {error}"[:2000]}, []
-        del message, parts
+        parts = []
         write_message(out, answer, blobs)
 
 

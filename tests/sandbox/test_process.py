@@ -56,6 +56,26 @@ def test_cancelling_ends_the_process_and_the_next_request_starts_another(
     assert process.count("some text") == 9
 
 
+def test_a_text_may_be_larger_than_what_the_request_before_it_was_given(
+    process: TextProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long document after a template: it was read within the memory of the template."""
+
+    class IsAtWork(Exception):
+        pass
+
+    looks = iter(range(10))
+
+    def check() -> None:
+        if next(looks, None) is None:
+            raise IsAtWork
+
+    monkeypatch.setattr(sandbox, "RENDERING", Limits(0.5, 16 << 20))
+    assert process.render("{{ x }}", {"x": "text"}) == "text"
+    with pytest.raises(IsAtWork):
+        process.encode([Piece("some text " * 3_000_000)], check)
+
+
 def test_one_killed_between_two_requests_failed_the_next_one(process: TextProcess) -> None:
     process.finish()
     for _ in range(2):  # as it is, and while what it was set up with is still on its way
