@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Part, Question, Turn
@@ -76,10 +77,14 @@ class Fitting:
         """To choose among documents, where there are some."""
         things = self._screen.entry.chips.attached
         if sum(len(each.texts) for each in things) > 1:
-            self._screen.app.push_screen(LeaveOutScreen(things, excess), self._chosen)
+            chosen = partial(self._chosen, things)
+            self._screen.app.push_screen(LeaveOutScreen(things, excess), chosen)
 
-    def _chosen(self, things: tuple[Attached, ...] | None) -> None:
+    def _chosen(self, offered: tuple[Attached, ...], things: tuple[Attached, ...] | None) -> None:
+        """`things` of what was `offered` stay, and whatever was attached meanwhile."""
         entry, attaching = self._screen.entry, self._screen.attaching
+        if things is not None:
+            things += tuple(each for each in entry.chips.attached if each not in offered)
         if things is not None and things != entry.chips.attached:
             entry.chips.show((*things, *attaching.readings(self._screen.desk.shown)))
             self._screen.notice.say("")

@@ -94,6 +94,15 @@ async def test_what_is_not_sent_can_be_left_as_it_was() -> None:
         await until_shown(pilot, "tokens too many: leave out about")
 
 
+async def test_what_is_read_while_one_chooses_is_attached_too() -> None:
+    engine = FakeEngine()
+    async with counting_app(engine).run_test(size=SMALL) as pilot:
+        await too_much(pilot)
+        entry(pilot).chips.add(entry(pilot).chips.paste("later " * 2_000))
+        await pilot.press("space", "enter")
+        await until(pilot, lambda: chips(pilot) == ["Paste 2", "Paste 3"])
+
+
 async def test_a_conversation_that_is_full_says_so() -> None:
     engine = FakeEngine(Story(prompt_tokens=41_000))
     async with app_with(engine).run_test(size=(80, 30)) as pilot:
