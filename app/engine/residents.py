@@ -115,7 +115,7 @@ class Residents:
         return sum(remembered.nbytes for remembered in idle) + self.healing_bytes
 
     def drop_healing(self) -> int:
-        """Give up what was read of a conversation besides; how many bytes that were."""
+        """Give up background reading; returns how many bytes it took."""
         freed, self._healing = self.healing_bytes, None
         return freed
 

@@ -236,7 +236,7 @@ class Store:
 
     def continue_reply(self, id: int, known_ids: bool) -> Reply:
         """Write on an answer that was cut off or stopped. Without `known_ids` the ids that it has
-        are not worth anything to what writes on, which gives all of them anew."""
+        are not worth anything to what writes on, which gives all of them again."""
 
         def resume(connection: sqlite3.Connection) -> Message:
             messages.resume_reply(connection, id)

@@ -99,7 +99,7 @@ def date(time: datetime, now: datetime) -> str:
 
 def told_apart(looks: Iterable[tuple[str, Conversation]], now: datetime) -> dict[int, str]:
     """Of conversations that look the same as others, by their ids, a few characters that tell them
-    apart: when each was used last, as finely as it takes, or else the how-manieth it is."""
+    apart: when each was used last, as finely as it takes, or else a number."""
     alike: dict[str, list[Conversation]] = {}
     for look, conversation in looks:
         alike.setdefault(look, []).append(conversation)

@@ -46,7 +46,7 @@ class Collection:
         return read / total if total else 1.0
 
     def passage_number(self, place: Place) -> int | None:
-        """The how-manieth that was read it is (from 1), if it was."""
+        """Which of those that were read it is, from 1; None where it was not read."""
         index, offset = place
         document = self.documents[index]
         if document.at(offset).read is Read.NOT:
