@@ -96,10 +96,10 @@ def trash(connection: sqlite3.Connection, id: int, now: datetime | None) -> None
 
 
 def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -> None:
-    """Make the branch that ends with message `last` the current one, and this the last used."""
-    _update(
-        connection, id, f"current = ?, updated_at = ?, sequence = {_NEXT}", last, pack_time(now)
-    )
+    """Make the branch that ends with message `last` the current one, and this the last used. What
+    another process moved into the trash meanwhile comes back, with what is written in it now."""
+    values = f"current = ?, updated_at = ?, trashed_at = NULL, sequence = {_NEXT}"
+    _update(connection, id, values, last, pack_time(now))
 
 
 def switch(connection: sqlite3.Connection, id: int, last: int | None) -> None:

@@ -240,7 +240,9 @@ class Store:
 
         def resume(connection: sqlite3.Connection) -> Message:
             messages.resume_reply(connection, id)
-            return messages.message(connection, id)
+            found = messages.message(connection, id)
+            conversations.trash(connection, found.conversation, None)
+            return found
 
         writer = self._writing()
         before = writer.run(resume)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -161,6 +161,25 @@ def test_the_last_messages_of_a_branch(store: Store) -> None:
     assert texts(store, conversation, 3) == ["7", "8", "9"]
     assert texts(store, conversation, 50) == [str(n) for n in range(10)]
     assert texts(store, store.create().id, 3) == []
+
+
+def test_what_was_asked_in_a_conversation_another_process_deleted_went_into_the_trash(
+    store: Store,
+) -> None:
+    conversation = store.create().id
+
+    def write(deed: Callable[[], object]) -> None:
+        store.trash(conversation)
+        deed()
+        assert [c.id for c in store.conversations()] == [conversation]
+
+    question = store.add_message(conversation, Role.USER, "Who pays?")
+    write(lambda: store.add_message(conversation, Role.USER, "And when?"))
+    write(lambda: store.edit(question.id, "Who does not?"))
+    reply = store.begin_reply(question.id)
+    reply.stop()
+    write(lambda: store.continue_reply(reply.message, False))
+    write(lambda: store.begin_reply(question.id))
 
 
 def test_the_trash_and_back(store: Store) -> None:
