@@ -91,7 +91,8 @@ class Asking:
         screen, chat = self._screen, self._desk.shown
         turn = next(iter(reversed(chat.conversation.branch)), None)
         if turn is None or not turn.unfinished:
-            screen.notice.say("There is nothing to continue: the last answer ended by itself.")
+            why = "nothing was asked yet" if turn is None else "the last answer ended by itself"
+            screen.notice.say(f"There is nothing to continue: {why}.")
             return
         screen.entry.box.focus()
         self._start(chat, self._desk.shelf.resume(chat, turn), None)

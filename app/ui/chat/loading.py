@@ -74,11 +74,12 @@ class Loading:
         last = chat.conversation.last_over
         progress = chat.progress.get(last.number) if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
-        return Standing(self.load, read, self._pace, self._hindrance())
+        return Standing(self.load, read, self._pace, self.hindrance())
 
-    def _hindrance(self) -> str:
+    def hindrance(self) -> str:
+        """Why nothing can be asked and no pair loaded just now, if so."""
         if self.busy:
-            return "A pair is being loaded just now."
+            return "The models are being loaded. Try again when they are ready."
         if self._screen.desk.busy:
             return "An answer is under way. Esc stops it."
         return ""
@@ -88,7 +89,7 @@ class Loading:
     async def choose(self, target: str, draft: str | None, cache: Callable[[], Cache]) -> None:
         """Load a pair by its names, unless something is wrong with it: then why is said."""
         screen = self._screen
-        if hindrance := self._hindrance():
+        if hindrance := self.hindrance():
             screen.notice.say(hindrance)
             return
         self._looking = True

@@ -331,8 +331,9 @@ class ChatScreen(Choosing):
     def may_ask(self) -> bool:
         if self.busy:
             elsewhere = self.desk.answering not in (None, self.desk.shown)
-            where = "in another conversation" if elsewhere else "under way"
-            self.notice.say(f"An answer is {where}. Esc stops it.")
+            other = "An answer is in another conversation. Esc stops it." if elsewhere else ""
+            opening = "The conversations are being opened."
+            self.notice.say(other or self.loader.hindrance() or opening)
         elif self.broken:
             self.notice.say("No model is loaded, so nothing can be asked.")
         return not self.busy and not self.broken

@@ -45,6 +45,17 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         await until_shown(pilot, "There is nothing to continue")
 
 
+async def test_keys_that_ask_said_that_an_answer_was_under_way_while_models_were_loaded() -> None:
+    engine = FakeEngine(CUT, step_load=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await pilot.press("f4")
+        await until_shown(pilot, "! The models are being loaded. Try again when they are ready.")
+        engine.finish()
+        await until_shown(pilot, "ready in")
+        await pilot.press("f4")
+        await until_shown(pilot, "There is nothing to continue: nothing was asked yet.")
+
+
 async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> None:
     engine = FakeEngine(replace(CUT, ended=Ended.REPEATED))
     async with app_with(engine).run_test(size=SMALL) as pilot:
