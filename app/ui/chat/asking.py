@@ -91,8 +91,7 @@ class Asking:
         screen, chat = self._screen, self._desk.shown
         turn = next(iter(reversed(chat.conversation.branch)), None)
         if turn is None or not turn.unfinished:
-            why = "nothing was asked yet" if turn is None else "the last answer ended by itself"
-            screen.notice.say(f"There is nothing to continue: {why}.")
+            screen.notice.say(f"There is nothing to continue: {_why_ended(turn)}.")
             return
         screen.entry.box.focus()
         self._start(chat, self._desk.shelf.resume(chat, turn), None)
@@ -205,3 +204,11 @@ class Asking:
         if self._stop_at_once:
             screen.engine.send(Cancel(asked.turn.number))
         screen.show_hints()
+
+
+def _why_ended(last: Turn | None) -> str:
+    if last is None:
+        return "nothing was asked yet"
+    if last.state is TurnState.DONE:
+        return "the last answer ended by itself"
+    return "the last answer has no words. ^R asks again, in full"

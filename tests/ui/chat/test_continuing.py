@@ -72,6 +72,20 @@ async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> N
         await until_shown(pilot, "■ stopped · what was written stays · F4 continues")
 
 
+async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by_itself() -> None:
+    engine = FakeEngine(CUT)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready in")
+        engine.stepping = True
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await pilot.press("escape")
+        engine.finish()
+        await until_shown(pilot, "stopped before the first word")
+        await pilot.press("f4")
+        await until_shown(pilot, "! There is nothing to continue: the last answer has no words.")
+
+
 async def test_an_earlier_answer_does_not_offer_to_go_on() -> None:
     engine = FakeEngine(CUT)
     async with app_with(engine).run_test(size=SMALL) as pilot:
