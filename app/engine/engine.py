@@ -184,7 +184,7 @@ class MlxEngine:
                 return True
             return self._residents.step(heal=calm)
         except Exception as error:  # nobody asked for it
-            self._warn("What is done between two answers failed", error, "Nothing is lost.")
+            self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
 
     def _calibrate(self) -> bool:
@@ -195,7 +195,7 @@ class MlxEngine:
         try:
             costs.time_once()
         except Exception as error:  # nobody asked for it: the pair's turns will tell
-            self._warn("This model pair could not be timed", error, "Its answers will be.")
+            self._warn("This model pair could not be timed", error, "Its next answers are timed.")
             return True
         if not costs.untimed:
             self._report_memory()

@@ -99,7 +99,7 @@ def _faster(sparse: float, full: float) -> Plan:
     if sparse_pays(sparse, full):
         return Plan(Reading.SPARSE, f"{times}.")
     if full <= QUICK:
-        times = f"Full reading is expected in {duration(full)}: too soon to leave anything out"
+        times = f"Full reading is expected in {duration(full)}: too quick to leave anything out"
     elif sparse < full:
         times += ": too little is saved to leave anything out"
     return Plan(Reading.DENSE, f"{times}.")

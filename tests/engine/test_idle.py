@@ -204,9 +204,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
         patched.setattr(Residents, "step", mock.Mock(side_effect=ValueError("broken")))
         warning = loaded.until(EngineWarning)
     assert isinstance(warning, EngineWarning)
-    assert warning.sentence == (
-        "What is done between two answers failed (broken). Nothing is lost."
-    )
+    assert warning.sentence == ("Work between two answers failed (broken). Nothing is lost.")
     again = loaded.answer(replace(ask, turn=2))
     assert first.statistics
     assert again.statistics

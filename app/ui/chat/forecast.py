@@ -55,7 +55,7 @@ class Forecast:
         return (
             f"That makes about {figures.count(meter.total)} tokens, and"
             f" {sanitize_line(pair.target.name)} takes at most {figures.count(meter.context)}:"
-            " attach less, or begin anew with ^N."
+            " attach less, or start over with ^N."
         )
 
     @property
