@@ -59,7 +59,7 @@ def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
     ("expected", "reason"),
     [
         (Expected(9.0, 10.0), "Sparse is expected in 9.0 s, full in 10 s: too little is saved"),
-        (Expected(0.1, 0.9), "Full reading is expected in 0.9 s: too soon"),
+        (Expected(0.1, 0.9), "Full reading is expected in 0.9 s: too quick"),
         (Expected(12.0, 10.0), "Sparse is expected in 12 s, full in 10 s."),
     ],
 )
