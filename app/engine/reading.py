@@ -256,13 +256,15 @@ class Reader:
         draft, held, progress = self._pair.draft, self._remembered.draft, self._progress
         if draft is None or held is None:
             raise ScoringError("no draft model is loaded")
-        total = len(prompt.ids)
+        # What was asked decides, as it did for the beginning of an answer that is continued.
+        ids = prompt.ids[: len(prompt.ids) - prompt.begun]
+        total = len(ids)
         self.work[Part.DRAFT] = work = skimming(held, prompt, self._ask.tuning)
-        new = total - held.shared(prompt.ids)
+        new = total - held.shared(ids)
         if self._costs.draft is not None:
             self._progress.expect(Phase.SCORE, _until(self._costs.draft, work, work.before), total)
         fits = self._make_room(needs.scoring(draft, new, total), total)
-        eligible = ~prompt.pinned
+        eligible = ~prompt.pinned[:total]
         report = progress.report(Phase.SCORE, total)
         begun, read = time.perf_counter(), 0.0
         looking: Callable[[int], None] | None = None
@@ -282,10 +284,10 @@ class Reader:
 
         try:
             with reserved(held.cache, (new + self._ask.tuning.lookahead) * fits):
-                return score(
+                importance = score(
                     draft.model,
                     held,
-                    prompt.ids,
+                    ids,
                     prompt.question_start,
                     self._pair.target.tokenizer.eos_token_ids,
                     draft.step,
@@ -293,6 +295,7 @@ class Reader:
                     observed,
                     self._ask.tuning,
                 )
+            return np.pad(importance, (0, prompt.begun))
         finally:
             if self._ask.conversation is None:
                 held.clear()  # no later turn will want it, and the target needs the room
@@ -304,7 +307,7 @@ class Reader:
 
 def skimming(held: Held, prompt: Prompt, tuning: Tuning) -> Work:
     """What the draft reads to score a prompt: the question in any case, since it is observed."""
-    total = len(prompt.ids)
+    total = len(prompt.ids) - prompt.begun
     start = held.back_to(min(held.shared(prompt.ids), prompt.question_start, total - 1))
     return skimmed(total - start, start, tuning)
 

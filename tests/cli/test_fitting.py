@@ -104,7 +104,7 @@ def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
     assert "147,456 bytes a token" in full
     assert "78,336 bytes a token" in eight  # 8 bits, and two of 16 for each 64 numbers
     assert "41,472 bytes a token" in four
-    assert "attention on 4 bits is not fused" in four
+    assert "not fused" not in four, "a prefill of such a cache is"
     status, _, err = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")
     assert status == 2
     assert "cannot be kept in 8 bits: its attention has sinks: keep it in full." in err

@@ -112,6 +112,16 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
     assert planned.reason == "Full reading was asked for."
 
 
+def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: Driver) -> None:
+    """Not what the end of a long answer looks at."""
+    question = cut(ask(1, "What is the code of gate 7?"), 150)
+    first = loaded.answer(question)
+    (asked,) = {e.texts for e in loaded.of(Selected)}
+    loaded.answer(replace(continued(question, first), conversation="elsewhere"))
+    (again,) = {e.texts for e in loaded.of(Selected)}
+    assert again == asked
+
+
 def test_it_goes_on_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
     question = cut(ask(1, "What is the code of gate 7?"))
     before = Driver()

@@ -134,7 +134,7 @@ async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:
 
 @pytest.mark.parametrize("width", [46, 60, 80, 200])
 async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "knows_documents_only", lambda load: False)
+    monkeypatch.setattr(asking, "lacks_document", lambda load, turns, documents: False)
     engine = FakeEngine(Story(answer="Yes."))
     async with counting_app(engine).run_test(size=(width, 24)) as pilot:
         await until_shown(pilot, "ready")
