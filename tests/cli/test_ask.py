@@ -256,7 +256,7 @@ def test_ctrl_c_while_printing_still_ends_in_good_order(
 
     def interrupted(self: Report, event: Event) -> None:
         shown(self, event)
-        if isinstance(event, Token):
+        if isinstance(event, Token) and event.text:
             os.kill(os.getpid(), signal.SIGINT)
             monkeypatch.setattr(Report, "show", shown)
 
