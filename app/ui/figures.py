@@ -47,6 +47,9 @@ def seconds(duration: float) -> str:
     if duration < 59.5:
         return f"{duration:.0f} s"
     minutes, rest = divmod(round(duration), 60)
+    hours, left = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {left} min" if left else f"{hours} h"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
