@@ -144,7 +144,7 @@ def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
         terminal.press("C-g", "Enter")
         terminal.type("What is it?")
         terminal.press("Enter")
-        terminal.wait_for("next: SPARSE 20%", "tok/s", seconds=60)
+        terminal.wait_for("next: SPARSE 20%", "▸ read", "^R again", seconds=60)
         terminal.press("C-g", "5", "0")
         terminal.wait_for("would read 3,0", "kept · ", "✓ tokenise")
         terminal.press("Enter")

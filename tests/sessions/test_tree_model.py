@@ -67,6 +67,11 @@ class StoreMachine(RuleBasedStateMachine):
     def used(self, conversation: int) -> None:
         self.order = [c for c in self.order if c != conversation] + [conversation]
 
+    def written(self, conversation: int) -> None:
+        """What is written in a conversation takes it out of the trash, too."""
+        self.trashed.discard(conversation)
+        self.used(conversation)
+
     def tree_of(self, message: int) -> tuple[int, Tree]:
         return next((id, tree) for id, tree in self.trees.items() if message in tree.messages)
 
@@ -83,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
         message = self.store.add_message(conversation, Role.USER, text)
         assert message.parent == tree.current
         tree.add(message.id, tree.current, text)
-        self.used(conversation)
+        self.written(conversation)
         return message.id
 
     @rule(target=messages, message=messages, text=TEXTS)
@@ -91,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
         conversation, tree = self.tree_of(message)
         id = self.store.edit(message, text).id
         tree.add(id, tree.messages[message][0], text)
-        self.used(conversation)
+        self.written(conversation)
         return id
 
     @rule(target=messages, message=messages, parts=st.lists(TEXTS, max_size=3))
@@ -105,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert kept.state is State.DONE
         assert kept.token_ids == tuple(range(len(parts)))
         tree.add(reply.message, message, "".join(parts))
-        self.used(conversation)
+        self.written(conversation)
         return reply.message
 
     @rule(message=messages)
