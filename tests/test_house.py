@@ -112,8 +112,8 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
     [
         "app.ui",
         "app.engine.messages",
-        "app.models.locate",
-        "app.models.pairing",
+        "app.models.resolve",
+        "app.models.draft_selection",
         "app.ingest.reader",
         "app.sessions.store",
         "app.settings.file",

@@ -20,8 +20,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bench.median_range import Spread, spread
 from app.bench.shapes import random_pair, shapes
-from app.bench.spread import Spread, spread
 from app.engine import blas
 
 STEP, CHUNK = 512, 32
@@ -53,9 +53,9 @@ class Row:
 def decode(asked: Asked, as_json: bool, out: TextIO) -> int:
     """Measure and print medians; returns the exit status. Raises UserError for an unknown shape."""
     blas.load_openblas()
-    from app.engine import seams
+    from app.engine import mlx_patches
 
-    seams.install()
+    mlx_patches.install()
     measured = [rows for shape in asked.shapes for rows in _measure(asked, shape)]
     from app.bench.machine import machine
 
@@ -116,7 +116,7 @@ def _ways(
 
 def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
     """As a turn writes its answer, with the text of each token."""
-    from app.bench.given_ids import tokenizer
+    from app.bench.token_turn import tokenizer
     from app.engine.decode import Decoder
     from app.engine.messages import Ended, Sampling
 

@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from app.bench.median_range import spread
 from app.bench.shapes import random_pair
-from app.bench.spread import spread
 from app.engine import blas
 from app.engine.tuning import DEFAULT_TUNING
 from app.models.embedded import EMBEDDED, draft_path
@@ -56,9 +56,9 @@ def draft(shape: str, lengths: Sequence[int], runs: int, as_json: bool, out: Tex
     """Measure the draft of `shape`, a pair without weights or the embedded one, and print medians;
     returns the exit status. Raises UserError for an unknown shape."""
     blas.load_openblas()
-    from app.engine import seams
+    from app.engine import mlx_patches
 
-    seams.install()
+    mlx_patches.install()
     model = _draft(shape)
     heads = _heads(model)
     measured = [[_row(model, heads, length) for _ in range(max(runs, 1))] for length in lengths]
@@ -81,19 +81,19 @@ def _heads(model: Any) -> tuple[Any, Any]:
     """Queries (1, Hq, 2, D) and keys (1, Hk, 2, D) of one layer, as its attention gets them."""
     import mlx.core as mx
 
-    from app.engine import seams
+    from app.engine import mlx_patches
     from app.engine.prefill import dense_cache, feed
 
     seen: list[tuple[Any, Any]] = []
-    with seams.observed_attention(lambda q, k, *_: seen.append((q, k))):
+    with mlx_patches.observed_attention(lambda q, k, *_: seen.append((q, k))):
         mx.eval(feed(model, dense_cache(model), np.zeros(2, np.int32)))
     return seen[0]
 
 
 def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
     from app.engine.blocks import Blocks
+    from app.engine.mlx_patches import blocked_attention, sparse_attention
     from app.engine.prefill import device_backend
-    from app.engine.seams import blocked_attention, sparse_attention
 
     few = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
     block = device_backend().block

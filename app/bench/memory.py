@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from app.bench.given_ids import loaded, plain, turn
+from app.bench.median_range import spread
 from app.bench.shapes import random_pair, shapes
-from app.bench.spread import spread
+from app.bench.token_turn import loaded, plain, turn
 from app.engine import blas
 from app.engine.messages import Mode
 
@@ -58,9 +58,9 @@ def memory(asked: Asked, as_json: bool, out: TextIO) -> int:
     """Measure and print medians; returns the exit status. Raises UserError for an unknown shape, or
     a length that does not fit."""
     blas.load_openblas()
-    from app.engine import seams
+    from app.engine import mlx_patches
 
-    seams.install()
+    mlx_patches.install()
     measured = list(_measure(asked))
     from app.bench.machine import machine
 
@@ -71,7 +71,7 @@ def memory(asked: Asked, as_json: bool, out: TextIO) -> int:
 
 def _measure(asked: Asked) -> Iterator[list[Row]]:
     """The runs of each length. One of all kinds before them warms up."""
-    from app.bench.affordable import check
+    from app.bench.memory_check import check
 
     pair = random_pair(asked.shape)
     configs = [shapes()[asked.shape][name] for name in ("target", "draft")]
@@ -122,15 +122,15 @@ def peak(measure: Callable[[], object]) -> int:
 
 
 def _reading(target: LoadedModel, tokens: int, retained: bool) -> float:
-    from app.engine import needs
+    from app.engine import memory_estimates
 
-    return target.cache_size.bytes(tokens, retained) + needs.moment(target, STEP, tokens)
+    return target.cache_size.bytes(tokens, retained) + memory_estimates.moment(target, STEP, tokens)
 
 
 def _scoring(draft: LoadedModel, tokens: int) -> float:
-    from app.engine import needs
+    from app.engine import memory_estimates
 
-    step = max(needs.moment(draft, STEP, tokens), draft.transient.scoring(tokens))
+    step = max(memory_estimates.moment(draft, STEP, tokens), draft.transient.scoring(tokens))
     return draft.cache_size.bytes(tokens) + step
 
 

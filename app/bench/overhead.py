@@ -6,7 +6,8 @@ the target; then a whole sparse turn of ours, from ids to the first token, and o
 half way; and everything with the target, by us and by plain mlx-lm. So time saved by reading less
 (our dense turn over our sparse one) and our engine's own speed (plain over our dense turn) are two
 ratios. The overhead ratio, (plain draft + plain target) / ours, has both in it: above 1 the turn
-costs less than its parts do in mlx-lm. Then what a turn does beside reading: `app/bench/around.py`.
+costs less than its parts do in mlx-lm. Then what a turn does beside
+reading: `app/bench/overhead_parts.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bench.around import LONG, Built, built, selecting
-from app.bench.given_ids import dense_turn, plain, sparse_turn
+from app.bench.overhead_parts import LONG, Built, built, selecting
 from app.bench.shapes import SMALL, random_pair, shapes
+from app.bench.token_turn import dense_turn, plain, sparse_turn
 from app.engine import blas
 from app.engine.tuning import Scoring, Tuning
 
@@ -82,9 +83,9 @@ def overhead(runs: int, as_json: bool, out: TextIO, lengths: tuple[int, ...] = (
     """Measure `runs` times at each of `lengths`, in tokens, and print medians; returns the exit
     status."""
     blas.load_openblas()
-    from app.engine import seams
+    from app.engine import mlx_patches
 
-    seams.install()
+    mlx_patches.install()
     runs = max(runs, 1)
     measured = Measured(
         dict(_measure(runs, lengths)), tuple(built(lengths, KEEP, runs)), selecting(KEEP, runs)

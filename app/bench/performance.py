@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.bench import sections
-from app.bench.sections import Figures, Section
+from app.bench import report_sections
+from app.bench.report_sections import Figures, Section
 
 LOG = "performance-log.md"
 
@@ -35,30 +35,40 @@ ENTRIES = (
         "What sparse reading costs",
         ("--length", "4k,16k", "--runs", "3"),
         ("--length", "512", *ONE),
-        sections.overhead,
+        report_sections.overhead,
     ),
     Entry(
         "ttft",
         "Time to the first token",
         ("--length", "1k,4k,8k", "--runs", "2"),
         ("--length", "512", "--keep", "0.2,1", "--scale", "0.1", *ONE),
-        sections.ttft,
+        report_sections.ttft,
     ),
-    Entry("published", "Pairs that others timed", (), (), sections.published),
-    Entry("draft", "Long prompts", ("--runs", "3"), ("--length", "1k,4k", *ONE), sections.draft),
-    Entry("planner", "What is foretold", ("--runs", "3"), ("--turns", "8", *ONE), sections.planner),
-    Entry("turns", "Later turns", ("--runs", "3"), ONE, sections.turns),
-    Entry("decode", "Writing", (), ("--length", "512", "--tokens", "4", *ONE), sections.decode),
+    Entry("published", "Pairs that others timed", (), (), report_sections.published),
+    Entry(
+        "draft", "Long prompts", ("--runs", "3"), ("--length", "1k,4k", *ONE), report_sections.draft
+    ),
+    Entry(
+        "planner",
+        "What is foretold",
+        ("--runs", "3"),
+        ("--turns", "8", *ONE),
+        report_sections.planner,
+    ),
+    Entry("turns", "Later turns", ("--runs", "3"), ONE, report_sections.turns),
+    Entry(
+        "decode", "Writing", (), ("--length", "512", "--tokens", "4", *ONE), report_sections.decode
+    ),
     Entry(
         "memory",
         "Memory",
         ("--length", "4k,8k", "--runs", "1"),
         ("--length", "512", *ONE),
-        sections.memory,
+        report_sections.memory,
     ),
-    Entry("snapshot", "Snapshots", (), ("--megabytes", "20", *ONE), sections.snapshot),
-    Entry("store", "The store", (), ONE, sections.store),
-    Entry("ui", "The screen", ("--runs", "3"), ONE, sections.ui),
+    Entry("snapshot", "Snapshots", (), ("--megabytes", "20", *ONE), report_sections.snapshot),
+    Entry("store", "The store", (), ONE, report_sections.store),
+    Entry("ui", "The screen", ("--runs", "3"), ONE, report_sections.ui),
 )
 """In the report's order. What prints JSON with a `machine` can be added by one line here."""
 
@@ -108,7 +118,7 @@ def with_figures(readme: str, overhead: Figures) -> str:
     _, last, after = rest.partition(README_BLOCK[1])
     if not first or not last:
         raise ValueError(f"no lines {README_BLOCK[0].strip()} and {README_BLOCK[1]}")
-    table = f"On {overhead['machine']}:\n\n{sections.summary(overhead)}\n\n"
+    table = f"On {overhead['machine']}:\n\n{report_sections.summary(overhead)}\n\n"
     return f"{before}{first}\n{table}{last}{after}"
 
 

@@ -102,9 +102,9 @@ class Asked:
 def planner(turns: int, runs: int, as_json: bool, out: TextIO) -> int:
     """Measure so many turns, each way up to `runs` times; returns the exit status."""
     blas.load_openblas()
-    from app.engine import seams
+    from app.engine import mlx_patches
 
-    seams.install()
+    mlx_patches.install()
     measured: list[Asked] = []
     crossings: dict[str, int | None] = {}
     for index, shape in enumerate(SHAPES):
@@ -134,11 +134,11 @@ class _Bench:
     """Conversations with one pair."""
 
     def __init__(self, shape: str, runs: int) -> None:
-        from app.bench.given_ids import tokenizer
+        from app.bench.token_turn import tokenizer
+        from app.engine.cost_store import Stopwatch
         from app.engine.loader import LoadedModel, Pair
         from app.engine.memory import CacheSize, pair_ratio
         from app.engine.prefill import StepSize
-        from app.engine.stopwatch import Stopwatch
 
         configs = shapes()[shape]
         models = []
@@ -177,7 +177,7 @@ class _Bench:
 
     def _conversation(self, turns: int) -> Iterator[Asked | None]:
         """None for a turn that can only be read in one way."""
-        from app.engine.reading import Remembered
+        from app.engine.prompt_reader import Remembered
 
         remembered = Remembered(self._pair)
         self._prompts.begin()
@@ -283,7 +283,7 @@ class _Given:
 
 def _forked(pair: Any, remembered: Any) -> Any:
     """The same history, for a turn that goes its own way."""
-    from app.engine.reading import Remembered
+    from app.engine.prompt_reader import Remembered
 
     twin = Remembered(pair)
     twin.target, twin.draft = remembered.target.fork(), remembered.draft.fork()

@@ -1,7 +1,7 @@
 """`specchat bench published`: what others measured of real pairs, beside what is predicted here.
 
 Nothing runs: both are arithmetic on public configurations. It shows how far the prediction of
-`app/models/speed.py` can be trusted before a pair was ever timed on this machine.
+`app/models/speedup.py` can be trusted before a pair was ever timed on this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import TextIO
 
-from app.models import speed
+from app.models import speedup
 from app.models.catalogue import catalogue, find
 from app.models.fit import Sized
 
@@ -43,9 +43,9 @@ def rows() -> Iterator[Row]:
     for pair in tomllib.loads(text)["pair"]:
         target = _sized(pair["target"], pair["target_bits"])
         draft = _sized(pair["draft"], pair["draft_bits"])
-        r = speed.ratio(target, draft, AT * 1024)
+        r = speedup.ratio(target, draft, AT * 1024)
         sooner = {int(tokens): float(times) for tokens, times in pair["sooner"].items()}
-        yield Row(pair["name"], sooner, r, speed.speedup(r, KEEP))
+        yield Row(pair["name"], sooner, r, speedup.speedup(r, KEEP))
 
 
 def _sized(name: str, bits: float) -> Sized:

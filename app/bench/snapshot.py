@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from app.bench.given_ids import loaded, paired
+from app.bench.median_range import spread
 from app.bench.shapes import SMALL, random_pair
-from app.bench.spread import spread
+from app.bench.token_turn import loaded, paired
 from app.engine import blas
 from app.util.durable import sync
 
 if TYPE_CHECKING:
     from app.engine.loader import Pair
-    from app.engine.reading import Remembered
+    from app.engine.prompt_reader import Remembered
 
 BLOCK = 1 << 22
 PAGE, MEMORY = 4096, 3
@@ -69,7 +69,7 @@ def _conversation(size: int) -> tuple[Pair, Remembered]:
     import mlx.core as mx
 
     from app.engine.caches import layers
-    from app.engine.reading import Remembered
+    from app.engine.prompt_reader import Remembered
 
     pair = paired([loaded(model, {}, 1) for model in random_pair(SMALL)], np.zeros(1, np.int32))
     remembered = Remembered(pair)
@@ -85,7 +85,7 @@ def _conversation(size: int) -> tuple[Pair, Remembered]:
 
 
 def _run(folder: Path, pair: Pair, remembered: Remembered) -> Run:
-    from app.engine.reading import Remembered
+    from app.engine.prompt_reader import Remembered
     from app.engine.snapshot import Snapshots
 
     plain, held = folder / "plain", remembered.nbytes

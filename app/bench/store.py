@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.bench.spread import spread
+from app.bench.median_range import spread
 from app.sessions.records import Attachment, Role
 from app.sessions.store import Store
 

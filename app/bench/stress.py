@@ -48,7 +48,7 @@ class Stress:
     tokens: int
     target: str
     draft: str | None
-    command: tuple[str, ...] = (sys.executable, "-P", "-m", "app.bench.stressed")
+    command: tuple[str, ...] = (sys.executable, "-P", "-m", "app.bench.stress_worker")
     patience: float = PATIENCE
 
     def words(self, mode: Mode) -> list[str]:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import numpy as np
 
-from app.bench.affordable import check
-from app.bench.given_ids import loaded, plain, turn
+from app.bench.median_range import spread
+from app.bench.memory_check import check
 from app.bench.shapes import random_pair, shapes
-from app.bench.spread import spread
+from app.bench.token_turn import loaded, plain, turn
 from app.engine import blas
 from app.engine.messages import Mode
 from app.errors import UserError
@@ -98,9 +98,9 @@ def ttft(asked: Asked, as_json: bool, out: TextIO) -> int:
     """Measure and print medians; returns the exit status. Raises UserError for an unknown shape,
     or a length that does not fit."""
     blas.load_openblas()
-    from app.engine import seams
+    from app.engine import mlx_patches
 
-    seams.install()
+    mlx_patches.install()
     rows = list(_measure(asked))
     from app.bench.machine import machine
 
@@ -146,7 +146,7 @@ def _models(asked: Asked) -> tuple[list[LoadedModel], int]:
         configs = [shapes()[asked.shape][name] for name in ("target", "draft")]
         models = [loaded(model, about, STEP) for model, about in zip(pair, configs, strict=True)]
         return models, configs[0]["vocab_size"]
-    from app.chat.pairs import pair as located
+    from app.chat.model_pairs import pair as located
     from app.engine.loader import load_pair
 
     found = load_pair(located(asked.target, asked.draft), STEP)

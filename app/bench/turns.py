@@ -15,10 +15,10 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
-from app.bench.spread import spread
+from app.bench.median_range import spread
 from app.chat.conversation import Conversation, Question
-from app.chat.pairs import pair
-from app.chat.session import Session
+from app.chat.engine_session import Session
+from app.chat.model_pairs import pair
 from app.engine.messages import (
     Document,
     Finished,

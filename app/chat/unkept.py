@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from app.chat.conversation import Conversation, Part, Pins, Question, QuestionError, Turn
-from app.chat.kept import KeptConversation
-from app.chat.kept_turn import KeptTurn
-from app.chat.pairs import Models
+from app.chat.model_pairs import Models
+from app.chat.stored_conversation import KeptConversation
+from app.chat.stored_turn import KeptTurn
 from app.engine.messages import Ask, Event, Mode
 from app.sessions.errors import StoreError
 from app.sessions.records import Choices, Removed

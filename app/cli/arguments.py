@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from app.engine.messages import DEFAULT_KEEP
 from app.engine.tuning import Scoring, Tuning
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
 _REAL = "real models instead of a shape: a folder or repository"

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from app.chat.conversation import Conversation, Question, Turn, check_sampling, chosen_reading
-from app.chat.kept import KeptConversation
-from app.chat.pairs import lacks_document, models, pair
-from app.chat.session import EngineError, Session
-from app.cli.given import read_given
-from app.cli.interrupt import first_interrupt
+from app.chat.engine_session import EngineError, Session
+from app.chat.model_pairs import lacks_document, models, pair
+from app.chat.stored_conversation import KeptConversation
+from app.cli.inputs import read_given
 from app.cli.main import INTERRUPTED
+from app.cli.open_store import PATIENCE, find, opened_store
 from app.cli.report import Report
 from app.cli.settings import named_pair, user_settings
-from app.cli.stored import PATIENCE, find, opened_store
+from app.cli.sigint import first_interrupt
 from app.engine.messages import (
     Ask,
     Ended,
@@ -37,7 +37,7 @@ from app.errors import UserError
 from app.paths import costs_path, snapshots_path
 from app.sessions.store import Store
 from app.settings.values import KvBits, Settings
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 
 NEW = "new"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from app.cli.typed import LEAST_LENGTH, fraction, listed, prompt_length
+from app.cli.parsing import LEAST_LENGTH, fraction, listed, prompt_length
 from app.errors import UserError
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from app.bench.performance import ENTRIES, Entry, Measured, report, with_figures
 from app.cli.main import INTERRUPTED
 from app.errors import UserError
-from app.ui.sanitize import sanitize, sanitize_line
+from app.util.sanitize import sanitize, sanitize_line
 
 PROGRAM = (sys.executable, "-P", "-m", "app", "bench")
 PATIENCE = 10.0

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from app.bench.ttft import Asked, ttft
-from app.cli.typed import fraction, listed, prompt_length
+from app.cli.parsing import fraction, listed, prompt_length
 from app.errors import UserError
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TextIO
 
-from app.bench.spread import Spread, spread
+from app.bench.median_range import Spread, spread
 from app.bench.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
 from app.paths import assets_path
 
@@ -168,7 +168,7 @@ def _text(size: int) -> bytes:
 def probed(stalls: Path) -> int:
     """The app, which notes how late its event loop comes to what is due, from the first question
     to the end."""
-    from app.chat.pairs import pair
+    from app.chat.model_pairs import pair
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
 

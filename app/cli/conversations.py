@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.cli.stored import find, none_yet, opened_store
+from app.cli.open_store import find, none_yet, opened_store
 from app.engine.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
@@ -26,7 +26,7 @@ from app.paths import snapshots_path
 from app.sessions import export, importing
 from app.sessions.records import Conversation, Hit
 from app.sessions.store import Store
-from app.ui.sanitize import sanitize, sanitize_line
+from app.util.sanitize import sanitize, sanitize_line
 
 
 def conversations(options: argparse.Namespace) -> int:

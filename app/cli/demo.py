@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from app.chat.conversation import Conversation, Question
-from app.chat.pairs import pair
+from app.chat.engine_session import Session
+from app.chat.model_pairs import pair
 from app.chat.sample import FILE, QUESTION, sample
-from app.chat.session import Session
 from app.cli.report import Report
 from app.engine.messages import Ask, Document, Finished, Mode, Statistics
 

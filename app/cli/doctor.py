@@ -16,7 +16,7 @@ from typing import TextIO
 from packaging.requirements import Requirement
 
 from app import paths
-from app.chat.pairs import pair as located
+from app.chat.model_pairs import pair as located
 from app.cli.settings import user_settings
 from app.engine import blas
 from app.engine.pressure import memory_size
@@ -24,7 +24,7 @@ from app.engine.snapshot_folder import MOST_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
 from app.models.weights import loaded_bytes
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 
 Row = tuple[str, str]
 """A label and a value: one line of the report."""

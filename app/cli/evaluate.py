@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from app import paths
-from app.chat.pairs import pair
-from app.chat.session import Session
-from app.cli.given import read_given
-from app.cli.interrupt import first_interrupt
+from app.chat.engine_session import Session
+from app.chat.model_pairs import pair
+from app.cli.inputs import read_given
 from app.cli.main import INTERRUPTED
-from app.cli.typed import fraction, listed, prompt_length
+from app.cli.parsing import fraction, listed, prompt_length
+from app.cli.sigint import first_interrupt
 from app.engine.messages import Heal, Load, Upkeep
 from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
 from app.eval.figure import figure
-from app.eval.ledger import Ledger
 from app.eval.report import Study, as_json, markdown, table
-from app.eval.run import (
+from app.eval.results_log import Ledger
+from app.eval.runner import (
     TUNING,
     Outcome,
     Runner,
@@ -44,7 +44,7 @@ from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
 from app.settings.values import KvBits
-from app.ui.sanitize import sanitize
+from app.util.sanitize import sanitize
 
 NEED_NO_DRAFT = frozenset({Scoring.RANDOM, Scoring.LEXICAL})
 QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1

@@ -16,7 +16,7 @@ import platformdirs
 
 from app.cli import icon
 from app.errors import UserError
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 
 MARK = "specchat.launcher"
 """Only a launcher that holds this is ours to replace or remove."""

@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _complain(error: UserError) -> None:
-    from app.ui.sanitize import sanitize_line
+    from app.util.sanitize import sanitize_line
 
     # It may quote names that came from elsewhere.
     sys.stderr.write(f"specchat: {sanitize_line(str(error))}\n")
@@ -42,7 +42,7 @@ def _complain(error: UserError) -> None:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments:  # the app, as it is mostly started: not even the parser is waited for
-        from app.cli.screen import screen
+        from app.cli.run_app import screen
 
         return screen()
     from app.cli.arguments import parser
@@ -90,6 +90,6 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.evaluate import evaluate
 
             return evaluate(options)
-    from app.cli.screen import screen
+    from app.cli.run_app import screen
 
     return screen(options.target, options.draft, options.kv_bits)

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any
 
-from app.cli import fitting
-from app.cli.interrupt import first_interrupt
+from app.cli import model_fit
 from app.cli.main import INTERRUPTED
+from app.cli.sigint import first_interrupt
 from app.errors import UserError
 from app.models import catalogue, trash
 from app.models.cache import Cache, Installed, check_repository, default_cache, links
-from app.models.meter import Progress
+from app.models.progress import Progress
 from app.models.pull import Outcome, Pull, default_settings
 from app.models.unfinished import Unfinished, discard, pause, unfinished
 from app.models.verify import verify
 from app.paths import config_path
-from app.ui.sanitize import sanitize, sanitize_line
+from app.util.sanitize import sanitize, sanitize_line
 
 
 def models(options: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def _list(cache: Cache, options: argparse.Namespace) -> int:
     if options.trash:
         return _list_trash(cache, options)
     if options.memory:
-        return _say(*fitting.listing(cache, options))
+        return _say(*model_fit.listing(cache, options))
     installed, begun = cache.installed(), unfinished(cache)
     if options.json:
         content = {
@@ -97,7 +97,7 @@ def _show(cache: Cache, options: argparse.Namespace) -> int:
             else f"Downloaded by another program; `specchat models verify {name}` checks it.",
         )
         if found.fault is None:
-            _say(*fitting.in_short(cache, name))
+            _say(*model_fit.in_short(cache, name))
         for path in links(found.folder):
             length = path.stat().st_size if path.exists() else 0
             _say(_line(size(length), str(path.relative_to(found.folder))))
@@ -155,8 +155,8 @@ def _add(cache: Cache, options: argparse.Namespace) -> int:
 
 def _search(cache: Cache, options: argparse.Namespace) -> int:
     if not options.hub:
-        return _say(*fitting.search(cache, options))
-    from app.models.remote import search
+        return _say(*model_fit.search(cache, options))
+    from app.models.hub_info import search
 
     words = " ".join(options.words)
     found = search(words, default_settings())
@@ -204,8 +204,8 @@ ACTIONS: dict[str, Callable[[Cache, argparse.Namespace], int]] = {
     "show": _show,
     "search": _search,
     "add": _add,
-    "pair": lambda cache, options: _say(*fitting.pair(cache, options)),
-    "fit": lambda cache, options: _say(*fitting.fit(cache, options)),
+    "pair": lambda cache, options: _say(*model_fit.pair(cache, options)),
+    "fit": lambda cache, options: _say(*model_fit.fit(cache, options)),
     "pull": _pull,
     "pause": _pause,
     "resume": _resume,

@@ -25,8 +25,8 @@ from app.engine.messages import (
     Statistics,
     Token,
 )
-from app.ui.prefill.strip import heat_row, span_row
-from app.ui.sanitize import sanitize
+from app.ui.prefill.heatmap import heat_row, span_row
+from app.util.sanitize import sanitize
 
 
 class Report:

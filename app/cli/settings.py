@@ -8,10 +8,10 @@ import textwrap
 from typing import TextIO
 
 from app.paths import settings_path
-from app.settings.described import Setting, as_text, groups
 from app.settings.file import SettingsFile
+from app.settings.schema import Setting, as_text, groups
 from app.settings.values import Settings
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 
 WIDTH = 88
 INDENT = "    "

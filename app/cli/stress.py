@@ -7,10 +7,10 @@ from typing import TextIO
 
 from app.bench.stress import Stress
 from app.bench.stress import stress as stressed
-from app.chat.pairs import pair
+from app.chat.model_pairs import pair
 from app.cli.arguments import STRESS_LENGTH, STRESS_RUNS
+from app.cli.parsing import prompt_length
 from app.cli.settings import named_pair, user_settings
-from app.cli.typed import prompt_length
 from app.errors import UserError
 from app.paths import logs_path
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.engine import memory, needs
+from app.engine import memory, memory_estimates
 from app.engine.costs import Clocked, Costs
 from app.engine.loader import Pair
 from app.engine.messages import (
@@ -29,7 +29,7 @@ from app.engine.messages import (
 )
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
-from app.engine.reading import Remembered
+from app.engine.prompt_reader import Remembered
 from app.engine.tuning import Tuning
 from app.engine.turn import Turn
 
@@ -89,9 +89,9 @@ class Calibration:
     def _fits(self, tokens: int) -> bool:
         """Without giving up anything for it."""
         target, draft = self._pair.target, self._pair.draft
-        wanted = [needs.reading(target, tokens, tokens)]
+        wanted = [memory_estimates.reading(target, tokens, tokens)]
         if draft is not None:
-            wanted.append(needs.scoring(draft, tokens, tokens))
+            wanted.append(memory_estimates.scoring(draft, tokens, tokens))
         here = all(need.model.here for need in wanted)
         return here and sum(need.usual for need in wanted) <= memory.free()
 

@@ -44,15 +44,15 @@ from app.engine.messages import (
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
+    from app.engine.conversation_caches import Residents
     from app.engine.loader import Pair
+    from app.engine.memory_manager import Room
+    from app.engine.memory_monitor import Watch
+    from app.engine.memory_probes import MemoryProbe
     from app.engine.pair_costs import PairCosts
     from app.engine.power import PowerProbe
-    from app.engine.probes import MemoryProbe
-    from app.engine.reading import Scored
-    from app.engine.relief import Relief
-    from app.engine.residents import Residents
-    from app.engine.room import Room
-    from app.engine.watch import Watch
+    from app.engine.pressure_response import Relief
+    from app.engine.prompt_reader import Scored
 
 SETTLE = 0.5
 """Seconds without a command after which upkeep begins."""
@@ -211,15 +211,15 @@ class MlxEngine:
         """Import MLX; False when it is not to be had."""
         blas.load_openblas()
         try:
-            from app.engine import seams
+            from app.engine import mlx_patches
         except (ImportError, OSError) as error:
             self._missing = " ".join(str(error).split())[:200]
             return False
         from app.engine import memory
-        from app.engine.probes import system_probe
-        from app.engine.watch import Watch
+        from app.engine.memory_monitor import Watch
+        from app.engine.memory_probes import system_probe
 
-        seams.install()
+        mlx_patches.install()
         memory.set_limits()
         changed = partial(self._commands.put, _MemoryChanged())
         self._watch = Watch(self._probe or system_probe(), changed)
@@ -278,7 +278,7 @@ class MlxEngine:
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import LoadStopped, load_pair
-        from app.engine.reading import Remembered
+        from app.engine.prompt_reader import Remembered
 
         def stopped() -> bool:
             """Whether another pair was asked for since."""
@@ -364,10 +364,10 @@ class MlxEngine:
             self._emit(self._scored.selected(command.keep)[1])
 
     def _settle_in(self) -> None:
+        from app.engine.conversation_caches import Residents
+        from app.engine.memory_manager import Room
         from app.engine.pair_costs import PairCosts
-        from app.engine.relief import Relief
-        from app.engine.residents import Residents
-        from app.engine.room import Room
+        from app.engine.pressure_response import Relief
 
         if self._residents is not None:
             self._residents.close()

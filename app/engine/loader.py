@@ -15,14 +15,14 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
-from app.engine import memory, seams
+from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
 from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder, Prompts
-from app.engine.quantised import NotQuantisable, Quantisation, quantisation_of, quantised
+from app.engine.quantised_attention import NotQuantisable, Quantisation, quantisation_of, quantised
 from app.sandbox.process import TextProcess
 
 
@@ -289,7 +289,7 @@ def _tried(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize
     """What one token leaves in the cache, and whether attention has sinks."""
     cache, sunk = dense_cache(caches), []
     try:
-        with seams.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
+        with mlx_patches.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
             logits = feed(model, cache, np.zeros(1, np.int32))
             mx.eval(logits)
     except (RuntimeError, ValueError) as error:
@@ -342,7 +342,7 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     except UnsupportedCache as error:
         return f"This model is read in full: {error}."
     except (
-        seams.SeamError,
+        mlx_patches.SeamError,
         ValueError,
         TypeError,
         AttributeError,

@@ -13,10 +13,10 @@ from mlx_lm.models.cache import RotatingKVCache
 
 from app.engine.backend import Backend
 from app.engine.caches import Cache, WindowedCache
+from app.engine.memory_probes import available, ceiling
+from app.engine.mlx_patches import UNPACKED_FROM
 from app.engine.pressure import MemoryFigures, memory_size
-from app.engine.probes import available, ceiling
 from app.engine.score_blocks import scoring_bytes
-from app.engine.seams import UNPACKED_FROM
 
 SPARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""

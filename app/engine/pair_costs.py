@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.engine.calibration import Calibration
+from app.engine.cost_store import Stopwatch
 from app.engine.costs import UNKNOWN, Clocked, Costs
 from app.engine.loader import Pair
 from app.engine.messages import Event, Learnt
-from app.engine.stopwatch import Stopwatch
 
 
 class PairCosts:

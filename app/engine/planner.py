@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine import guard
+from app.engine import counting_guard
 from app.engine.costs import FEW, QUICK, UNMEASURED_BELOW, duration, sparse_pays
 from app.engine.messages import Ask, Mode, Reading
 
@@ -58,7 +58,7 @@ def plan(
         if cached > ask.keep * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
-    foreseen = guard.asks_for_every_token(ask.question)
+    foreseen = counting_guard.asks_for_every_token(ask.question)
     if foreseen is not None:
         return Plan(Reading.DENSE, foreseen, foreseen)
     return _automatic(ask.tuning.dense_below, new, left_out, eligible, expected)

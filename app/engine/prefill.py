@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from app.engine import memory, seams
+from app.engine import memory, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import Cache, Fed, flat, layers, positioned
 from app.engine.memory import LARGEST_STEP, SMALLEST_STEP
@@ -87,7 +87,7 @@ def feed(
     if int(positions[-1]) - int(positions[0]) == len(positions) - 1:
         # A gapless step needs no seam: the caches' offset says it all.
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
-    with seams.explicit_positions(mx.array(positions)):
+    with mlx_patches.explicit_positions(mx.array(positions)):
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
 
 
@@ -104,7 +104,10 @@ def fill(
     What no cache needs is not computed: the last layer's attention and what comes after it, the
     output head, layers that read another one's cache.
     """
-    with seams.blocked_attention(backend.block), seams.ending_when(Fed(flat(cache[:depth]))):
+    with (
+        mlx_patches.blocked_attention(backend.block),
+        mlx_patches.ending_when(Fed(flat(cache[:depth]))),
+    ):
         feed(model, cache, ids, positions)
     mx.eval([c.state for c in cache])
 

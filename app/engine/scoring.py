@@ -15,18 +15,18 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine import seams
-from app.engine.backend import Backend
-from app.engine.blocks import Blocks
-from app.engine.held import Held
-from app.engine.observing import (
+from app.engine import mlx_patches
+from app.engine.attention_observer import (
     Importance,
     Observations,
     ScoringError,
     Unobservable,
     observed_layers,
 )
+from app.engine.backend import Backend
+from app.engine.blocks import Blocks
 from app.engine.prefill import OnStep, StepSize, feed, fill
+from app.engine.prefix_cache import Held
 from app.engine.score_blocks import MOST_OBSERVED
 from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
 
@@ -61,7 +61,7 @@ def score(
     start = held.rewind(min(held.shared(ids), observed_from))
     positions = np.arange(start, observed_from, dtype=np.int32)
     blocks = Blocks(top=tuning.sparse_draft_top)
-    with seams.sparse_attention(blocks if total >= tuning.sparse_draft_from else None):
+    with mlx_patches.sparse_attention(blocks if total >= tuning.sparse_draft_from else None):
         held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
     held.mark_border()
 
@@ -89,7 +89,7 @@ def _run(
     if not writes:
         fill(model, held.cache, ids, None, backend, held.depth)
         return None
-    with seams.blocked_attention(backend.block):
+    with mlx_patches.blocked_attention(backend.block):
         logits = feed(model, held.cache, ids)[:, -1]
     mx.eval(logits)
     return logits

@@ -30,11 +30,11 @@ from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cach
 
 from app.engine import memory
 from app.engine.caches import PositionedCache, WindowedCache, flat
-from app.engine.held import Border, Held
 from app.engine.positions import PositionRuns
 from app.engine.prefill import OnStep
+from app.engine.prefix_cache import Border, Held
 from app.engine.progress import Cancelled
-from app.engine.reading import Remembered
+from app.engine.prompt_reader import Remembered
 from app.engine.snapshot_folder import FOLDER, remove_snapshot, snapshot_folder
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path

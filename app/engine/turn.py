@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from app.engine import memory, planner
 from app.engine.costs import UNKNOWN, Clocked, Costs, Part, Work
 from app.engine.decode import Decoder
-from app.engine.foresight import Foresight
 from app.engine.loader import Pair
+from app.engine.memory_manager import Room
 from app.engine.messages import (
     Ask,
     Ended,
@@ -34,8 +34,8 @@ from app.engine.messages import (
 from app.engine.planner import Plan
 from app.engine.progress import Cancelled, Progress
 from app.engine.prompt import Prompt
-from app.engine.reading import Reader, Remembered
-from app.engine.room import Room
+from app.engine.prompt_reader import Reader, Remembered
+from app.engine.turn_estimate import Foresight
 
 
 class TurnError(RuntimeError):

@@ -12,10 +12,10 @@ from typing import Any
 from app.engine.messages import Ended, Mode, Reading
 from app.engine.tuning import DEFAULT_TUNING
 from app.eval import alone, results
-from app.eval.ledger import Record
 from app.eval.markdown import markdown_table
 from app.eval.results import EQUAL, Cell, Equal, Guard, Interval, Perplexity
-from app.eval.run import TUNING, Settings
+from app.eval.results_log import Record
+from app.eval.runner import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
 
 COLUMNS = 80

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.engine.messages import Mode, Reading
 from app.engine.tuning import DEFAULT_TUNING, Scoring
-from app.eval.ledger import Record
+from app.eval.results_log import Record
 from app.eval.suites import JUDGED, PERPLEXITY, SUITES, UNSAFE
 
 Z = NormalDist().inv_cdf(0.975)

@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 from app.engine.messages import Document
-from app.ingest.content import Content, read_content
+from app.ingest.budget import Watch
+from app.ingest.file_content import Content, read_content
+from app.ingest.filenames import printable, reading_order
 from app.ingest.limits import Limits
-from app.ingest.names import printable, reading_order
 from app.ingest.records import (
     WORDS,
     Cut,
@@ -23,7 +24,6 @@ from app.ingest.records import (
 )
 from app.ingest.tree import tree
 from app.ingest.walk import Found, Walk
-from app.ingest.watch import Watch
 
 _HEADER = "===== {} =====\n"
 

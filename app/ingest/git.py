@@ -15,10 +15,10 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
+from app.ingest.budget import Watch
 from app.ingest.ignore import Rules
 from app.ingest.limits import Limits
 from app.ingest.process import run
-from app.ingest.watch import Watch
 
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _SETTINGS = ("core.fsmonitor=false", "core.untrackedCache=false", "core.hooksPath=/dev/null")

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from pathspec import GitIgnoreSpec, RegexPattern
 
-from app.ingest.opening import open_folder, read_file
+from app.ingest.budget import Watch
 from app.ingest.records import Reason, Refusal
-from app.ingest.watch import Watch
+from app.ingest.safe_open import open_folder, read_file
 
 NAME = ".gitignore"
 _MOST_BYTES = 128 * 1024

@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 from app.ingest import pdf_worker
+from app.ingest.budget import Watch
 from app.ingest.limits import Limits
 from app.ingest.process import run
 from app.ingest.records import Reason, Refusal
 from app.ingest.text import Decoded
-from app.ingest.watch import Watch
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024

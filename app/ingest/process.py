@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from app.ingest.watch import Watch
+from app.ingest.budget import Watch
 
 _LOOK_SECONDS = 0.05
 

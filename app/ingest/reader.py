@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.engine.messages import Document
-from app.ingest.content import Content, read_content
+from app.ingest.budget import Watch
+from app.ingest.file_content import Content, read_content
+from app.ingest.filenames import printable
 from app.ingest.folder import read_folder
 from app.ingest.limits import Limits
-from app.ingest.names import printable
-from app.ingest.opening import too_large
 from app.ingest.records import (
     Cut,
     Gathered,
@@ -25,8 +25,8 @@ from app.ingest.records import (
     Taken,
     size_in_words,
 )
+from app.ingest.safe_open import too_large
 from app.ingest.text import decode
-from app.ingest.watch import Watch
 
 STDIN = "-"
 

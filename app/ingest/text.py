@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from charset_normalizer import from_bytes
 
-from app.ingest.opening import HEAD
 from app.ingest.records import Reason, Refusal
+from app.ingest.safe_open import HEAD
 
 # UTF-32 before UTF-16: its little-endian mark begins with that of UTF-16.
 _MARKS = (

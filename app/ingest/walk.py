@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.ingest.budget import Watch
+from app.ingest.filenames import is_private, is_private_folder, printable, reading_order
 from app.ingest.git import GitList, git_files, repository
 from app.ingest.ignore import Everything, IgnoreFiles, Rules
 from app.ingest.limits import Limits
-from app.ingest.names import is_private, is_private_folder, printable, reading_order
-from app.ingest.opening import open_folder, refusal, status
 from app.ingest.records import Cut, Reason, Refusal, beyond
-from app.ingest.watch import Watch
+from app.ingest.safe_open import open_folder, refusal, status
 
 # Never listed: they hold no text of the user's.
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})

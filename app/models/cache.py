@@ -21,7 +21,7 @@ from uuid import uuid4
 from app.models.check import check_files
 from app.models.errors import ModelError
 from app.models.manifest import COMMIT, Manifest, read_manifest
-from app.sessions.files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, put, written_aside
 from app.util.durable import sync_path
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from app.models.architecture import Shape, shape_of
 from app.models.cache import is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError
-from app.models.shape import Shape, shape_of
-from app.sessions.files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, put, written_aside
 
 FILE = "catalog.toml"
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.errors import UserError
+from app.models.architecture import Layer, Shape
 from app.models.errors import ModelError
-from app.models.shape import Layer, Shape
 
 STEP, DRAFT_STEP = 512, 2048
 """Tokens fed at once. The engine's steps aim at half a second: a target gets more than 512 only

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import httpx2
 
 from app.models.errors import DownloadError, ModelError
-from app.models.listing import MOST_FILES, too_long
+from app.models.file_filter import MOST_FILES, too_long
 from app.models.manifest import COMMIT
-from app.models.patience import Patience, Retry, asked_to_wait
+from app.models.retry import Patience, Retry, asked_to_wait
 
 _REDIRECTS = 8
 _LONGEST_ANSWER = 32 << 20

@@ -13,8 +13,8 @@ from app.models.catalogue import Entry, catalogue
 from app.paths import config_path
 
 if TYPE_CHECKING:
+    from app.models.hub_info import Remote
     from app.models.pull import Settings
-    from app.models.remote import Remote
 
 
 def _user_settings() -> Settings:
@@ -38,13 +38,13 @@ class Library:
 
     def look(self, repository: str) -> Remote:
         """Ask the hub for a repository. Blocks; ModelError."""
-        from app.models.remote import look
+        from app.models.hub_info import look
 
         return look(repository, self.hub())
 
     def search(self, words: str) -> tuple[str, ...]:
         """Ask the hub for models with these words in their names. Blocks; ModelError."""
-        from app.models.remote import search
+        from app.models.hub_info import search
 
         return search(words, self.hub())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from app.sessions.files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, put, written_aside
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _GIT, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")

@@ -19,16 +19,16 @@ from threading import Event
 
 from app.models.cache import Cache, check_repository
 from app.models.check import INDEX, check_configs, check_model, shards
+from app.models.download import Effort, Fetching
 from app.models.errors import DownloadError, ModelError, disk_error
-from app.models.fetching import Effort, Fetching
+from app.models.file_filter import wanted_files
 from app.models.hub import Hub, client
-from app.models.listing import wanted_files
 from app.models.manifest import Manifest, digest_of, read_manifest
-from app.models.meter import Meter, Progress
-from app.models.parts import Part, fetched_bytes
-from app.models.patience import Patience
+from app.models.partial_file import Part, fetched_bytes
+from app.models.progress import Meter, Progress
+from app.models.retry import Patience
 from app.models.unfinished import hold
-from app.sessions.files import make_folder
+from app.util.atomic_files import make_folder
 
 _TICK = 0.2
 """Seconds between two reports, and until a pause or a stop is seen."""

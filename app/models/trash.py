@@ -14,7 +14,7 @@ from uuid import uuid4
 from app.models.cache import Cache, blobs, check_repository, disk_size, links
 from app.models.errors import ModelError, disk_error
 from app.models.unfinished import hold
-from app.sessions.files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, put, written_aside
 from app.util.durable import sync_path
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from app.models.cache import Cache, check_repository
 from app.models.errors import ModelError, disk_error
 from app.models.manifest import Manifest, ModelFile, read_manifest
-from app.models.parts import fetched_bytes
-from app.sessions.files import Lock
+from app.models.partial_file import fetched_bytes
+from app.util.atomic_files import Lock
 
 _PATIENCE = 0.15
 """Seconds: `is_running` holds the lock for an instant."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.models.cache import Cache, check_repository, links
 from app.models.errors import ModelError
 from app.models.manifest import Interrupted, digest_of, read_manifest
-from app.models.meter import Meter, Progress
+from app.models.progress import Meter, Progress
 from app.models.trash import not_here
 
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

@@ -18,8 +18,8 @@ from uuid import uuid4
 
 from app.sessions.database import unusable
 from app.sessions.errors import StoreError
-from app.sessions.files import make_folder, put, written_aside
 from app.sessions.records import Attachment
+from app.util.atomic_files import make_folder, put, written_aside
 
 PIECE = 1 << 20
 """Bytes in memory at a time."""

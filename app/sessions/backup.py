@@ -13,9 +13,9 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-from app.sessions import health
+from app.sessions import integrity
 from app.sessions.database import ERRORS, for_reading
-from app.sessions.files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, put, written_aside
 from app.util.durable import sync, sync_path
 
 KEPT = 7
@@ -47,7 +47,7 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
             source.backup(copy)
             # As one file, so that looking at a backup leaves no others beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
-        if health.examine(aside).condition is not health.Condition.GOOD:
+        if integrity.examine(aside).condition is not integrity.Condition.GOOD:
             raise sqlite3.DatabaseError("the copy is damaged")
         with aside.open("rb") as file:
             sync(file.fileno())
@@ -61,9 +61,9 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
 
 def restore(folder: Path, database: Path) -> Path | None:
     """Copy the newest good backup to where the database was; None when there is none."""
-    usable = (health.Condition.GOOD, health.Condition.NEWER)
+    usable = (integrity.Condition.GOOD, integrity.Condition.NEWER)
     for path in reversed(backups(folder)):
-        if health.examine(path).condition in usable:
+        if integrity.examine(path).condition in usable:
             aside = database.with_suffix(".restored")
             aside.unlink(missing_ok=True)
             with path.open("rb") as source, written_aside(aside) as copy:

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from app.sessions import messages
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.packing import pack_time, plain_choices, unpack_choices, unpack_time
 from app.sessions.records import Choices, Conversation, ReadMap, Removed, Size, State, Tree
+from app.sessions.serialization import pack_time, plain_choices, unpack_choices, unpack_time
 
 TITLE_LENGTH = 60
 """Characters of an automatic title."""

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from app.sessions import html
 from app.sessions.errors import StoreError
-from app.sessions.packing import plain_choices
 from app.sessions.records import Attachment, Choices, Message, ReadMap, Role, State, Tree
+from app.sessions.serialization import plain_choices
 from app.sessions.store import Store
 
 FORMAT, VERSION = "specchat conversation", 1

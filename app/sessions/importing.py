@@ -14,7 +14,6 @@ from typing import Any, TextIO, TypeVar
 
 from app.sessions.errors import StoreError
 from app.sessions.export import FORMAT, VERSION
-from app.sessions.packing import choices_of
 from app.sessions.records import (
     Attachment,
     Choices,
@@ -28,6 +27,7 @@ from app.sessions.records import (
     State,
     Tree,
 )
+from app.sessions.serialization import choices_of
 from app.sessions.store import Store
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.packing import (
+from app.sessions.records import Attachment, Message, ReadMap, Role, Run, State
+from app.sessions.serialization import (
     RUN_FIELDS,
     pack_ids,
     pack_map,
@@ -22,7 +23,6 @@ from app.sessions.packing import (
     unpack_run,
     unpack_time,
 )
-from app.sessions.records import Attachment, Message, ReadMap, Role, Run, State
 
 _COLUMNS = (
     "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"

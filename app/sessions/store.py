@@ -16,12 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from app.sessions import aside, backup, conversations, drafts, messages
+from app.sessions import backup, conversations, drafts, messages, quarantine
 from app.sessions.attachments import Attachments, Source
 from app.sessions.database import Readers, transaction, written_once
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
-from app.sessions.opening import Places, open_database
 from app.sessions.records import (
     Attachment,
     Choices,
@@ -37,8 +36,9 @@ from app.sessions.records import (
     State,
     Tree,
 )
-from app.sessions.replies import Reply
+from app.sessions.reply_writer import Reply
 from app.sessions.search import search
+from app.sessions.startup import Places, open_database
 from app.sessions.writer import Task, Writer
 
 _BACKUP_SECONDS = 3600.0
@@ -401,9 +401,9 @@ class Store:
             with transaction(connection):
                 conversations.expire(connection, self._now() - timedelta(days=trash_days))
                 used = messages.attached(connection) | drafts.attached(connection)
-            self.notices += aside.clean(self._places.broken, self._now())
+            self.notices += quarantine.clean(self._places.broken, self._now())
             # A broken database may be repaired one day: its documents stay as long as it does.
-            if aside.is_empty(self._places.broken):
+            if quarantine.is_empty(self._places.broken):
                 self._attachments.sweep(used)
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:

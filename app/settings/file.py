@@ -13,10 +13,10 @@ from uuid import uuid4
 
 from app.errors import UserError
 from app.paths import short
-from app.sessions.files import make_folder, put, written_aside
-from app.settings.described import Setting, Value, as_text, groups
+from app.settings.schema import Setting, Value, as_text, groups
 from app.settings.toml import CannotEdit, edited, parsed, template
 from app.settings.values import Settings
+from app.util.atomic_files import make_folder, put, written_aside
 
 LONGEST_QUOTE = 40
 

@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from app.settings.described import Setting, Value, as_text, groups
+from app.settings.schema import Setting, Value, as_text, groups
 
 WIDTH = 88
 _MOST_FAULTS = 20

@@ -22,24 +22,24 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.engine.messages import Close, Engine, Load
-from app.settings.described import Setting
 from app.settings.file import SettingsFile
-from app.ui import figures
-from app.ui.chat.hearing import PairTimed
+from app.settings.schema import Setting
+from app.ui.chat.engine_events import PairTimed
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
 from app.ui.help import Helped
-from app.ui.sanitize import sanitize_line
 from app.ui.settings.live import LiveSettings
 from app.ui.small.screen import SmallScreen, fits
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import inks, our_themes
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.models.library import Library
+    from app.ui.models.controller import ModelsRoom
     from app.ui.models.jobs import Jobs
-    from app.ui.models.room import ModelsRoom
 
 QUIT_WINDOW_SECONDS = 2.0
 SURE_SECONDS = 10.0
@@ -59,9 +59,9 @@ class SpecchatApp(App[None]):
     CSS_PATH: ClassVar[list[str]] = [  # type: ignore[assignment]
         "chat/chat.tcss",
         "attach/attach.tcss",
-        "choices/choices.tcss",
+        "completion/completion.tcss",
         "prefill/panel.tcss",
-        "keep/setter.tcss",
+        "keep/slider.tcss",
         "spans/spans.tcss",
         "conversations/conversations.tcss",
         "models/models.tcss",
@@ -185,9 +185,9 @@ class SpecchatApp(App[None]):
         if max(spent, left) < LONG_SECONDS or self._asked_to_quit(SURE_SECONDS):
             self._end(0)
             return
-        long = f"{figures.seconds(spent)} so far"
+        long = f"{formatting.seconds(spent)} so far"
         if left > spent:
-            long = f"about {figures.seconds(left)} to the first word"
+            long = f"about {formatting.seconds(left)} to the first word"
         words = f"Still answering ({long}). Press ^Q once more to quit."
         if self.screen is self.chat:
             self.chat.notice.say(words)
@@ -275,7 +275,7 @@ class SpecchatApp(App[None]):
     @property
     def models(self) -> ModelsRoom:
         if self._models is None:
-            from app.ui.models.room import ModelsRoom
+            from app.ui.models.controller import ModelsRoom
 
             self._models = ModelsRoom(self, self._library)
         return self._models

@@ -6,7 +6,7 @@ from textual.events import Key, Paste
 from textual.widgets import Input
 
 from app.ui.keys import run_own_binding
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 
 LONGEST_PASTE = 1_000
 

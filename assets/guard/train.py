@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.guard import features
+from app.engine.counting_guard import features
 from app.eval.suites import JUDGED, SUITES, UNSAFE
 from app.eval.words import Keys
 

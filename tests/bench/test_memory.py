@@ -8,9 +8,9 @@ import json
 import pytest
 
 from app.bench import memory, shapes
-from app.bench.affordable import check
-from app.bench.given_ids import loaded
 from app.bench.memory import Asked
+from app.bench.memory_check import check
+from app.bench.token_turn import loaded
 from app.engine import memory as engine_memory
 from app.errors import UserError
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from app.bench import overhead
-from app.bench.around import LONG, Built, built
+from app.bench.overhead_parts import LONG, Built, built
 
 
 @pytest.fixture

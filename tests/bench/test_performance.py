@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.bench import sections
+from app.bench import report_sections
+from app.bench.median_range import spread
 from app.bench.performance import ENTRIES, Measured, report, with_figures
-from app.bench.spread import spread
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,7 +118,7 @@ DRAFT: dict[str, Any] = {
 
 
 def test_overhead_has_its_aims_at_each_length() -> None:
-    section = sections.overhead(OVERHEAD)
+    section = report_sections.overhead(OVERHEAD)
     assert {aim.wanted: aim.met for aim in section.aims} == {
         "parts / ours, 4,096 tokens: at least 1.05": True,
         "parts / ours, half way, 4,096 tokens: at least 1.2": False,
@@ -133,11 +133,11 @@ def test_overhead_has_its_aims_at_each_length() -> None:
 
 def test_time_saved_and_our_own_speed_are_two_figures() -> None:
     """One ratio had both: plain mlx-lm's dense prefill over our sparse turn."""
-    table = sections.overhead(OVERHEAD).table
+    table = report_sections.overhead(OVERHEAD).table
     assert "| saved by reading sparsely: ours, all / sparse | 10.00 (10.00 to 10.00) |" in table
     assert "| our engine: plain / ours, all read | 4.00 (4.00 to 4.00) |" in table
-    assert "On a Mac the second is about 1" in sections.overhead(OVERHEAD).intro
-    head = sections.ttft(TTFT).table.splitlines()[0]
+    assert "On a Mac the second is about 1" in report_sections.overhead(OVERHEAD).intro
+    head = report_sections.ttft(TTFT).table.splitlines()[0]
     assert "| plain, s | dense, s | sparse, s | engine | sooner |" in head
 
 
@@ -149,8 +149,8 @@ def test_readme_has_the_very_figures_of_the_report() -> None:
     report = (ROOT / "docs/performance.md").read_text("utf-8")
     for key in ("speedup", "engine", "ratio"):
         runs = [run[key] for run in kept["lengths"][0]["runs"]]
-        assert sections.around(spread(runs)) in readme
-        assert sections.around(spread(runs)) in report
+        assert report_sections.around(spread(runs)) in readme
+        assert report_sections.around(spread(runs)) in report
 
 
 def test_a_text_without_a_block_for_figures_is_told() -> None:
@@ -159,7 +159,7 @@ def test_a_text_without_a_block_for_figures_is_told() -> None:
 
 
 def test_a_draft_is_judged_at_its_longest_prompt() -> None:
-    aims = sections.draft(DRAFT).aims
+    aims = report_sections.draft(DRAFT).aims
     assert [aim.met for aim in aims] == [True, True]
     assert all("32,768 tokens" in aim.wanted for aim in aims)
 
@@ -177,7 +177,7 @@ def test_what_was_foretold_is_judged() -> None:
         "crossing": {"quick": 900, "close": None},
         "turns": [*turns, {"shape": "close", "regret": 1.0, "reading": "dense"}],
     }
-    section = sections.planner(figures)
+    section = report_sections.planner(figures)
     assert [aim.met for aim in section.aims] == [True, False]
     assert "| quick | 3 | 2 | 1.00 (1.00 to 1.40) | 900 |" in section.table
     assert "| close | 1 | 0 | 1.00 (1.00 to 1.00) | never |" in section.table
@@ -213,9 +213,9 @@ def test_tables_have_as_many_cells_in_every_row() -> None:
 @pytest.mark.parametrize(
     ("section", "figures", "met"),
     [
-        (sections.decode, DECODE, [False, True]),
-        (sections.memory, MEMORY, [True, False]),
-        (sections.snapshot, SNAPSHOT, [True, False]),
+        (report_sections.decode, DECODE, [False, True]),
+        (report_sections.memory, MEMORY, [True, False]),
+        (report_sections.snapshot, SNAPSHOT, [True, False]),
     ],
 )
 def test_aims_are_computed(section: Any, figures: dict[str, Any], met: list[bool]) -> None:

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Question
-from app.chat.kept import KeptConversation
-from app.chat.kept_turn import KeptTurn
-from app.chat.pairs import models, pair
-from app.chat.session import Session
+from app.chat.engine_session import Session
+from app.chat.model_pairs import models, pair
+from app.chat.stored_conversation import KeptConversation
+from app.chat.stored_turn import KeptTurn
 from app.engine import engine
 from app.engine.blas import load_openblas
 from app.engine.engine import MlxEngine
@@ -98,7 +98,7 @@ class Watched(MlxEngine):
 
 def watch_upkeep(saved: threading.Event) -> None:
     load_openblas()  # before MLX is imported
-    from app.engine.healing import Healing
+    from app.engine.background_prefill import Healing
     from app.engine.snapshot import Snapshots
 
     announce(Healing, "step", "healing")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation, Part, Question, Turn, TurnState
-from app.chat.kept import KeptConversation
-from app.chat.pairs import Models
+from app.chat.model_pairs import Models
+from app.chat.stored_conversation import KeptConversation
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
 from app.engine.messages import Document, Ended, Failed, Finished, Mode, Sampling
 from app.sessions.store import Store

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Question, chosen_reading, chosen_sampling
-from app.chat.kept import KeptConversation
-from app.chat.pairs import Models
+from app.chat.model_pairs import Models
+from app.chat.stored_conversation import KeptConversation
 from app.chat.unkept import UnkeptConversation
 from app.engine.messages import Document, Ended, Finished, Message, Mode, Role, Sampling
 from app.sessions import records

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation, Part, Question, QuestionError, Turn, TurnState
-from app.chat.kept import KeptConversation
-from app.chat.kept_turn import KeptTurn
-from app.chat.pairs import Models
+from app.chat.model_pairs import Models
+from app.chat.stored_conversation import KeptConversation
+from app.chat.stored_turn import KeptTurn
 from app.chat.unkept import UnkeptConversation, UnkeptTurn
 from app.engine.messages import Document, Ended, Failed, Finished, Mode, Role, Sampling, Token
 from app.sessions.export import remarks

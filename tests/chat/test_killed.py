@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.kept import KeptConversation
-from app.chat.pairs import Models, models, pair
-from app.chat.session import Session
+from app.chat.engine_session import Session
+from app.chat.model_pairs import Models, models, pair
+from app.chat.stored_conversation import KeptConversation
 from app.engine.engine import MlxEngine
 from app.engine.messages import (
     Finished,

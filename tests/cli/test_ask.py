@@ -20,7 +20,7 @@ from mlx_lm.generate import generate_step
 from app.cli import ask
 from app.cli.main import run
 from app.cli.report import Report
-from app.engine import memory, seams
+from app.engine import memory, mlx_patches
 from app.engine.messages import Event, Token
 from app.engine.prefill import StepSize, prefill, seek, sparse_cache
 from app.paths import data_path
@@ -86,7 +86,7 @@ def test_json_lines_let_another_program_recompute_the_turn(
     assert statistics["kept_tokens"] == len(kept)
     assert statistics["read_fraction"] == pytest.approx(len(kept) / len(ids))
 
-    seams.install()
+    mlx_patches.install()
     model = tiny.build("qwen3", 0, vocabulary=tiny.BYTES)
     cache = sparse_cache(model)
     prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(100), lambda done: None)

@@ -198,7 +198,7 @@ def test_what_is_refused_is_not_kept(
     ask: Ask, case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, expected = REFUSALS[case]
-    monkeypatch.setattr("app.chat.session.Session.load", _not_called)
+    monkeypatch.setattr("app.chat.engine_session.Session.load", _not_called)
     assert run(ask(*arguments, "What?")) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from app.bench.spread import Spread
+from app.bench.median_range import Spread
 from app.cli.bench_ui import NAMES, WANTED, Figures, _table, bench_ui, percentile, span_frames
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from app import paths
-from app.chat.session import Session
+from app.chat.engine_session import Session
 from app.cli import evaluate
 from app.cli.main import run
 from app.engine.messages import Ask, Cancel, Mode

@@ -11,7 +11,7 @@ import pytest
 
 from app.cli.models import Display, progress_line, size
 from app.models.cache import Cache
-from app.models.meter import Meter, Progress
+from app.models.progress import Meter, Progress
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
 from tests.models.fake_hub import FakeHub, Fault

@@ -12,7 +12,7 @@ from app.cli.main import run
 from app.paths import data_path, settings_path
 from app.sessions.records import Role
 from app.sessions.store import Store
-from app.settings.described import every
+from app.settings.schema import every
 from tests import tiny
 
 SET = """

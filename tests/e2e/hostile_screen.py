@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 from app.engine.messages import Load, Phase
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.sanitize import sanitize_line
+from app.util.sanitize import sanitize_line
 from tests import fakes
 from tests.e2e.hostile import TEXTS
 from tests.fakes import FakeEngine, LoadStory, Story

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.bench.terminal import own_folders
-from app.ui.sanitize import BIDI_NAMES
+from app.util.sanitize import BIDI_NAMES
 from tests.e2e.hostile import TEXTS
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from app.engine.backend import Backend
 from app.engine.engine import MlxEngine
+from app.engine.memory_probes import MemoryProbe
 from app.engine.messages import (
     Ask,
     Cancel,
@@ -26,7 +27,6 @@ from app.engine.messages import (
     Role,
     Sampling,
 )
-from app.engine.probes import MemoryProbe
 from tests.engine.scripted import ScriptedProbe
 
 LIMIT = 120.0

@@ -18,8 +18,8 @@ from pathlib import Path
 
 def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    from app.engine.memory_probes import Level, LinuxProbe
     from app.engine.messages import Ask, Document, Loaded, Message, Mode, Role, Sampling
-    from app.engine.probes import Level, LinuxProbe
     from app.engine.tuning import Tuning
     from tests.engine.driver import Driver
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.probes import Level, MemoryReading
+from app.engine.memory_probes import Level, MemoryReading
 
 GB = 1_000_000_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from app.engine import observing
+from app.engine import attention_observer
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.messages import FellBack, Finished, Reading, Selected
 from tests.engine.driver import Driver, question
@@ -34,7 +34,7 @@ def test_a_turn_answers_the_same_on_either_backend(folders: dict[str, Path]) -> 
 def test_scores_that_are_no_numbers_are_read_densely_and_said(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
+    monkeypatch.setattr(attention_observer, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
     finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBack)
     assert "not finite" in fell_back.reason

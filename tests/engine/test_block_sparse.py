@@ -11,18 +11,18 @@ import pytest
 from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
-from app.engine import block_sparse, seams
+from app.engine import block_sparse, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.blocks import Blocks
-from app.engine.held import Held
 from app.engine.memory import Transient
 from app.engine.prefill import StepSize, dense_cache
+from app.engine.prefix_cache import Held
 from app.engine.scoring import score
 from app.engine.tuning import Tuning
 from app.models.embedded import draft_path
 from tests.tiny import VOCABULARY, build
 
-seams.install()
+mlx_patches.install()
 
 Array = NDArray[np.float32]
 FEW = Blocks(size=16, sinks=1, recent=2, top=3)
@@ -48,7 +48,7 @@ def _steps(
     q, k, v = arrays
     parts = []
     for start, end in zip((0, *borders), (*borders, q.shape[2]), strict=True):
-        with seams.blocked_attention(backend.block), seams.sparse_attention(blocks):
+        with mlx_patches.blocked_attention(backend.block), mlx_patches.sparse_attention(blocks):
             step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
             options = {"scale": SCALE, "mask": "causal", **kw}
             parts.append(mx.fast.scaled_dot_product_attention(*step, **options))
@@ -64,7 +64,7 @@ def test_where_nothing_would_be_left_out_it_is_plain_attention(
     arrays = _random(*heads, length)
     q, k, v = arrays
     every = Blocks(size=16, sinks=1, recent=2, top=length // 16 - 3)
-    last = block_sparse.attend(q[:, :, -20:], k, v, SCALE, seams._attend, every)
+    last = block_sparse.attend(q[:, :, -20:], k, v, SCALE, mlx_patches._attend, every)
     expected = _steps(arrays, None, ())[:, :, -20:]
     np.testing.assert_allclose(np.array(last), expected, atol=1e-5)
 
@@ -216,7 +216,7 @@ def test_a_step_takes_no_more_memory_than_is_foretold() -> None:
         mx.clear_cache()
         mx.reset_peak_memory()
         before = mx.get_active_memory()
-        with seams.blocked_attention(CPU.block), seams.sparse_attention(way):
+        with mlx_patches.blocked_attention(CPU.block), mlx_patches.sparse_attention(way):
             mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=SCALE, mask="causal"))
         peaks.append(mx.get_peak_memory() - before)
     assert 0 < peaks[1] <= peaks[0]

@@ -26,7 +26,7 @@ from app.engine.messages import (
 from app.engine.phases import Phase
 from app.engine.scoring import ScoringError
 from tests.engine.driver import Driver
-from tests.engine.test_residents import ask, reply, second
+from tests.engine.test_conversation_caches import ask, reply, second
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     def fails(*arguments: object) -> object:
         raise ScoringError("its attention cannot be observed")
 
-    monkeypatch.setattr("app.engine.reading.score", fails)
+    monkeypatch.setattr("app.engine.prompt_reader.score", fails)
     finished = loaded.answer(second(question, answer, 2, "And that of gate 40?"))
     assert finished.text or finished.generated_ids
     assert finished.statistics is not None

@@ -35,7 +35,7 @@ from app.engine.messages import (
 )
 from app.engine.prompt import PromptBuilder
 from tests import tiny
-from tests.engine import test_residents
+from tests.engine import test_conversation_caches
 from tests.engine.driver import TEXT, Driver
 
 FIRST, MORE = 9, 14
@@ -43,7 +43,7 @@ FIRST, MORE = 9, 14
 
 def ask(turn: int, text: str, mode: Mode = Mode.SPARSE) -> Ask:
     """About a document that is quickly read."""
-    question = test_residents.ask(turn, text, mode=mode)
+    question = test_conversation_caches.ask(turn, text, mode=mode)
     document = Document("gates.txt", TEXT[:600])
     return replace(question, messages=(Message(Role.USER, text, (document,)),))
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from app.chat.conversation import Conversation, Question
-from app.chat.pairs import pair
+from app.chat.engine_session import Session
+from app.chat.model_pairs import pair
 from app.chat.sample import FILE, QUESTION
-from app.chat.session import Session
 from app.cli.demo import KEEP
-from app.engine import reading
+from app.engine import prompt_reader
 from app.engine.messages import (
     Document,
     Ended,
@@ -145,7 +145,7 @@ def test_a_broken_scorer_finds_nothing(
     def at_random(model: Any, held: Any, ids: Any, *_: Any, **__: Any) -> Any:
         return np.random.default_rng(0).random(len(ids)).astype(np.float32)
 
-    monkeypatch.setattr(reading, "score", at_random)
+    monkeypatch.setattr(prompt_reader, "score", at_random)
     question = Question(QUESTION, (licence,), Mode.SPARSE, 0.05)
     finished, statistics, _ = _answer(session, question)
     assert statistics.fallback is None

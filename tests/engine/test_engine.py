@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
-from app.engine import held, reading, scoring, turn
+from app.engine import prefix_cache, prompt_reader, scoring, turn
 from app.engine.messages import (
     Cancel,
     Close,
@@ -332,13 +332,13 @@ def test_the_model_is_never_altered(
     assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
     assert driver.answer(question(2)).ended is Ended.CANCELLED
-    original = held.prefill
+    original = prefix_cache.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
         original(model, cache, ids[:70], None if positions is None else positions[:70], *rest)
         raise ValueError("broken on purpose")
 
-    monkeypatch.setattr(held, "prefill", broken)
+    monkeypatch.setattr(prefix_cache, "prefill", broken)
     assert isinstance(driver.run(question(3)), Failed)
     assert len(driver.of(FellBack)) == 1
     monkeypatch.undo()
@@ -357,8 +357,10 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
     """After sparse prefill, and to the end of decoding."""
     driver.load(folders["bf16"], folders["draft"])
     caches: list[Any] = []
-    original = reading.sparse_cache
-    monkeypatch.setattr(reading, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1])
+    original = prompt_reader.sparse_cache
+    monkeypatch.setattr(
+        prompt_reader, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1]
+    )
     dtypes: list[set[mx.Dtype]] = []
 
     def note(event: Event) -> None:
@@ -386,7 +388,7 @@ def test_a_failing_draft_falls_back_and_says_so(
     def broken(*_: Any, **__: Any) -> Any:
         raise scoring.ScoringError("its attention cannot be observed")
 
-    monkeypatch.setattr(reading, "score", broken)
+    monkeypatch.setattr(prompt_reader, "score", broken)
     finished = loaded.answer(question(2))
     (fell_back,) = loaded.of(FellBack)
     assert "cannot be observed" in fell_back.reason
@@ -401,14 +403,14 @@ def test_a_failure_in_sparse_prefill_falls_back(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = loaded.answer(question(1, Mode.FULL))
-    original = held.prefill
+    original = prefix_cache.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
         if positions is not None:
             raise ValueError("shapes do not match")
         original(model, cache, ids, positions, *rest)
 
-    monkeypatch.setattr(held, "prefill", broken)
+    monkeypatch.setattr(prefix_cache, "prefill", broken)
     finished = loaded.answer(question(2))
     assert len(loaded.of(FellBack)) == 1
     assert finished.generated_ids == full.generated_ids
@@ -478,7 +480,7 @@ def test_running_out_of_memory_is_a_sentence(
     def exhausted(*_: Any, **__: Any) -> None:
         raise RuntimeError("[malloc] Unable to allocate 99 bytes.")
 
-    monkeypatch.setattr(held, "prefill", exhausted)
+    monkeypatch.setattr(prefix_cache, "prefill", exhausted)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
     assert failed.problem == "The machine ran out of memory"
@@ -512,8 +514,8 @@ def test_an_unforeseen_error_does_not_end_the_thread(
 
 
 def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "app.engine.seams", None)
-    monkeypatch.delattr("app.engine.seams")
+    monkeypatch.setitem(sys.modules, "app.engine.mlx_patches", None)
+    monkeypatch.delattr("app.engine.mlx_patches")
     driver = Driver()
     loading = driver.load(Path("anything"))
     assert isinstance(loading, Failed)
@@ -531,7 +533,7 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
         time.sleep(0.5)
         raise scoring.ScoringError("broken on purpose")
 
-    monkeypatch.setattr(reading, "score", slow)
+    monkeypatch.setattr(prompt_reader, "score", slow)
     finished = loaded.answer(question())
     assert finished.statistics
     phases = {part.phase: part.seconds for part in finished.statistics.phases}

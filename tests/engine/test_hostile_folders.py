@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.pairs import pair
+from app.chat.model_pairs import pair
 from app.engine.loader import LoadError, load_pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.messages import Message, Role

@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 
 from app.engine import engine, memory
+from app.engine.background_prefill import Healing, is_sick
 from app.engine.calibration import Calibration
-from app.engine.healing import Healing, is_sick
+from app.engine.conversation_caches import Residents
 from app.engine.memory import CacheSize
+from app.engine.memory_estimates import Need
+from app.engine.memory_manager import Room
 from app.engine.messages import (
     EngineWarning,
     Event,
@@ -29,15 +32,12 @@ from app.engine.messages import (
     Saved,
     Upkeep,
 )
-from app.engine.needs import Need
 from app.engine.progress import Cancelled, Progress
-from app.engine.residents import Residents
-from app.engine.room import Room
 from app.engine.snapshot import MANIFEST
 from tests import tiny
 from tests.engine.driver import LIMIT, Driver
 from tests.engine.oracle import difference
-from tests.engine.test_ledger import first_question
+from tests.engine.test_cache_check import first_question
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
 from tests.tiny import build
 

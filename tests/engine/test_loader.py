@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine import loader, seams
+from app.engine import loader, mlx_patches
 from app.engine.caches import positioned
 from app.engine.loader import LoadError, load_pair, probe
 from app.engine.memory import CacheSize
@@ -18,7 +18,7 @@ from tests import tiny
 from tests.engine import oracle
 from tests.tiny import ORACLE, build
 
-seams.install()
+mlx_patches.install()
 
 MORE = ("deepseek_v3", "deepseek_v32", "gemma3n", "gemma4_text", "falcon_h1", "gemma2")
 """Latent attention, key selection, shared caches, lists of caches, capped attention."""

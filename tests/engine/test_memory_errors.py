@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import held, loader, observing, quantised, snapshot
+from app.engine import attention_observer, loader, prefix_cache, quantised_attention, snapshot
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
 from app.engine.messages import (
@@ -28,11 +28,11 @@ from app.engine.messages import (
     PhaseProgress,
     Upkeep,
 )
-from app.engine.reading import Remembered
+from app.engine.prompt_reader import Remembered
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
 from tests import tiny
 from tests.engine.driver import Driver
-from tests.engine.test_ledger import first_question
+from tests.engine.test_cache_check import first_question
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 
 METAL = (
@@ -114,7 +114,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     def exhausted(*args: Any, **_: Any) -> Any:
         raise RuntimeError(METAL)
 
-    original = held.prefill
+    original = prefix_cache.prefill
 
     def only_target(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
         if positions is not None:
@@ -122,10 +122,10 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         original(model, cache, ids, positions, *rest)
 
     if where == "the draft observes":
-        monkeypatch.setattr(observing, "_masked", exhausted)
+        monkeypatch.setattr(attention_observer, "_masked", exhausted)
     else:
         prefill = exhausted if where == "the draft reads" else only_target
-        monkeypatch.setattr(held, "prefill", prefill)
+        monkeypatch.setattr(prefix_cache, "prefill", prefill)
     failed = loaded.run(replace(first_question(3), conversation="third"))
     assert isinstance(failed, Failed)
     assert failed.sentence == (
@@ -172,9 +172,11 @@ def test_running_out_of_memory_while_loading_is_said(
 def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quantised, "quantised", mock.Mock(side_effect=RuntimeError(METAL)))
-    with pytest.raises(quantised.NotQuantisable) as caught:
-        quantised._try(tiny.build("llama"), quantised.Quantisation(8, 32))
+    monkeypatch.setattr(
+        quantised_attention, "quantised", mock.Mock(side_effect=RuntimeError(METAL))
+    )
+    with pytest.raises(quantised_attention.NotQuantisable) as caught:
+        quantised_attention._try(tiny.build("llama"), quantised_attention.Quantisation(8, 32))
     assert is_exhausted(caught.value)
 
 

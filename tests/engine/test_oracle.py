@@ -11,7 +11,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import ArraysCache
 
-from app.engine import caches, prefill, seams
+from app.engine import caches, mlx_patches, prefill
 from tests.engine import oracle
 from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, build
 
@@ -50,7 +50,7 @@ SCALED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Scaled rotary positions: an architecture, and what its configuration says of them."""
-seams.install()
+mlx_patches.install()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_the_oracle_notices_contiguous_positions(
     """(nemotron_h has no rotary positions to get wrong.)"""
     expected = oracle.expected_logits(name, models[name], *oracle.prompt())
     monkeypatch.setattr(caches.PositionedCache, "place", lambda self, positions: None)
-    monkeypatch.setattr(prefill.seams, "explicit_positions", _nothing)
+    monkeypatch.setattr(prefill.mlx_patches, "explicit_positions", _nothing)
     monkeypatch.setattr(oracle, "seek", lambda cache, position: None)
     wrong = oracle.sparse_logits(models[name], *oracle.prompt())
     assert oracle.difference(wrong, expected) > 100 * TOLERANCE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.session import EngineError, Session
+from app.chat.engine_session import EngineError, Session
 from app.engine import calibration, engine, memory
 from app.engine.costs import UNMEASURED_BELOW, Line, Work
 from app.engine.engine import MlxEngine

@@ -10,14 +10,14 @@ import pytest
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from app.engine import memory, prefill, seams
+from app.engine import memory, mlx_patches, prefill
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import Cache, Fed, flat
 from app.engine.prefill import AIM, LARGEST_STEP, SMALLEST_STEP, StepSize
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
 
-seams.install()
+mlx_patches.install()
 
 
 def test_a_step_follows_the_pace() -> None:
@@ -98,7 +98,7 @@ def test_filling_leaves_the_caches_that_a_whole_forward_leaves(
     ended: list[bool] = []
 
     def filled(cache: Cache, part: NDArray[np.int32]) -> None:
-        with seams.ending_when(Fed(flat(cache))):
+        with mlx_patches.ending_when(Fed(flat(cache))):
             prefill.feed(model, cache, part)
             ended.append(False)
 
@@ -131,12 +131,12 @@ def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
         result: mx.array = wrapped(q, *args, **kwargs)
         return result
 
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", seams._observing(counted))
-    with seams.observed_attention(watch):
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", mlx_patches._observing(counted))
+    with mlx_patches.observed_attention(watch):
         plain = model(ids)
     assert calls == shapes == [40] * 3
     calls.clear()
-    with seams.blocked_attention(16):
+    with mlx_patches.blocked_attention(16):
         blocked = model(ids)
         mx.eval(blocked)
         assert calls == [], "numpy does it in float32"

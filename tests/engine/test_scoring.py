@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine import observing, scoring, seams
+from app.engine import attention_observer, mlx_patches, scoring
+from app.engine.attention_observer import Observations
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.held import Held
-from app.engine.observing import Observations
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
+from app.engine.prefix_cache import Held
 from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 
-seams.install()
+mlx_patches.install()
 BACKENDS = pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
 SCALE = 0.125
 
@@ -76,7 +76,7 @@ def naive(
         )
         layers.append(pooled.max(axis=0))
 
-    with seams.observed_attention(see):
+    with mlx_patches.observed_attention(see):
         mx.eval(model(mx.array([sequence])))
     return np.asarray(np.max(layers[counted], axis=0))
 
@@ -108,7 +108,7 @@ def test_blocks_of_heads_and_rows_change_nothing(
     model, ids = build("gpt_oss"), _ids(300)
     whole = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
     for sizes in ((1, 7), (1, 100), (2, 100)):
-        monkeypatch.setattr(observing, "heads_and_rows", lambda *_, sizes=sizes: sizes)
+        monkeypatch.setattr(attention_observer, "heads_and_rows", lambda *_, sizes=sizes: sizes)
         parts = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
 
@@ -226,7 +226,9 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
         wait(*arrays)
 
     q, k = _keys(0, mx.float32)
-    monkeypatch.setattr(observing, "heads_and_rows", lambda *_: (1, 8))  # four blocks a layer
+    monkeypatch.setattr(
+        attention_observer, "heads_and_rows", lambda *_: (1, 8)
+    )  # four blocks a layer
     monkeypatch.setattr(mx, "async_eval", begun)
     monkeypatch.setattr(mx, "eval", waited)
     _watched(q, k, GPU, layers=3)
@@ -304,7 +306,7 @@ def test_layers_past_the_last_that_counts_are_not_run(
     # A cache that lacks layers is of no use to a draft that writes.
     ahead = _score(model, ids, 90, held=held, lookahead=2)
     assert held.cache[-1].nbytes > 0
-    monkeypatch.setattr(seams, "ending_when", lambda enough: nullcontext())
+    monkeypatch.setattr(mlx_patches, "ending_when", lambda enough: nullcontext())
     np.testing.assert_allclose(later, _score(model, ids, 90, **half), atol=1e-6)
     np.testing.assert_allclose(ahead, _score(model, ids, 90, lookahead=2), atol=1e-6)
 

@@ -18,7 +18,7 @@ import pytest
 from app.engine import snapshot
 from app.engine.loader import Pair
 from app.engine.prefill import StepSize
-from app.engine.reading import Remembered
+from app.engine.prompt_reader import Remembered
 from app.engine.snapshot import MANIFEST, OURS, SnapshotError, Snapshots, sealed
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine import seams
+from app.engine import mlx_patches
 from app.engine.backend import Backend
-from app.engine.held import Held
-from app.engine.ledger import disagreement
+from app.engine.cache_check import disagreement
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import CacheSize
+from app.engine.memory_manager import Room
 from app.engine.messages import Ask, Message, Mode, ModelInfo, Role, Segment, SegmentKind
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
+from app.engine.prefix_cache import Held
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
-from app.engine.reading import Reader, Remembered
-from app.engine.room import Room
+from app.engine.prompt_reader import Reader, Remembered
 from app.engine.snapshot import Snapshots
 from app.engine.tuning import Tuning
 from tests.engine.oracle import BACKENDS, difference
@@ -36,7 +36,7 @@ CHUNK = 8
 FIRST, LATER, FOLLOWING = (3, 4, 11), (1, 4, 10, 15), (11,)
 """Chunks of the document that the first and the second question need, and those of the first that
 follow a recalled one."""
-seams.install()
+mlx_patches.install()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from mlx_lm.utils import load_tokenizer
 from app.engine.messages import Document, Message, Role, SegmentKind
 from app.engine.prompt import PromptBuilder, PromptError
 from app.eval.tokens import FolderTokens
-from app.models.counting import TokenCounter
+from app.models.token_count import TokenCounter
 from tests import tiny
 
 TEXT = "The lease ends on 30 June. " * 200

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from app.engine.caches import WindowedCache, flat, layers
-from app.engine.foresight import Foresight
-from app.engine.held import Held
 from app.engine.loader import CacheMaker, _tried
 from app.engine.memory import NotEnoughMemory
+from app.engine.memory_manager import Room
 from app.engine.messages import Ask, Message, Mode, Reading, Role
+from app.engine.prefix_cache import Held
 from app.engine.prompt import Prompt
-from app.engine.reading import Remembered
-from app.engine.room import Room
+from app.engine.prompt_reader import Remembered
 from app.engine.snapshot import Snapshots
+from app.engine.turn_estimate import Foresight
 from tests.engine.oracle import difference
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
 from tests.tiny import SLIDING, WINDOW, build

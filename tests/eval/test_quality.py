@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.pairs import pair
-from app.chat.session import Session
+from app.chat.engine_session import Session
+from app.chat.model_pairs import pair
 from app.engine.tuning import Scoring
 from app.eval import results
-from app.eval.ledger import Ledger
 from app.eval.results import Cell
-from app.eval.run import Runner, Settings
+from app.eval.results_log import Ledger
+from app.eval.runner import Runner, Settings
 from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 

@@ -12,9 +12,9 @@ import pytest
 from app.engine.messages import Document, Mode, Reading
 from app.engine.tuning import Scoring
 from app.eval.figure import figure
-from app.eval.ledger import Record
 from app.eval.report import Study, as_json, markdown, table
-from app.eval.run import Settings
+from app.eval.results_log import Record
+from app.eval.runner import Settings
 from app.eval.suites import DEFAULT, SUITES
 from tests.eval.test_results import record
 

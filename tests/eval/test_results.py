@@ -9,8 +9,8 @@ import pytest
 
 from app.engine.messages import Mode, Reading
 from app.eval import results
-from app.eval.ledger import Record
 from app.eval.results import wilson
+from app.eval.results_log import Record
 
 
 def record(item: str, mode: Mode, right: bool, **more: object) -> Record:

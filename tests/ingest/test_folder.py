@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.engine.messages import Document
+from app.ingest.filenames import is_private, printable
 from app.ingest.limits import Limits
-from app.ingest.names import is_private, printable
 from app.ingest.records import Reason, Taken
 from app.ingest.tree import tree
 from tests.ingest.helpers import check_sentence, folder, intake, names, written

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app.ingest import git
+from app.ingest.budget import Watch
 from app.ingest.git import GitList, git_files, repository
 from app.ingest.limits import Limits
 from app.ingest.records import Cancelled
-from app.ingest.watch import Watch
 from tests.ingest.helpers import folder, intake, names, written
 from tests.ingest.test_ignore import run_git
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.ingest import opening, walk
+from app.ingest import safe_open, walk
 from app.ingest.limits import Limits
 from app.ingest.reader import read
 from app.ingest.records import Intake, Reason
@@ -46,7 +46,7 @@ class Place:
                 act()
             return real(path, *arguments, **more)
 
-        self.patch.setattr(opening.os, "open", opening_)
+        self.patch.setattr(safe_open.os, "open", opening_)
 
     def at_read(self, name: str, act: Callable[[], object]) -> None:
         """Call `act` after each piece that is read of the file `name`."""
@@ -58,7 +58,7 @@ class Place:
                 act()
             return data
 
-        self.patch.setattr(opening.os, "read", reading)
+        self.patch.setattr(safe_open.os, "read", reading)
 
     def fail(self, name: str, error: OSError) -> None:
         def act() -> None:
@@ -443,7 +443,7 @@ def test_everything_ignored_is_told_in_one_sentence(place: Place) -> None:
 
 def test_time_that_is_over_keeps_what_was_read(place: Place) -> None:
     now = [0.0]
-    place.patch.setattr("app.ingest.watch.time.monotonic", lambda: now[0])
+    place.patch.setattr("app.ingest.budget.time.monotonic", lambda: now[0])
     place.swap("z", lambda: now.__setitem__(0, 100.0))
     folder(place.root, x="x", z="z", zz="zz")
     taken = intake(place.root)

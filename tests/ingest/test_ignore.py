@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.ingest import git, walk
+from app.ingest.budget import Watch
 from app.ingest.ignore import parse
 from app.ingest.limits import Limits
 from app.ingest.records import Reason, Refusal
 from app.ingest.walk import Walk
-from app.ingest.watch import Watch
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
 
 NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.messages import Document
-from app.ingest import opening
+from app.ingest import safe_open
 from app.ingest.limits import Limits
 from app.ingest.reader import read
 from app.ingest.records import Cancelled, Gathered, IngestError, Progress, Reason
@@ -109,7 +109,7 @@ def test_a_pipe_that_takes_a_files_place_does_not_block(
             os.mkfifo(path)
         return real(name, *arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(opening.os, "open", swapping)
+    monkeypatch.setattr(safe_open.os, "open", swapping)
     assert "neither a file nor a folder" in refusal(path)
 
 

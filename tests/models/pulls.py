@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from app.models.cache import Cache, blobs
+from app.models.download import Effort
 from app.models.errors import ModelError
-from app.models.fetching import Effort
 from app.models.manifest import digest_of
-from app.models.meter import Progress
-from app.models.patience import Patience
+from app.models.progress import Progress
 from app.models.pull import Outcome, Pull, Settings
+from app.models.retry import Patience
 from tests.models import files
 from tests.models.fake_hub import FakeHub
 

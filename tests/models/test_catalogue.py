@@ -8,10 +8,10 @@ import pytest
 
 from app.models.cache import Cache, is_repository
 from app.models.catalogue import Entry, catalogue, find, search
-from app.models.described import Described, describe, everything
+from app.models.draft_selection import candidates, choice
 from app.models.errors import ModelError
 from app.models.fit import machine_of
-from app.models.pairing import candidates, choice
+from app.models.model_info import Described, describe, everything
 
 OURS = catalogue()
 NOWHERE = Cache(Path("nowhere"))

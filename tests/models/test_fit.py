@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from app.engine import prefill, score_blocks, seams
+from app.engine import mlx_patches, prefill, score_blocks
+from app.engine.attention_observer import Observations
 from app.engine.backend import GPU
 from app.engine.loader import CacheMaker
-from app.engine.observing import Observations
-from app.engine.quantised import quantisation_of
+from app.engine.quantised_attention import quantisation_of
 from app.engine.score_blocks import MOST_OBSERVED
 from app.engine.tuning import DEFAULT_TUNING
 from app.errors import UserError
 from app.models import fit as reckoned
+from app.models.architecture import Layer, Shape, shape_of
 from app.models.errors import ModelError
 from app.models.fit import (
     FUSED,
@@ -32,9 +33,8 @@ from app.models.fit import (
     scoring_bytes,
     step_bytes,
 )
-from app.models.shape import Layer, Shape, shape_of
 from tests import tiny
-from tests.models.test_shape import TABLE
+from tests.models.test_architecture import TABLE
 
 TOKENS, STEP = 1024, 128
 LARGER = {
@@ -47,7 +47,7 @@ LARGER = {
 }
 UNFUSED: frozenset[int] = frozenset()
 """No width has a fused kernel, as on a CPU."""
-seams.install()
+mlx_patches.install()
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import mlx_lm.models
 import pytest
 
+from app.models.architecture import shape_of
 from app.models.errors import ModelError
 from app.models.numbers import check_numbers
-from app.models.shape import shape_of
 from tests import tiny
 
 SOURCES = sorted(Path(mlx_lm.models.__file__).parent.glob("*.py"))

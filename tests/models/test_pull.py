@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from app.models.cache import Cache, folder_name
 from app.models.errors import ModelError
-from app.models.patience import Patience, asked_to_wait
 from app.models.pull import Outcome, Pull, default_settings
+from app.models.retry import Patience, asked_to_wait
 from app.models.unfinished import is_running, pause, unfinished
 from tests.models import fake_hub as fake
 from tests.models import pulls

@@ -127,7 +127,7 @@ LOAD = """
 import sys
 from app.engine.blas import load_openblas
 load_openblas()
-from app.models.locate import locate
+from app.models.resolve import locate
 from app.models.check import check_model
 from app.models.tokenizers import same_tokenizer
 from app.engine.loader import load_one

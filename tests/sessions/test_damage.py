@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.sessions import aside
+from app.sessions import quarantine
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
@@ -263,8 +263,8 @@ def test_a_flipped_bit_anywhere_is_survived(
         with Store(folder) as store:
             assert all(SENTENCE.fullmatch(notice) for notice in store.notices)
             if store.notices:  # other pages may hold what was written before it was noticed
-                aside = (folder / "broken" / f"1-{DATABASE}").read_bytes()
-                assert (len(aside), aside[at]) == (len(data), data[at])
+                moved = (folder / "broken" / f"1-{DATABASE}").read_bytes()
+                assert (len(moved), moved[at]) == (len(data), data[at])
             for attempt in (
                 lambda: [store.tree(conversation.id) for conversation in store.conversations()],
                 lambda: store.search("tenant"),
@@ -299,7 +299,7 @@ def test_what_was_put_aside_takes_only_so_much_room(
     images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(aside, "LIMIT", 1000)
+    monkeypatch.setattr(quarantine, "LIMIT", 1000)
     for _ in range(2):
         flip(DATABASE, 100)(tmp_path)
         with Store(tmp_path) as store:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from app.sessions import replies
+from app.sessions import reply_writer
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import Role, State
-from app.sessions.replies import Reply
+from app.sessions.reply_writer import Reply
 from app.sessions.store import Store
 from app.sessions.writer import Writer
 
@@ -52,7 +52,7 @@ def test_one_append_is_committed_though_nothing_follows(store: Store, tmp_path: 
 def test_a_steady_stream_is_committed_all_along(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr(reply_writer, "FLUSH_SECONDS", 0.02)
     reply, lengths = begin(store), set[int]()
     for _ in range(10_000):
         reply.append("x")
@@ -84,7 +84,7 @@ def test_appending_does_not_wait_for_the_disk(store: Store) -> None:
 def test_while_the_disk_is_full_nothing_is_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(reply_writer, "FLUSH_SECONDS", 0.01)
     reply = begin(store)
     assert store._writer is not None
     (pages,) = store._writer.run(lambda c: c.execute("PRAGMA page_count").fetchone())

@@ -22,10 +22,11 @@ from unittest import mock
 import pytest
 
 from app.errors import UserError
-from app.sessions import files, schema
+from app.sessions import schema
 from app.sessions.errors import StoreError
 from app.sessions.records import Role
 from app.sessions.store import Store
+from app.util import atomic_files
 from tests.limits import files_end_early
 from tests.sessions.faults import (
     DATABASE,
@@ -91,7 +92,7 @@ def test_a_folder_that_takes_no_lock(images: dict[str, Path], tmp_path: Path, co
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
     target = "fcntl.flock" if code == errno.ENOLCK else "os.open"
     with (
-        mock.patch(f"app.sessions.files.{target}", side_effect=OSError(code, os.strerror(code))),
+        mock.patch(f"app.util.atomic_files.{target}", side_effect=OSError(code, os.strerror(code))),
         pytest.raises(StoreError, match=re.escape(os.strerror(code))),
     ):
         Store(tmp_path)
@@ -133,7 +134,7 @@ def test_a_second_instance_reads_only(images: dict[str, Path], tmp_path: Path) -
 
 
 def test_who_waits_gets_the_lock_of_one_that_ends(tmp_path: Path) -> None:
-    lock = files.Lock(tmp_path / "lock")
+    lock = atomic_files.Lock(tmp_path / "lock")
     ending = threading.Timer(0.2, lock.release)
     ending.start()
     with Store(tmp_path, patience=60) as store:
@@ -142,7 +143,7 @@ def test_who_waits_gets_the_lock_of_one_that_ends(tmp_path: Path) -> None:
 
 
 def test_a_second_instance_while_the_first_is_preparing(tmp_path: Path) -> None:
-    lock = files.Lock(tmp_path / "lock")
+    lock = atomic_files.Lock(tmp_path / "lock")
     with pytest.raises(StoreError, match="Another specchat is preparing"):
         Store(tmp_path)
     lock.release()
@@ -203,7 +204,7 @@ def locked_by_another(store: Store) -> Iterator[None]:
 @contextmanager
 def sync_fails(store: Store) -> Iterator[None]:
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with mock.patch.object(files, "sync", side_effect=error):
+    with mock.patch.object(atomic_files, "sync", side_effect=error):
         yield
 
 

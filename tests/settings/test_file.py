@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.settings.described import Setting, Value, every, find
 from app.settings.file import SettingsError, SettingsFile
+from app.settings.schema import Setting, Value, every, find
 from app.settings.toml import CannotEdit, edited, template
 from app.settings.values import Settings, ThemeName
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.ingest.limits import Limits
-from app.settings.described import Setting, Value, as_text, every, find, matching
+from app.settings.schema import Setting, Value, as_text, every, find, matching
 from app.settings.values import Settings
 
 ELSEWHERE = {

@@ -19,7 +19,7 @@ from app.engine.messages import (
     Token,
 )
 from app.ui.chat.chips import Chip
-from app.ui.chat.compose import ComposeBox
+from app.ui.chat.compose_box import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (

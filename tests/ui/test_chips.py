@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.ui.attach.attached import pasted
+from app.ui.attach.attachment import pasted
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from app.engine.messages import (
     Role,
     Token,
 )
-from app.ui.chat.compose import ComposeBox
+from app.ui.chat.compose_box import ComposeBox
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,

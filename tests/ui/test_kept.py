@@ -15,7 +15,7 @@ from app.engine.messages import Ended, Finished, Mode, Phase, Role, Token, Upkee
 from app.sessions import records
 from app.sessions.records import State
 from app.sessions.store import Store
-from app.ui.chat.compose import ComposeBox
+from app.ui.chat.compose_box import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import ANSWER, FakeEngine, Story, pieces

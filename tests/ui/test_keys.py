@@ -17,7 +17,7 @@ from app.engine.messages import (
 )
 from app.sessions.records import Role
 from app.sessions.store import Store
-from app.ui.chat.compose import ComposeBox
+from app.ui.chat.compose_box import ComposeBox
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

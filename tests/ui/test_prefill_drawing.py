@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.conversation import Question, Turn, TurnState
-from app.chat.retold import retold
+from app.chat.replay import retold
 from app.engine.messages import (
     Ask,
     Ended,
@@ -27,12 +27,12 @@ from app.engine.messages import (
     Token,
 )
 from app.sessions import records
-from app.ui import figures
-from app.ui.chat.shelf import retold_progress
-from app.ui.prefill import strip
-from app.ui.prefill.draw import Page, panel_lines
-from app.ui.prefill.figures_line import figures_line
+from app.ui.chat.repository import retold_progress
+from app.ui.prefill import heatmap
+from app.ui.prefill.panel_render import Page, panel_lines
 from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.stats_line import figures_line
+from app.util import formatting
 from tests.fakes import FakeEngine, Story
 
 STATISTICS = Statistics(
@@ -76,9 +76,9 @@ def test_the_line_of_figures_fits_and_keeps_what_matters(width: int) -> None:
 
 
 def test_almost_all_is_not_all() -> None:
-    assert figures.percent(0.9999) == "99%"
-    assert figures.percent(1.0) == "100%"
-    assert figures.percent(0.0001) == "<1%"
+    assert formatting.percent(0.9999) == "99%"
+    assert formatting.percent(1.0) == "100%"
+    assert formatting.percent(0.0001) == "<1%"
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_almost_all_is_not_all() -> None:
     [(999, "999"), (8_700, "8.7K"), (118_204, "118K"), (596_000_000, "596M"), (8.19e9, "8.2B")],
 )
 def test_short_counts(number: int, text: str) -> None:
-    assert figures.short_count(number) == text
+    assert formatting.short_count(number) == text
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 200))
 def test_resampling_keeps_the_highest_and_the_width(buckets: list[float], width: int) -> None:
-    cells = strip.resample(buckets, width)
+    cells = heatmap.resample(buckets, width)
     assert len(cells) == width
     assert max(cells) == max(buckets)
 
 
 def test_a_bucket_that_was_not_scored_is_not_a_low_one() -> None:
-    assert strip.heat_row([1.0, 0.0], 2, complete=False) == "█·"
-    assert strip.heat_row([1.0, 0.0], 2, complete=True) == "█▁"
+    assert heatmap.heat_row([1.0, 0.0], 2, complete=False) == "█·"
+    assert heatmap.heat_row([1.0, 0.0], 2, complete=True) == "█▁"
 
 
 def test_the_span_row_tells_kept_partly_pinned_and_dropped() -> None:
@@ -107,7 +107,7 @@ def test_the_span_row_tells_kept_partly_pinned_and_dropped() -> None:
         Span(20, 30, SpanReason.IMPORTANT, 2.0),
         Span(32, 34, SpanReason.IMPORTANT, 2.0),
     )
-    assert strip.span_row(spans, 50, 5) == "═ ▄▂ "
+    assert heatmap.span_row(spans, 50, 5) == "═ ▄▂ "
 
 
 @given(
@@ -120,13 +120,13 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
     spans = [
         Span(start, min(1000, start + length), SpanReason.IMPORTANT) for start, length in pieces
     ]
-    row = strip.span_row(spans, 1000, width)
+    row = heatmap.span_row(spans, 1000, width)
     assert len(row) == width
     for cell, mark in enumerate(row):
         left, right = cell * 1000 / width, (cell + 1) * 1000 / width
         overlap = max((min(s.end, right) - max(s.start, left) for s in spans), default=0.0)
         if abs(overlap) > 1e-6:
-            assert (mark != strip.DROPPED) == (overlap > 0)
+            assert (mark != heatmap.DROPPED) == (overlap > 0)
 
 
 @pytest.mark.parametrize("width", [30, 52, 56, 73, 116, 200])
@@ -177,14 +177,14 @@ def test_the_phases_in_words() -> None:
 
 def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
     """The phases of an answer of an earlier start, as its opened panel shows them."""
-    figures = {
+    stats = {
         field.name: getattr(STATISTICS, field.name)
         for field in fields(records.Run)
         if hasattr(STATISTICS, field.name)
     }
-    figures |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
+    stats |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
     turn = Turn(1, Question("Why?"), state, text)
-    progress = retold_progress(turn, retold(turn, records.Run(**figures), None, {}))
+    progress = retold_progress(turn, retold(turn, records.Run(**stats), None, {}))
     lines = [line.plain for line in panel_lines(progress, Page(200, 0.0), folded=False)]
     return next(" ".join(line.split()) for line in lines if "tokenise" in line)
 

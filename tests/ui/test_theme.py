@@ -6,7 +6,7 @@ import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from app.settings.described import find
+from app.settings.schema import find
 from app.settings.values import ThemeName
 from app.ui.theme import inks, our_themes
 from tests.fakes import FakeEngine

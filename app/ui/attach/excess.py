@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from app.engine.messages import Document
-from app.ui import figures
-from app.ui.attach.attached import Attached, attached
+from app.ui.attach.attachment import Attached, attached
+from app.util import formatting
 
 BYTES = 4
 """A token, where nobody has counted."""
@@ -50,10 +50,10 @@ def without(things: Sequence[Attached], left_out: Collection[Document]) -> tuple
 
 def too_many(excess: int, things: Sequence[Attached]) -> str:
     """`12,400 tokens too many: leave out about 50 KB`, without a full stop."""
-    words = f"{figures.plural(excess, 'token')} too many"
+    words = f"{formatting.plural(excess, 'token')} too many"
     if not things:
         return words
-    return f"{words}: leave out about {figures.size(ceil(excess * _bytes_a_token(things)))}"
+    return f"{words}: leave out about {formatting.size(ceil(excess * _bytes_a_token(things)))}"
 
 
 def _bytes_a_token(things: Sequence[Attached]) -> float:

@@ -15,11 +15,11 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.engine.messages import Document
-from app.ui import figures
-from app.ui.attach.attached import Attached
+from app.ui.attach.attachment import Attached
 from app.ui.attach.excess import Piece, pieces, too_many, without
 from app.ui.help import Section
-from app.ui.sanitize import sanitize_line
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 LEAST_NAME = 12
 
@@ -80,7 +80,7 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
         if gone < self._excess:
             words = too_many(self._excess - gone, self._attached)
             return Content.assemble(("! ", "$accent"), (f"About {words}.", "bold"))
-        spare = figures.plural(gone - self._excess, "token")
+        spare = formatting.plural(gone - self._excess, "token")
         return Content.assemble(("✓ It fits", "bold $accent"), (f", with {spare} to spare.", ""))
 
     def action_move(self, where: str) -> None:
@@ -111,7 +111,7 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
 
 def line(piece: Piece, ticked: bool, width: int) -> Content:
     """One line of at most `width` cells; the name gives way first."""
-    facts = f"{figures.size(piece.size)} · {figures.count(piece.tokens)} tok"
+    facts = f"{formatting.size(piece.size)} · {formatting.count(piece.tokens)} tok"
     mark = Content.styled("✓ " if ticked else "  ", "$accent")
     room = max(LEAST_NAME, width - 2 - len(facts) - 2)
     name = Content(sanitize_line(piece.document.name)).truncate(room, ellipsis=True)

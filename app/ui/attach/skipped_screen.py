@@ -12,10 +12,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.ingest.records import Reason
-from app.ui import figures
-from app.ui.attach.attached import Attached
-from app.ui.hanging import Hanging, hanging
-from app.ui.sanitize import sanitize_line
+from app.ui.attach.attachment import Attached
+from app.ui.hanging_indent import Hanging, hanging
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 LISTED = 500
 """Of each kind; of what is more, the number is told."""
@@ -53,7 +53,7 @@ class SkippedList(Hanging):
 
 def lines(attached: Attached) -> list[Content]:
     """A heading, then one sentence each; what one expects to be left out comes last."""
-    read = figures.plural(attached.files or 0, "file")
+    read = formatting.plural(attached.files or 0, "file")
     heading = f"{sanitize_line(attached.name)}  {read} read, {attached.left_out or '0 skipped'}"
     skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
     odd = [f"{path} is not all UTF-8: what is not reads as \\xff." for path in attached.odd]

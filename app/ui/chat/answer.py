@@ -10,8 +10,8 @@ from textual.containers import Vertical
 from textual.widget import Widget
 
 from app.ui.chat.sections import Sections
-from app.ui.chat.sleeper import Sleeper, rows
-from app.ui.sanitize import sanitize
+from app.ui.transcript.lazy_container import Sleeper, rows
+from app.util.sanitize import sanitize
 
 if TYPE_CHECKING:
     from textual.widgets import Markdown

@@ -18,9 +18,9 @@ from textual.events import Click, Resize
 from textual.message import Message
 from textual.widget import Widget
 
-from app.ui.attach.attached import Attached, next_number, pasted
-from app.ui.attach.reading import Reading
-from app.ui.sanitize import sanitize_line
+from app.ui.attach.attachment import Attached, next_number, pasted
+from app.ui.attach.file_job import Reading
+from app.util.sanitize import sanitize_line
 
 CHIP_BYTES = 4096
 CHIP_CELLS = 62

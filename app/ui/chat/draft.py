@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from app.chat.conversation import Question
 from app.engine.messages import Document, Mode
 from app.sessions import records
-from app.ui.attach.attached import Attached, documents_of, grouped, together
-from app.ui.attach.notes import noted, with_notes
+from app.ui.attach.attachment import Attached, documents_of, grouped, together
+from app.ui.attach.attachment_meta import noted, with_notes
 from app.ui.keep.next_mode import NextMode
 
 _ONCE = " once, then "

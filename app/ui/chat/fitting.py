@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Part, Question, Turn
 from app.engine.messages import Failed
-from app.ui import figures
-from app.ui.attach.attached import Attached
+from app.ui.attach.attachment import Attached
 from app.ui.attach.excess import too_many
 from app.ui.attach.leave_out_screen import LeaveOutScreen
-from app.ui.chat.hearing import in_words
-from app.ui.chat.shelf import OpenChat
-from app.ui.sanitize import sanitize_line
+from app.ui.chat.engine_events import in_words
+from app.ui.chat.repository import OpenChat
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
@@ -68,7 +68,7 @@ class Fitting:
     def _words(self, excess: int, things: tuple[Attached, ...]) -> str:
         pair = self._screen.forecast.pair
         assert pair is not None
-        name = f"{sanitize_line(pair.target.name)} takes {figures.count(pair.target.context)}"
+        name = f"{sanitize_line(pair.target.name)} takes {formatting.count(pair.target.context)}"
         if excess <= sum(each.tokens or 0 for each in things):
             return f"{too_many(excess, things)}. {name}."
         return f"The conversation is too long for what is asked: {name} tokens. ^N begins another."

@@ -15,7 +15,7 @@ from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
 from app.ui.chat.table import AnswerTable
-from app.ui.sanitize import sanitize
+from app.util.sanitize import sanitize
 
 ADDRESS = re.compile(r"(https?://|mailto:)[^\s/]", re.IGNORECASE)
 

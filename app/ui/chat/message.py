@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Part, Turn
-from app.ui.chat.sleeper import Sleeper
 from app.ui.keys import run_own_binding
+from app.ui.transcript.lazy_container import Sleeper
 
 Place = tuple[int, int]
 """The how-manieth version (from 1), of how many."""

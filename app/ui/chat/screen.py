@@ -19,33 +19,33 @@ from app.chat.conversation import Pins, Turn
 from app.engine.messages import Engine, Load, Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Settings
-from app.ui.attach.attaching import Attaching
+from app.ui.attach.attachments import Attaching
 from app.ui.bridge import Bridge, EngineEvents
-from app.ui.chat.acting import Acting
-from app.ui.chat.asking import Asking
-from app.ui.chat.bars import Footer, Header, Notice
 from app.ui.chat.below import Below
 from app.ui.chat.chips import Chip
-from app.ui.chat.choosing import Choosing
-from app.ui.chat.compose import ComposeBox
-from app.ui.chat.desk import Desk
-from app.ui.chat.entry import Entry
-from app.ui.chat.forecast import Forecast
-from app.ui.chat.hearing import Hearing
-from app.ui.chat.loading import Loading
+from app.ui.chat.chrome import Footer, Header, Notice
+from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import Entry
+from app.ui.chat.conversation_settings import Own
+from app.ui.chat.cost_estimate import Forecast
+from app.ui.chat.engine_events import Hearing
+from app.ui.chat.keep_preview import Trying
 from app.ui.chat.message import MessageView
-from app.ui.chat.own import Own
-from app.ui.chat.shelf import Shelf
-from app.ui.chat.switching import Switching
-from app.ui.chat.transcript import Transcript
-from app.ui.chat.trying import Trying
+from app.ui.chat.message_actions import Acting
+from app.ui.chat.message_selection import Choosing
+from app.ui.chat.model_loading import Loading
+from app.ui.chat.navigation import Switching
+from app.ui.chat.open_chats import Desk
+from app.ui.chat.repository import Shelf
+from app.ui.chat.submission import Asking
 from app.ui.chat.welcome import Welcome
-from app.ui.choices.choice_list import ChoiceList
 from app.ui.clock import Clock
-from app.ui.conversations.side import Side
+from app.ui.completion.completion_list import ChoiceList
+from app.ui.conversations.sidebar import Side
 from app.ui.help import Section
 from app.ui.keep.next_mode import NextMode, chosen_next, default_next
-from app.ui.keep.setter import KeepSetter
+from app.ui.keep.slider import KeepSetter
+from app.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
     from app.ui.spans.screen import AskAgain

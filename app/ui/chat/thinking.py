@@ -6,11 +6,11 @@ from textual.content import Content
 from textual.events import Click
 
 from app.chat.conversation import Turn, TurnState
-from app.ui import figures
 from app.ui.clock import Clock
-from app.ui.hanging import Hanging, hanging
+from app.ui.hanging_indent import Hanging, hanging
 from app.ui.prefill.progress import ReadingProgress
-from app.ui.sanitize import sanitize
+from app.util import formatting
+from app.util.sanitize import sanitize
 
 RULE = Content.styled("│ ", "$ink-dim")
 
@@ -54,9 +54,9 @@ class ThinkingView(Hanging):
     def _words(self) -> str:
         progress, turn = self._progress, self._turn
         if progress.thinking_began is None:  # of a stored one only the text is known
-            return f"thought · {figures.plural(len(turn.thinking.split()), 'word')}"
+            return f"thought · {formatting.plural(len(turn.thinking.split()), 'word')}"
         runs = turn.state is TurnState.RUNNING and not turn.text
         ended = self._clock() if runs else progress.thinking_ended
-        spent = figures.seconds(max(0.0, ended - progress.thinking_began))
-        tokens = figures.plural(progress.thinking_tokens, "token")
+        spent = formatting.seconds(max(0.0, ended - progress.thinking_began))
+        tokens = formatting.plural(progress.thinking_tokens, "token")
         return f"thinking… {spent} · {tokens}" if runs else f"thought for {spent} · {tokens}"

@@ -12,17 +12,17 @@ from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn, TurnState
 from app.engine.messages import Ended
-from app.ui import figures
-from app.ui.attach.attached import Attached, grouped
+from app.ui.attach.attachment import Attached, grouped
 from app.ui.chat.answer import Answer
 from app.ui.chat.message import MessageView, Place, Speaker
-from app.ui.chat.sleeper import rows
 from app.ui.chat.thinking import ThinkingView
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import ReadingProgress
-from app.ui.sanitize import sanitize, sanitize_line
-from app.ui.words import ended, sentence
+from app.ui.text import ended, sentence
+from app.ui.transcript.lazy_container import rows
+from app.util import formatting
+from app.util.sanitize import sanitize, sanitize_line
 
 YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
@@ -204,7 +204,7 @@ def _ending(turn: Turn) -> Content | None:
         return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
     if turn.ended is Ended.LENGTH:
         tokens = 0 if turn.statistics is None else turn.statistics.generated_tokens
-        at = f" at {figures.plural(tokens, 'token')}" if tokens else ""
+        at = f" at {formatting.plural(tokens, 'token')}" if tokens else ""
         return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
     if turn.ended is Ended.STOP and not turn.text:
         return Content.styled("■ the model answered with nothing", "$ink-dim")

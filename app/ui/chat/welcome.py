@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets.text_area import Selection
 
-from app.ui import figures
-from app.ui.attach.attached import attached
+from app.ui.attach.attachment import attached
 from app.ui.background import in_background
-from app.ui.prefill.draw import DIM
+from app.ui.prefill.panel_render import DIM
+from app.util import formatting
 
 if TYPE_CHECKING:
     from app.engine.messages import Document
-    from app.models.offer import Offer
+    from app.models.recommendation import Offer
     from app.ui.chat.screen import ChatScreen
 
 WHAT_IT_IS = (
@@ -84,7 +84,9 @@ class Welcome:
 
 
 def _offer() -> Offer | None:
-    from app.models.offer import offer_here  # here: the screen is drawn before it is needed
+    from app.models.recommendation import (
+        offer_here,  # here: the screen is drawn before it is needed
+    )
 
     return offer_here()
 
@@ -93,7 +95,7 @@ def _offered(pair: Offer) -> list[Content]:
     from app.models.fit import tokens_text
 
     target, draft = (each.name.rpartition("/")[2] for each in (pair.target, pair.draft))
-    memory, download = pair.fit.machine.total / figures.GIB, pair.download / 1e9
+    memory, download = pair.fit.machine.total / formatting.GIB, pair.download / 1e9
     return [
         Content.styled(f"  This pair is tiny. {memory:.0f} GB of memory hold {target}", DIM),
         Content.styled(

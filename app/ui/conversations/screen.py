@@ -21,13 +21,13 @@ from app.errors import UserError
 from app.sessions.export import to_file
 from app.sessions.records import Conversation, Hit, Size
 from app.sessions.store import Store
-from app.ui import figures
-from app.ui.chat.shelf import Shelf
-from app.ui.conversations.line import Line
-from app.ui.conversations.rows import Row, drawn, rows, told_apart
+from app.ui.chat.repository import Shelf
+from app.ui.conversations.list_rows import Row, drawn, rows, told_apart
+from app.ui.conversations.prompt_line import Line
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
-from app.ui.sanitize import sanitize_line
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 HINTS = ("⏎ open", "^N new", "^R rename", "^T pin", "^D delete", "^Z undo", "^E export", "Esc")
 FRESH_SECONDS = 0.5
@@ -165,7 +165,7 @@ class ConversationsScreen(Screen[Chosen | None]):
 
     def _draw_frame(self) -> None:
         width = self.size.width - 4
-        many = figures.plural(len(self._conversations), "conversation")
+        many = formatting.plural(len(self._conversations), "conversation")
         if self.filter.value.strip():
             many = f"{len(self._rows)} of {many}"
         head = Content.assemble(("Conversations  ", "bold $accent"), (many, "$ink-dim"))

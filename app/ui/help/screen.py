@@ -13,7 +13,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.ui.hanging import Hanging, hanging
+from app.ui.hanging_indent import Hanging, hanging
 from app.ui.help import Section
 
 KEY_WIDTH = 18

@@ -8,7 +8,7 @@ from app.chat.conversation import chosen_reading
 from app.engine.messages import Mode
 from app.sessions.records import Choices
 from app.settings.values import Settings
-from app.ui import figures
+from app.util import formatting
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class NextMode:
     @property
     def words(self) -> str:
         if self.mode is Mode.SPARSE:
-            return f"SPARSE {figures.percent(self.keep)}"
+            return f"SPARSE {formatting.percent(self.keep)}"
         return self.mode.value.upper()
 
     @property

@@ -8,12 +8,12 @@ from pathlib import Path
 from textual.content import Content
 
 from app.engine.messages import Load
-from app.models.overview import Known
-from app.models.pairing import Candidate
-from app.ui import figures
+from app.models.candidates import Known
+from app.models.draft_selection import Candidate
+from app.ui.models.detail_text import of_candidate
 from app.ui.models.rows import DIM, WARN, short
-from app.ui.models.sheet import of_candidate
-from app.ui.sanitize import sanitize_line
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ def cost(known: Known, candidate: Candidate | None, standing: Standing) -> Conte
     )
     lines = [
         Content.styled(f"{names} instead of {_names(*standing.load.names)}", "bold"),
-        Content(f"Loads {figures.size(weights)}{_time(weights, standing)}."),
+        Content(f"Loads {formatting.size(weights)}{_time(weights, standing)}."),
     ]
     if standing.read:
         lines.append(
             Content.assemble(
                 ("! ", WARN),
-                f"What was read of this conversation, {figures.plural(standing.read, 'token')},"
+                f"What was read of this conversation, {formatting.plural(standing.read, 'token')},"
                 " is read again with the next question.",
             )
         )
@@ -72,7 +72,7 @@ def cost(known: Known, candidate: Candidate | None, standing: Standing) -> Conte
 def _time(weights: int, standing: Standing) -> str:
     if not standing.pace:
         return ""
-    seconds = figures.seconds(weights / standing.pace)
+    seconds = formatting.seconds(weights / standing.pace)
     return f", in about {seconds} at the pace of the last time"
 
 

@@ -14,10 +14,10 @@ from textual.message_pump import MessagePump
 
 from app.errors import UserError
 from app.models.library import Library
-from app.models.meter import Progress
+from app.models.progress import Progress
 from app.models.unfinished import discard
 from app.models.verify import Verdict, verify
-from app.ui import figures
+from app.util import formatting
 
 AT_ONCE = 2
 """Downloads, each over four connections: more would only make each one slower."""
@@ -195,7 +195,7 @@ class Jobs:
         self._stoppable(job, pull.stop)
         match pull.run():
             case Outcome.FETCHED:
-                total = figures.size(pull.progress.total)
+                total = formatting.size(pull.progress.total)
                 return State.DONE, f"{job.repository} is here, {total}, and every digest is right."
             case Outcome.HERE:
                 said = f"{job.repository} is here already, and nothing has changed at the hub."
@@ -246,4 +246,4 @@ def _told(repository: str, verdict: Verdict) -> tuple[State, str]:
     if verdict.faults:
         return State.FAILED, " ".join(verdict.faults)
     unknown = f", {verdict.unknown} have no known digest" if verdict.unknown else ""
-    return State.DONE, f"{repository}: {figures.plural(verdict.whole, 'file')} whole{unknown}."
+    return State.DONE, f"{repository}: {formatting.plural(verdict.whole, 'file')} whole{unknown}."

@@ -9,16 +9,16 @@ from enum import StrEnum
 from textual.content import Content
 
 from app.models.cache import Installed, is_repository
+from app.models.candidates import Known
+from app.models.draft_selection import Candidate
 from app.models.fit import Fit
-from app.models.overview import Known
-from app.models.pairing import Candidate
-from app.models.speed import MOST_RATIO
+from app.models.speedup import MOST_RATIO
 from app.models.trash import Trashed
 from app.models.unfinished import Unfinished
-from app.ui import figures
+from app.ui.models.inventory import Stock
 from app.ui.models.jobs import Job, Kind, State
-from app.ui.models.stock import Stock
-from app.ui.sanitize import sanitize_line
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 LEAST_NAME = 36
 """Cells that a longer name has at least; facts that leave it fewer are left out."""
@@ -127,8 +127,8 @@ def model_row(known: Known, stock: Stock, answers: bool) -> Row:
     model = known.model
     installed = stock.here(model.name)
     size = installed.size if installed is not None else model.sized.weights
-    parameters = f"{figures.short_count(model.sized.shape.parameters)}"
-    facts = [figures.size(size), parameters, model.quantised, model.sized.shape.architecture]
+    parameters = f"{formatting.short_count(model.sized.shape.parameters)}"
+    facts = [formatting.size(size), parameters, model.quantised, model.sized.shape.architecture]
     below: list[tuple[str, str]] = [(known.fit.verdict, _verdict_style(known.fit))]
     below += _pair(known)
     if answers:
@@ -158,7 +158,7 @@ def draft_name(known: Known, candidate: Candidate) -> str:
 def job_row(job: Job) -> Row:
     progress = job.progress
     marks = {State.FAILED: "!", State.DONE: "✓", State.RUNNING: "◆"}
-    facts = [f"{figures.size(progress.done)} of {figures.size(progress.total)}"]
+    facts = [f"{formatting.size(progress.done)} of {formatting.size(progress.total)}"]
     below = job.said if job.state in (State.FAILED, State.DONE) else _going(job)
     style = WARN if job.state is State.FAILED else DIM
     return Row(
@@ -201,7 +201,7 @@ def _pair(known: Known) -> list[tuple[str, str]]:
 
 def _faulty(installed: Installed) -> Row:
     below = ((f"! {_why(installed)}", WARN),)
-    return Row(What.MODEL, installed.repository, (figures.size(installed.size),), below, "✓")
+    return Row(What.MODEL, installed.repository, (formatting.size(installed.size),), below, "✓")
 
 
 def _why(installed: Installed) -> str:
@@ -215,27 +215,27 @@ def _trashed(each: Trashed) -> Row:
     what = "" if each.whole else "older commits, "
     when = f"{each.when.astimezone():%d %b %H:%M}"
     below = ((f"in the trash: {what}since {when}", DIM),)
-    return Row(What.TRASH, each.repository, (figures.size(each.size),), below)
+    return Row(What.TRASH, each.repository, (formatting.size(each.size),), below)
 
 
 def _unfinished(each: Unfinished) -> Row:
     share = each.done / each.total if each.total else 0.0
     how = "another specchat fetches it" if each.running else "not finished: ⏎ goes on"
-    facts = (f"{figures.size(each.done)} of {figures.size(each.total)}",)
-    below = ((f"{bar(share)} {figures.percent(share)} · {how}", DIM),)
+    facts = (f"{formatting.size(each.done)} of {formatting.size(each.total)}",)
+    below = ((f"{bar(share)} {formatting.percent(share)} · {how}", DIM),)
     return Row(What.DOWNLOAD, each.repository, facts, below)
 
 
 def _going(job: Job) -> str:
     progress = job.progress
     share = progress.done / progress.total if progress.total else 0.0
-    parts = [f"{bar(share)} {figures.percent(share)}"]
+    parts = [f"{bar(share)} {formatting.percent(share)}"]
     if job.state is not State.RUNNING:
         return f"{parts[0]} · {job.state}"
     if job.kind is Kind.CHECK:
         parts.append("checking its files")
     if progress.speed:
-        parts.append(f"{figures.size(int(progress.speed))}/s")
+        parts.append(f"{formatting.size(int(progress.speed))}/s")
     if progress.left is not None and progress.done < progress.total:
         parts.append(f"{duration(progress.left)} left")
     if progress.note:

@@ -16,25 +16,25 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
+from app.models.candidates import Known
+from app.models.draft_selection import Candidate, Tokenizers
 from app.models.fit import Machine
 from app.models.library import Library
-from app.models.overview import Known
-from app.models.pairing import Candidate, Tokenizers
-from app.models.telling import heading
+from app.models.text import heading
 from app.sessions.records import Run
-from app.ui import figures
 from app.ui.background import in_background
 from app.ui.help import Section
-from app.ui.models import deeds, rows, sheet
-from app.ui.models.card import Card, Deed
+from app.ui.models import actions, detail_text, rows
+from app.ui.models.action_dialog import Card, Deed
 from app.ui.models.choice import Choice, Standing, cost
-from app.ui.models.doing import Doing
+from app.ui.models.inventory import Stock, take_stock
 from app.ui.models.jobs import Jobs
-from app.ui.models.parts import Parts
 from app.ui.models.rows import Part, Row, What, drawn
-from app.ui.models.stock import Stock, take_stock
+from app.ui.models.tabs import Parts
+from app.ui.models.tasks import Doing
 from app.ui.safe_input import SafeInput
-from app.ui.sanitize import sanitize_line
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 HINTS = ("⏎ what it takes, and do", "⇥ next list", "^D delete", "^Z undo", "Esc")
 WIDE = 110
@@ -191,7 +191,7 @@ class ModelsScreen(Screen[Choice | None]):
 
     def _draw_frame(self) -> None:
         room = heading(self._machine)
-        free = f" · {figures.size(self.stock.free)} free on the disk" if self.stock.free else ""
+        free = f" · {formatting.size(self.stock.free)} free on the disk" if self.stock.free else ""
         what = "  looking…" if self._loading else f"  {room}{free}"
         self._head.update(Content.assemble(("Models", "bold $accent"), (what, "$ink-dim")))
         foot = "   ".join(HINTS)
@@ -238,13 +238,13 @@ class ModelsScreen(Screen[Choice | None]):
         self.list.highlighted = 0 if self._rows else None
 
     def action_move(self, where: str) -> None:
-        actions: dict[str, Callable[[], None]] = {
+        buttons: dict[str, Callable[[], None]] = {
             "up": self.list.action_cursor_up,
             "down": self.list.action_cursor_down,
             "page_up": self.list.action_page_up,
             "page_down": self.list.action_page_down,
         }
-        actions[where]()
+        buttons[where]()
 
     def action_part(self, step: int) -> None:
         every = list(Part)
@@ -291,23 +291,23 @@ class ModelsScreen(Screen[Choice | None]):
     def _told(self, row: Row) -> Content:
         known = self.stock.find(row.name)
         if row.what is What.MODEL and known is not None:
-            return sheet.of_model(known, self.stock)
+            return detail_text.of_model(known, self.stock)
         told = "".join(text for text, _ in row.below).strip()
         if row.what is What.MODEL:
-            return sheet.of_fault(row.name, told.removeprefix("! "))
-        return sheet.of_download(row.name, self.jobs.find(row.name), told)
+            return detail_text.of_fault(row.name, told.removeprefix("! "))
+        return detail_text.of_download(row.name, self.jobs.find(row.name), told)
 
     def _deeds(self, row: Row) -> list[Deed]:
         known = self.stock.find(row.name)
         match row.what:
             case What.MODEL if known is not None:
-                return deeds.of_model(self, known, self.stock)
+                return actions.of_model(self, known, self.stock)
             case What.DOWNLOAD:
-                return deeds.of_download(self, row.name, self.jobs.find(row.name), self.stock)
+                return actions.of_download(self, row.name, self.jobs.find(row.name), self.stock)
             case What.TRASH:
-                return deeds.of_trash(self, row.name, self.stock)
+                return actions.of_trash(self, row.name, self.stock)
             case _:
-                return deeds.of_fault(self, row.name, self.stock)
+                return actions.of_fault(self, row.name, self.stock)
 
     # -------------------------------------------------------------------------- doing
 

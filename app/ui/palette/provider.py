@@ -13,12 +13,12 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
 from app.errors import UserError
-from app.settings.described import every
+from app.settings.schema import every
 from app.ui.chat.screen import ChatScreen
-from app.ui.conversations.rows import LONGEST_MATCHED, told_apart
+from app.ui.conversations.list_rows import LONGEST_MATCHED, told_apart
 from app.ui.help.screen import key_name
-from app.ui.sanitize import sanitize_line
 from app.ui.settings.row import shown
+from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.ui.app import SpecchatApp

@@ -9,7 +9,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from app.ui.clock import Clock
-from app.ui.prefill.draw import Page, panel_lines
+from app.ui.prefill.panel_render import Page, panel_lines
 from app.ui.prefill.progress import ReadingProgress
 
 

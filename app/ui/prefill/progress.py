@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from app.chat.retold import DRAFT_PHASES
+from app.chat.replay import DRAFT_PHASES
 from app.engine.messages import (
     Ended,
     Event,

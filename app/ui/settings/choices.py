@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from app.settings.described import Setting, Value
+from app.settings.schema import Setting, Value
 from app.ui.settings.row import shown
 
 

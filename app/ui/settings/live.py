@@ -9,8 +9,8 @@ from typing import Any
 from textual import constants
 from textual.app import App
 
-from app.settings.described import Setting, Value
 from app.settings.file import SettingsError, SettingsFile
+from app.settings.schema import Setting, Value
 from app.settings.values import Settings
 from app.ui.chat.screen import ChatScreen
 

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.ui.keys import run_own_binding
-from app.ui.sanitize import sanitize
+from app.util.sanitize import sanitize
 
 LONGEST = 32_768
 """Characters: what is longer is a document, and drawn too slowly here."""

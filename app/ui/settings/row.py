@@ -14,7 +14,7 @@ from textual.events import Click, Key
 from textual.message import Message
 from textual.widget import Widget
 
-from app.settings.described import Setting, Value, as_text
+from app.settings.schema import Setting, Value, as_text
 from app.ui.keys import run_own_binding
 
 LABEL_WIDTH = 15

@@ -15,14 +15,14 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.paths import short
-from app.settings.described import Setting, Value, groups, matching
+from app.settings.schema import Setting, Value, groups, matching
 from app.ui.help import Section
 from app.ui.keys import pass_on
 from app.ui.safe_input import SafeInput
-from app.ui.sanitize import sanitize_line
 from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.live import LiveSettings
 from app.ui.settings.row import SettingRow, shown
+from app.util.sanitize import sanitize_line
 
 HINTS = ("↑↓ go", "←→ change", "⏎ set", "^D default", "type to find", "Esc")
 

@@ -13,12 +13,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.ui import figures
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
-from app.ui.sanitize import sanitize_line
 from app.ui.spans.collection import Collection
 from app.ui.spans.passages import ReadDocument
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 BAR_CELLS = 10
 LEAST_NAME = 12
@@ -84,8 +84,8 @@ class DocumentsScreen(ModalScreen[int | None]):
         self.list.set_options(Option(line(d, index, width), id=str(index)) for index, d in listed)
         places = [place for place, (index, _) in enumerate(listed) if index == highlighted]
         self.list.highlighted = (*places, 0)[0] if listed else None
-        fraction = figures.percent(self._collection.read_fraction)
-        many = figures.plural(len(self._collection), "document")
+        fraction = formatting.percent(self._collection.read_fraction)
+        many = formatting.plural(len(self._collection), "document")
         head = Content.assemble(
             (f"{many}, the most important first", "bold $accent"),
             (f" · read {fraction} in all", "$ink-dim"),
@@ -115,7 +115,7 @@ class DocumentsScreen(ModalScreen[int | None]):
 def line(document: ReadDocument, index: int, width: int) -> Content:
     """One line of at most `width` cells: its name, and how much of it was read. Where it is narrow
     the number of passages goes first, then the bar."""
-    share = f"{figures.percent(document.read_fraction):>4}"
+    share = f"{formatting.percent(document.read_fraction):>4}"
     passages = f" · {document.passages_read:>3}" + (
         " passage " if document.passages_read == 1 else " passages"
     )

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from app.ui.sanitize import sanitize
+from app.util.sanitize import sanitize
 
 TAB = "    "
 

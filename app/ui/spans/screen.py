@@ -17,10 +17,8 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
-from app.ui import figures
 from app.ui.help import Section
 from app.ui.keys import pass_on, run_own_binding
-from app.ui.sanitize import sanitize_line
 from app.ui.spans.collection import Collection, Hit, Place, hit_from
 from app.ui.spans.documents import DocumentsScreen
 from app.ui.spans.hints import FINDING, READING, READING_MANY, Hints
@@ -28,6 +26,8 @@ from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, Read, ReadDocument
 from app.ui.spans.search import SearchLine
 from app.ui.spans.view import DocumentView, Range
+from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 KEEP_STEP = 0.01
 HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -182,9 +182,9 @@ class SpansScreen(Screen[AskAgain | None]):
         document, many = self._document, len(self._documents) > 1
         which = f"{self._at + 1}/{len(self._documents)} " if many else ""
         left = Content.assemble(("Spans  ", "bold $accent"), (which, "$ink-dim"))
-        read = f"read {figures.percent(document.read_fraction)} · {self._passages()}"
+        read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
         if self._keep != self._read_keep:
-            read = f"keep {figures.percent(self._keep)} would {read}"
+            read = f"keep {formatting.percent(self._keep)} would {read}"
         pinned = f" · {len(self._own_pins)} pinned by you" if self._own_pins else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
         room = max(LEAST_NAME, width - left.cell_length - right.cell_length)
@@ -195,8 +195,8 @@ class SpansScreen(Screen[AskAgain | None]):
         """How many there are; among several documents, which of all of them this is."""
         number = self._documents.passage_number(self._place)
         if len(self._documents) == 1 or number is None:
-            return figures.plural(self._document.passages_read, "passage")
-        return f"passage {number} of {figures.count(self._documents.passages)}"
+            return formatting.plural(self._document.passages_read, "passage")
+        return f"passage {number} of {formatting.count(self._documents.passages)}"
 
     def _where(self) -> Content:
         """About the row of the cursor, or what was just said."""
@@ -213,8 +213,8 @@ class SpansScreen(Screen[AskAgain | None]):
             words += f" · {passage.score:.1f} times as important as the whole"
         elif (importance := self._document.importance_at(offset)) is not None:
             height = HEIGHTS[round(importance * (len(HEIGHTS) - 1))]
-            words += f" · importance {height} {figures.percent(importance)} of the highest"
-        return Content.assemble(f"line {figures.count(line)}", (f" · {words}", "$ink-dim"))
+            words += f" · importance {height} {formatting.percent(importance)} of the highest"
+        return Content.assemble(f"line {formatting.count(line)}", (f" · {words}", "$ink-dim"))
 
     @property
     def _unread_words(self) -> str:
@@ -320,9 +320,9 @@ class SpansScreen(Screen[AskAgain | None]):
         self._go_to(index, start)
         unread = any(p.read is Read.NOT for p in self._document.between(start, end))
         words = f"{self._unread_words.upper()}: Space pins it" if unread else "read"
-        found = f"{figures.count(number + 1)} of {figures.plural(len(self._hits), 'hit')}"
+        found = f"{formatting.count(number + 1)} of {formatting.plural(len(self._hits), 'hit')}"
         if (documents := len({index for index, _, _ in self._hits})) > 1:
-            found += f" in {figures.count(documents)} documents"
+            found += f" in {formatting.count(documents)} documents"
         self._say(f"{found} · {words}")
 
     def _close_search(self) -> None:
@@ -374,7 +374,7 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_copy(self) -> None:
         passage: Passage = self._document.at(self.view.cursor)
         self.app.copy_to_clipboard(self._document.text[passage.start : passage.end])
-        self._say(f"Copied {figures.plural(passage.end - passage.start, 'character')}.")
+        self._say(f"Copied {formatting.plural(passage.end - passage.start, 'character')}.")
 
     def action_again(self) -> None:
         self.dismiss(AskAgain(self._keep, self._pins))

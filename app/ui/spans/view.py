@@ -17,9 +17,9 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from app.ui.figures import plural
 from app.ui.spans.passages import Read, ReadDocument
 from app.ui.spans.rows import Fold, Rows, shown
+from app.util.formatting import plural
 
 GUTTER = 2
 CONTEXT_ROWS = 3

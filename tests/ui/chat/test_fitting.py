@@ -12,11 +12,11 @@ from app.engine.messages import Document, Load, Phase
 from app.models.embedded import draft_path, target_path
 from app.ui.app import SpecchatApp
 from app.ui.attach import leave_out_screen
-from app.ui.attach.attached import Attached, attached
+from app.ui.attach.attachment import Attached, attached
 from app.ui.attach.excess import pieces, too_many, without
 from app.ui.attach.leave_out_screen import LeaveOutScreen
 from app.ui.chat.chips import Chips
-from app.ui.chat.entry import Entry
+from app.ui.chat.composer import Entry
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,

@@ -14,7 +14,7 @@ from app.engine.messages import Token
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.chat.transcript import Transcript
+from app.ui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     SMALL,

@@ -14,7 +14,7 @@ from app.engine.messages import Load
 from app.models.catalogue import catalogue
 from app.models.embedded import draft_path, target_path
 from app.models.fit import machine_of
-from app.models.offer import Offer, offer
+from app.models.recommendation import Offer, offer
 from app.sessions.store import Store
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.chat.pairs import pair
+from app.chat.model_pairs import pair
 from app.engine.costs import Costs, Line
 from app.engine.messages import Failed, Load, Measure
 from app.models.library import Library
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
-from app.ui.models.card import Card
+from app.ui.models.action_dialog import Card
 from app.ui.models.screen import ModelsScreen
 from tests.fakes import FakeEngine, LoadStory
 from tests.ui.helpers import (

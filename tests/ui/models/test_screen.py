@@ -12,10 +12,10 @@ from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
 from app.ui.app import SpecchatApp
-from app.ui.models.card import Card
+from app.ui.models.action_dialog import Card
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
-from tests.models.test_pairing import SIZES
+from tests.models.test_draft_selection import SIZES
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER
 from tests.ui.models.conftest import SMALL as DRAFT

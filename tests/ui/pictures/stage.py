@@ -17,8 +17,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from app.engine.messages import Event, Load
-from app.settings.described import find
 from app.settings.file import SettingsFile
+from app.settings.schema import find
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 from tests.ui import helpers

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from textual.app import App
 from textual.pilot import Pilot
 
-from app.chat.pairs import pair
+from app.chat.model_pairs import pair
 from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
 from app.engine.messages import Heal, Mode

@@ -8,8 +8,8 @@ import pytest
 from textual.widgets import Input
 
 from app.engine.messages import Heal, Mode, Upkeep
-from app.settings.described import every, find
 from app.settings.file import SettingsFile
+from app.settings.schema import every, find
 from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.row import SettingRow
 from app.ui.settings.screen import SettingsScreen

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from app.engine.messages import Failed, Loaded
 from app.models.catalogue import catalogue
 from app.models.fit import machine_of
-from app.models.offer import offer
+from app.models.recommendation import offer
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp

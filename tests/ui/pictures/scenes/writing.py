@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from app.ingest.records import Cancelled, Progress
-from app.ui.attach.attached import Attached
-from app.ui.attach.reading import Reading
+from app.ui.attach.attachment import Attached
+from app.ui.attach.file_job import Reading
 from app.ui.chat.chips import Chip
 from tests.ingest.helpers import written
 from tests.ui.pictures import samples

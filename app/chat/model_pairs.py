@@ -1,0 +1,96 @@
+"""From the names of a target and a draft to a `Load` command, everything checked first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.chat.conversation import Turn
+from app.engine.messages import Document, Load
+from app.models.check import check_model
+from app.models.embedded import EMBEDDED, target_path
+from app.models.errors import ModelError
+from app.models.resolve import locate
+from app.models.tokenizers import same_tokenizer
+
+if TYPE_CHECKING:
+    from app.models.cache import Cache
+
+
+def pair(
+    target: str = EMBEDDED,
+    draft: str | None = None,
+    cache: Cache | None = None,
+    kv_bits: int | None = None,
+) -> Load:
+    """The command that loads this pair, from `cache` or the user's own. A target without a draft
+    reads everything, but for the embedded target, which brings its own. With `kv_bits` it keeps
+    what it reads in so many bits a number. Raises ModelError, in one sentence."""
+    if draft is None and target == EMBEDDED:
+        draft = EMBEDDED
+    target_folder = locate(target, cache=cache)
+    check_model(target_folder)
+    if draft is None:
+        return Load(str(target_folder), shown_as=(_shown(target), ""), kv_bits=kv_bits)
+    draft_folder = locate(draft, draft=True, cache=cache)
+    check_model(draft_folder)
+    difference = same_tokenizer(target_folder, draft_folder)
+    if difference is not None:
+        raise ModelError(difference.rstrip("."), "choose a draft of the target's own family")
+    shown = (_shown(target), "its draft" if draft == target else _shown(draft))
+    return Load(str(target_folder), str(draft_folder), shown, kv_bits)
+
+
+def knows_documents_only(load: Load) -> bool:
+    """Whether this target has learnt nothing but to answer questions about documents."""
+    return load.target == str(target_path())
+
+
+def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
+    """Whether a question with these documents, after these turns, has none that such a target
+    needs."""
+    if documents or not knows_documents_only(load):
+        return False
+    return not any(turn.question.documents for turn in turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Which models answered. Token ids are only worth something to the same `target_revision`."""
+
+    target: str
+    target_revision: str
+    draft: str | None = None
+    draft_revision: str | None = None
+
+
+def models(load: Load) -> Models:
+    """The models of a pair that was found and checked. Raises ModelError."""
+    target, draft = load.names
+    return Models(
+        target, _revision(load.target), draft, _revision(load.draft) if load.draft else None
+    )
+
+
+def _revision(path: str) -> str:
+    """A repository's commit; for any other folder a digest of its config and tokenizer."""
+    folder = Path(path)
+    if folder.parent.name == "snapshots":
+        return folder.name
+    digest = hashlib.sha256()
+    try:
+        for name in ("config.json", "tokenizer.json"):
+            digest.update((folder / name).read_bytes())
+    except OSError as error:
+        raise ModelError(
+            f"{path!r} cannot be read ({error.strerror})", "choose another model"
+        ) from error
+    return digest.hexdigest()[:40]
+
+
+def _shown(name: str) -> str:
+    """A repository without its owner, a folder without its path, `embedded` as it is."""
+    return name.rstrip("/").rpartition("/")[2] or name

@@ -1,0 +1,322 @@
+"""A stored conversation: its current branch, to be shown and gone on with, and its other ones.
+
+This knows no engine. It gives the command to send and takes in the events that come back, so that
+the screen and the command line both stand on it. Opening and asking wait for the disk, so that a
+screen does them on a thread.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.chat.conversation import (
+    Conversation,
+    Part,
+    Pins,
+    Question,
+    QuestionError,
+    Turn,
+    TurnState,
+)
+from app.chat.model_pairs import Models
+from app.chat.replay import NEVER_ANSWERED, retold, statistics_of
+from app.chat.stored_turn import KeptTurn
+from app.engine.messages import Document, Ended, Event, Failed, Mode, Sampling
+from app.sessions import records
+from app.sessions.errors import StoreError
+
+if TYPE_CHECKING:
+    from app.sessions.store import Store
+
+_STATES = {
+    records.State.DONE: TurnState.DONE,
+    records.State.PARTIAL: TurnState.RUNNING,
+    records.State.STOPPED: TurnState.STOPPED,
+    records.State.FAILED: TurnState.FAILED,
+}
+
+
+class KeptConversation:
+    """The current branch of a stored conversation: to be shown, and to go on with.
+
+    `conversation` has its turns, numbered by the ids of their answers, or of the question where no
+    answer was begun. It grows as questions are asked here, and is read anew when another branch
+    becomes the current one.
+    """
+
+    def __init__(self, store: Store, id: int | None, models: Models, sampling: Sampling) -> None:
+        """Without an `id` a new one, which is kept with its first question. Raises StoreError."""
+        self.id = id
+        self.conversation = Conversation(sampling)
+        self._store, self._models = store, models
+        self._questions: dict[int, int] = {}
+        self._forks: dict[int, tuple[int, ...]] = {}
+        self._known: dict[int, Turn] = {}
+        self._runs: dict[int, records.Run | None] = {}
+        self._lost: StoreError | None = None
+        if id is not None:
+            self.conversation.choices = store.conversation(id).choices
+            self._reread()
+
+    @property
+    def name(self) -> str:
+        """The engine's, for what it has cached of it."""
+        return str(self.id)
+
+    def question(self, turn: Turn) -> int:
+        """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
+        return self._questions[turn.number]
+
+    def retold(self, turn: Turn) -> tuple[Event, ...]:
+        """What the engine said of a turn that was over when this was opened. Raises StoreError."""
+        places = {
+            self._questions[asked.number]: place
+            for place, asked in enumerate(self.conversation.asked(turn))
+            if asked is not None
+        }
+        run = self._runs.get(turn.number)
+        read_map = None if run is None else self._store.read_map(turn.number)
+        return retold(turn, run, read_map, places)
+
+    def answer_with(self, models: Models) -> None:
+        """Other models answer from now on."""
+        if models.target_revision != self._models.target_revision:
+            for turn in self._known.values():
+                turn.generated_ids = None
+        self._models = models
+
+    def ask(self, question: Question, edits: Turn | None = None) -> KeptTurn:
+        """Commit a question and begin its answer; instead of the question of `edits`, which stays
+        on its own branch. What cannot be asked, or not with what was said before, is not kept:
+        raises QuestionError or StoreError."""
+        question.check()
+        attachments = [_attach(self._store, document) for document in question.documents]
+        self.check_documents()
+        if self.id is None:
+            self.id = self._store.create(choices=self.conversation.choices).id
+        if edits is None:
+            role = records.Role.USER
+            asked = self._store.add_message(self.id, role, question.text, attachments)
+        else:
+            asked = self._store.edit(self._questions[edits.number], question.text, attachments)
+        return self._begin(asked.id, question, edits=edits)
+
+    def ask_again(
+        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+    ) -> KeptTurn:
+        """Begin another answer to the question of `turn`, or the last one, perhaps with passages
+        that are always read. It takes the place of the one before, and of what followed on that,
+        once it is complete. Raises QuestionError or StoreError."""
+        self.check_documents()
+        again = turn or self.conversation.last
+        if again is None:
+            raise QuestionError("There is no question to be asked again", "ask one")
+        if pins:
+            self._pin(again, pins)
+        question = again.again(mode, keep)
+        question.check()
+        return self._begin(self._questions[again.number], question, replaces=again)
+
+    def resume(self, turn: Turn) -> KeptTurn:
+        """Begin to continue the last answer. Raises QuestionError or StoreError."""
+        self.check_documents()
+        known = turn.generated_ids is not None
+        command = self.conversation.resume(turn)
+        try:
+            reply = self._store.continue_reply(turn.number, known)
+        except StoreError:
+            assert turn.before is not None
+            turn.state, turn.ended = turn.before.state, turn.before.ended
+            raise
+        assert self.id is not None
+        command = replace(command, conversation=self.name)
+        return KeptTurn(self.id, turn, command, self._ids(turn), None, reply, self._models)
+
+    def _ids(self, turn: Turn) -> list[int]:
+        """Of the messages that the engine sees when it is asked `turn`."""
+        # A system prompt may be no message, and has no documents that its id would be asked for.
+        ids = [0] if self.conversation.system_prompt else []
+        for before in self.conversation.before(turn):
+            ids += [self._questions[before.number], before.number]
+        return [*ids, self._questions[turn.number]]
+
+    def _pin(self, turn: Turn, pins: Pins) -> None:
+        asked = self.conversation.asked(turn)
+        by_question: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
+        for (message, document), ranges in pins.items():
+            if (holder := asked[message]) is not None:
+                by_question.setdefault(self._questions[holder.number], {})[document] = ranges
+        for question, pinned in by_question.items():
+            self._store.pin_passages(question, pinned)
+        self.conversation.pin(turn, pins)
+
+    def choose(self, choices: records.Choices) -> None:
+        """What holds for this conversation alone, from the next question on. Raises StoreError."""
+        if self.id is not None:
+            self._store.choose(self.id, choices)
+        self.conversation.choices = choices
+
+    def place(self, turn: Turn, part: Part) -> tuple[int, int]:
+        """The how-manieth version it is (from 1), of how many."""
+        versions = self._versions(turn, part)
+        return versions.index(self._message(turn, part)) + 1, len(versions)
+
+    def step(self, turn: Turn, part: Part, by: int) -> None:
+        """Make the branch through another version the current one: `by` further on."""
+        versions = self._versions(turn, part)
+        wanted = versions.index(self._message(turn, part)) + by
+        if 0 <= wanted < len(versions):
+            self._switch(versions[wanted])
+
+    def go_to(self, message: int) -> None:
+        """Make the newest branch through this message the current one, if it is not on that."""
+        if self.find(message) is None:
+            self._switch(message)
+
+    def find(self, message: int) -> tuple[Turn, Part] | None:
+        """Which part of which turn of the current branch a message is."""
+        kept = [turn for turn in self.conversation.branch if turn.number in self._questions]
+        for turn in kept:
+            for part in Part:
+                if self._message(turn, part) == message:
+                    return turn, part
+        return None
+
+    def remove(self, turn: Turn, part: Part) -> records.Removed:
+        """Delete an answer, or a question with its answers, and all that follows. The only answer
+        to a question is deleted with that."""
+        if len(self._versions(turn, Part.ANSWER)) < 2:
+            part = Part.QUESTION
+        removed = self._store.remove(self._message(turn, part))
+        self._reread()
+        return removed
+
+    def bring_back(self, removed: records.Removed) -> None:
+        self._store.bring_back(removed)
+        self._reread()
+
+    def _switch(self, message: int) -> None:
+        self._store.switch(message)
+        self._reread()
+
+    def _message(self, turn: Turn, part: Part) -> int:
+        return turn.number if part is Part.ANSWER else self._questions[turn.number]
+
+    def _versions(self, turn: Turn, part: Part) -> tuple[int, ...]:
+        message = self._message(turn, part)
+        return self._forks.get(message, (message,))
+
+    def _begin(
+        self,
+        asked: int,
+        question: Question,
+        replaces: Turn | None = None,
+        edits: Turn | None = None,
+    ) -> KeptTurn:
+        assert self.id is not None
+        current = self._store.conversation(self.id).current
+        reply = self._store.begin_reply(asked)
+        # Ids of messages are unique, so that turns of several conversations can share an engine.
+        turn, command = self.conversation.begin(question, replaces, reply.message, edits)
+        self._questions[turn.number] = asked
+        self._known[turn.number] = turn
+        self._forks = self._store.forks(self.id)
+        return KeptTurn(
+            self.id,
+            turn,
+            replace(command, conversation=self.name),
+            self._ids(turn),
+            None if turn.replaces is None else current,
+            reply,
+            self._models,
+        )
+
+    def _reread(self) -> None:
+        assert self.id is not None
+        self._forks = self._store.forks(self.id)
+        self.conversation.turns = []
+        self._read(self._store.branch(self.id))
+
+    def _read(self, messages: tuple[records.Message, ...]) -> None:
+        """System messages come first, wherever they stood: most templates take no other. An answer
+        without a question before it is left out, and a question without an answer (the program
+        ended there) is a failed turn."""
+        system = [m for m in messages if m.role is records.Role.SYSTEM]
+        self.conversation.system = "\n\n".join(message.text for message in system)
+        for message, after in zip(messages, [*messages[1:], None], strict=False):
+            if message.role is not records.Role.USER:
+                continue
+            answer = after if after and after.role is records.Role.ASSISTANT else None
+            turn = self._turn(message, answer)
+            self._questions[turn.number] = message.id
+            self._known[turn.number] = turn
+            self.conversation.turns.append(turn)
+
+    def _turn(self, asked: records.Message, answer: records.Message | None) -> Turn:
+        """The very one that was there before, if there was one: more is known of it."""
+        known = self._known.get(asked.id if answer is None else answer.id)
+        if known is not None and known.state is not TurnState.RUNNING:
+            known.replaced, known.replaces, known.instead_of = False, None, ()
+            return known
+        question = Question(asked.text, self._documents(asked))
+        if answer is not None:
+            self._runs[answer.id] = answer.run
+            return _answered(answer, question, self._models)
+        turn = Turn(asked.id, question, TurnState.FAILED)
+        turn.failure = Failed(turn.number, *NEVER_ANSWERED)
+        return turn
+
+    def _documents(self, message: records.Message) -> tuple[Document, ...]:
+        documents = []
+        for attachment in message.attachments:
+            try:
+                text = self._store.text(attachment)
+            except StoreError as error:  # what was said can be shown without it
+                self._lost, text = error, ""
+            documents.append(Document(attachment.name, text, attachment.pinned))
+        return tuple(documents)
+
+    def check_documents(self) -> None:
+        """Raise StoreError for one that is lost and was not attached again."""
+        if self._lost is None or self.id is None:
+            return
+        again = KeptConversation(self._store, self.id, self._models, self.conversation.sampling)
+        self.conversation.turns, self._lost = again.conversation.turns, again._lost
+        self._known = again._known
+        if self._lost is not None:
+            raise self._lost
+
+
+def _attach(store: Store, document: Document) -> records.Attachment:
+    try:
+        data = document.text.encode()
+    except UnicodeEncodeError:
+        raise QuestionError(
+            f"The document '{document.name}' is not valid Unicode", "attach it as a file"
+        ) from None
+    return replace(store.attach(document.name, io.BytesIO(data)), pinned=document.pinned)
+
+
+def _answered(answer: records.Message, question: Question, models: Models) -> Turn:
+    turn = Turn(answer.id, question, _STATES[answer.state], answer.text, answer.thinking)
+    turn.generated_ids = _token_ids(answer, models)
+    if turn.state is TurnState.DONE:
+        turn.ended = Ended.LENGTH if answer.cut else Ended.STOP
+    elif turn.state is TurnState.STOPPED and answer.cut:
+        turn.state, turn.ended = TurnState.DONE, Ended.REPEATED
+    if answer.run is not None:
+        turn.statistics, turn.guard = statistics_of(answer.run), answer.run.guard
+    if answer.failure is not None:
+        problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
+        turn.failure = Failed(answer.id, problem, advice)
+    return turn
+
+
+def _token_ids(answer: records.Message, models: Models) -> tuple[int, ...] | None:
+    """The ids that were generated, if it was this target that did. Of an answer that the end of
+    the program cut off, nobody knows."""
+    if answer.run is None or answer.run.target_revision != models.target_revision:
+        return None
+    return answer.token_ids

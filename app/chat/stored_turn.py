@@ -1,0 +1,158 @@
+"""A turn of a stored conversation: asked, streamed into the store, its run recorded. Applying an
+event never waits for the disk."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.chat.conversation import Turn, TurnState
+from app.chat.model_pairs import Models
+from app.engine.messages import (
+    Ask,
+    Ended,
+    Event,
+    Failed,
+    FellBack,
+    Finished,
+    ImportanceMap,
+    Reading,
+    Selected,
+    Statistics,
+    Token,
+)
+from app.sessions import records
+from app.sessions.errors import StoreError
+
+if TYPE_CHECKING:
+    from app.sessions.reply_writer import Reply
+
+
+class KeptTurn:
+    """One answer on its way from the engine into the store. Send `command`, then `apply` every
+    event of the turn; what the user sees may come from `turn`."""
+
+    def __init__(
+        self,
+        conversation: int,
+        turn: Turn,
+        command: Ask,
+        ids: list[int],
+        back_to: int | None,
+        reply: Reply,
+        models: Models,
+    ) -> None:
+        """`ids` are those of the command's messages, `back_to` is the end of the branch to which a
+        second answer returns when it does not get there."""
+        self.conversation, self.turn, self.command = conversation, turn, command
+        self.saved: Future[None] | None = None
+        """Once the last event was applied: there when everything is on the disk. It may be a
+        StoreError; then `save` tries again, and the end of the store does too."""
+        self._ids, self._back_to, self._reply, self._models = ids, back_to, reply, models
+        self._end: partial[Future[None]] | None = None
+        self._importance: tuple[float, ...] = ()
+        self._selected: Selected | None = None
+
+    @property
+    def problem(self) -> StoreError | None:
+        """Why what has been written so far cannot be kept at present; it is tried all the time."""
+        return self._reply.problem
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of this turn. Never waits: what is written goes to the disk within a
+        second, and of the end `saved` tells."""
+        self.turn.apply(event)
+        match event:
+            case ImportanceMap():
+                self._importance = event.buckets
+            case Selected():
+                self._selected = event
+            case FellBack():
+                self._selected = None
+            case Token():
+                self._reply.append(event.text, event.ids, event.thinking)
+            case Finished():
+                self._keep_end()
+            case Failed() if self.turn.state is not TurnState.FAILED:
+                self._keep_end()
+            case Failed():
+                failed = records.State.FAILED
+                self._end = partial(self._reply.end, failed, failure=event.sentence)
+                self.save()
+
+    def _keep_end(self) -> None:
+        turn = self.turn
+        repeated = turn.ended is Ended.REPEATED
+        stopped = turn.state is TurnState.STOPPED or repeated
+        state = records.State.STOPPED if stopped else records.State.DONE
+        run, read_map = self._record(turn.statistics)
+        cut = repeated or turn.ended is Ended.LENGTH
+        self._end = partial(self._reply.end, state, run, read_map, cut=cut)
+        self.save()
+
+    def save(self) -> None:
+        """Begin to keep the end, again."""
+        if self._end is not None:
+            gets_there = self.turn.replaces is None or not self.turn.replaces.counts
+            self.saved = self._end(back_to=None if gets_there else self._back_to)
+
+    def wait(self) -> None:
+        """Return when the end, if that was applied, is on the disk. Raises StoreError."""
+        if self.saved is not None:
+            self.saved.result()
+
+    def _record(
+        self, statistics: Statistics | None
+    ) -> tuple[records.Run | None, records.ReadMap | None]:
+        if statistics is None:
+            return None, None
+        before = self.turn.before
+        was_read = before is not None and before.statistics is not None
+        return self._run(statistics), None if was_read else self._read_map(statistics)
+
+    def _run(self, statistics: Statistics) -> records.Run:
+        return records.Run(
+            mode=str(statistics.mode),
+            reading=str(statistics.reading),
+            keep=statistics.keep,
+            reason=statistics.reason,
+            prompt_tokens=statistics.prompt_tokens,
+            eligible_tokens=statistics.eligible_tokens,
+            kept_tokens=statistics.kept_tokens,
+            reused_tokens=statistics.reused_tokens,
+            recalled_tokens=statistics.recalled_tokens,
+            generated_tokens=statistics.generated_tokens,
+            seed=statistics.seed,
+            ttft=statistics.ttft,
+            phases=tuple((str(part.phase), part.seconds) for part in statistics.phases),
+            decode_seconds=statistics.decode_seconds,
+            peak_bytes=statistics.peak_bytes,
+            target=self._models.target,
+            target_revision=self._models.target_revision,
+            draft=self._models.draft,
+            draft_revision=self._models.draft_revision,
+            fallback=statistics.fallback,
+            guard=self.turn.guard,
+        )
+
+    def _read_map(self, statistics: Statistics) -> records.ReadMap | None:
+        """None where nothing was selected yet. Where everything was read, there are no spans, or
+        those that keep would have chosen."""
+        importance = records.quantise(self._importance)
+        if self._selected is None:
+            dense = statistics.reading is Reading.DENSE
+            return records.ReadMap(importance=importance) if dense else None
+        return records.ReadMap(
+            tuple(
+                records.Span(span.start, span.end, str(span.reason), span.score)
+                for span in self._selected.spans
+            ),
+            tuple(
+                records.SpanText(
+                    text.span, self._ids[text.message], text.document, text.start, text.end
+                )
+                for text in self._selected.texts
+            ),
+            importance,
+        )

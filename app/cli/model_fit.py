@@ -1,0 +1,278 @@
+"""Which models fit, and which go together, for a shell: the lines of `specchat models` about that.
+
+What comes from catalogues, folders and the hub is made harmless where it is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from app.cli.open_store import opened_store
+from app.cli.parsing import tokens_of
+from app.engine.messages import Heal, Upkeep, Work, skimmed
+from app.errors import UserError
+from app.models import catalogue, draft_selection, speedup
+from app.models.cache import Cache
+from app.models.candidates import Known, overview
+from app.models.draft_selection import Candidate, Measured
+from app.models.embedded import EMBEDDED
+from app.models.errors import ModelError
+from app.models.fit import KEEP, Fit, Machine, in_bits, machine_of, memory_of
+from app.models.fit import fit as reckon
+from app.models.hub_info import Remote
+from app.models.model_info import Described, describe, everything
+from app.models.text import facts, gigabytes, heading, sum_rows, sum_verdict
+from app.paths import config_path, costs_path, data_path
+from app.sessions.errors import StoreError
+from app.sessions.records import Run
+from app.sessions.startup import Places
+from app.settings.values import KvBits
+from app.util.sanitize import sanitize_line
+
+
+def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+    """The catalogue's models with all these words."""
+    entries, machine = _entries(), _machine(options.memory)
+    words = " ".join(options.words)
+    found = catalogue.search(entries, words)
+    if not found:
+        raise UserError(
+            f"No model in the catalogue mentions {words!r}",
+            "`specchat models search` lists all, and any other may be named as organisation/name",
+        )
+    for entry in found:
+        try:
+            model = describe(entry.name, cache, entries)
+        except ModelError as error:
+            yield _row("", entry.name, str(error))
+            continue
+        yield _row(
+            gigabytes(model.sized.weights),
+            model.name,
+            *facts(model),
+            reckon(model.sized, None, machine).verdict,
+        )
+        if entry.known:
+            yield _row("", f"read sparsely {entry.known}")
+
+
+def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+    """The drafts for a target, the one that would be taken first."""
+    keep, machine, entries = _keep(options.keep), _machine(options.memory), _entries()
+    target = describe(options.name, cache, entries, _look)
+    found = _candidates(target, cache, entries, machine)
+    if not found:
+        raise UserError(
+            f"No draft is known for {target.name}: none here and none in the catalogue is smaller"
+            " and has its tokenizer",
+            "name one with --draft all the same, or let it read everything",
+        )
+    if options.measure:
+        clock = _timed(target, found, cache)
+        found = _candidates(target, cache, entries, machine, clock)
+    taken = draft_selection.choice(found)
+    yield f"{target.name} · {', '.join(facts(target))}"
+    for candidate in found:
+        yield _row(
+            f"{candidate.speedup(keep):.1f} times",
+            candidate.draft.name,
+            f"r {candidate.ratio:.2f}" + (" by the clock" if candidate.by_clock else ""),
+            gigabytes(candidate.draft.sized.weights),
+            "here" if candidate.draft.here else "to download",
+            f"together {candidate.fit.verdict}",
+            *(["the one to take"] if candidate is taken else []),
+        )
+        for note in candidate.notes:
+            yield _row("", note)
+    yield (
+        f"How much sooner the first word comes at keep {keep:.0%}: 1 / (r + keep +"
+        f" {speedup.OVERHEAD:.2f}), where r is what the draft costs of the target for each token."
+    )
+    if not all(model.here for model in (target, *(each.draft for each in found))):
+        yield "Tokenizers are compared once both models are here; until then families count."
+    if target.entry is not None and target.entry.known:
+        yield f"Measured elsewhere {target.entry.known}."
+    if taken is None:
+        yield "None of them makes reading enough faster: it would read everything."
+
+
+def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+    """The sum for one model and its draft, line by line."""
+    machine, entries = _machine(options.memory), _entries()
+    target = describe(options.name, cache, entries, _look)
+    named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
+    if named:
+        draft: Described | None = describe(named, cache, entries, _look, draft=True)
+    else:
+        draft = _taken(target, cache, entries, machine)
+    tokens = _length(options.length) if options.length else None
+    bits = KvBits(options.kv_bits or KvBits.FULL).bits
+    sized = replace(target.sized, shape=in_bits(target.sized.shape, bits))
+    found = reckon(sized, draft.sized if draft else None, machine, tokens)
+    yield f"{target.name} · {', '.join(facts(target))}"
+    yield f"with {draft.name} as its draft" if draft else "without a draft, so that it reads all"
+    yield from _sum(found)
+
+
+def in_short(cache: Cache, name: str) -> list[str]:
+    """One model's verdict on this machine, for `show`; nothing when it cannot be told."""
+    try:
+        entries = _entries()
+        target, machine = describe(name, cache, entries), _machine(None)
+        draft = _taken(target, cache, entries, machine)
+    except ModelError as error:
+        return [str(error)]
+    found = reckon(target.sized, draft.sized if draft else None, machine)
+    with_draft = f" with {draft.name}" if draft else ""
+    return [
+        ", ".join(facts(target)),
+        f"{found.verdict[0].upper()}{found.verdict[1:]}{with_draft}:"
+        f" `specchat models fit {name}` shows the sum.",
+    ]
+
+
+def listing(cache: Cache, options: argparse.Namespace) -> list[str]:
+    """Every model here and in the catalogue with what fits, and the pair that it would be."""
+    machine, entries = _machine(options.memory), _entries()
+    measured = partial(speedup.measured_ratio, _runs())
+    rows = overview(everything(cache, entries), machine, measured)
+    rows.sort(key=lambda row: (not row.model.here, row.fit.longest == 0))
+    if options.json:
+        return [json.dumps([_as_json(row) for row in rows], indent=2)]
+    lines = [heading(machine)]
+    for row in rows:
+        target, taken = row.model, row.taken
+        told = [target.name, "here" if target.here else "to download", row.fit.verdict]
+        if taken is not None:
+            told += [f"with {taken.draft.name}", f"{taken.speedup():.1f} times sooner"]
+        lines.append(_row(gigabytes(target.sized.weights), *told))
+    return [*lines, f"Sooner: the first word, at keep {KEEP:.0%}, by what is known of both models."]
+
+
+def _as_json(row: Known) -> dict[str, object]:
+    target, taken = row.model, row.taken
+    return {
+        "name": target.name,
+        "here": target.here,
+        "weights": target.sized.weights,
+        "fits": row.fit.longest,
+        "fits_sparse": row.fit.sparse,
+        "draft": taken.draft.name if taken else None,
+        "speedup": round(taken.speedup(), 2) if taken else None,
+    }
+
+
+# ------------------------------------------------------------------------------------------ inside
+
+
+def _sum(found: Fit) -> Iterator[str]:
+    yield from (_row(*row) for row in sum_rows(found))
+    yield from sum_verdict(found)
+
+
+def _entries() -> tuple[catalogue.Entry, ...]:
+    return catalogue.catalogue(config_path())
+
+
+def _candidates(
+    target: Described,
+    cache: Cache,
+    entries: tuple[catalogue.Entry, ...],
+    machine: Machine,
+    measured: Measured | None = None,
+) -> list[Candidate]:
+    models = everything(cache, entries)
+    clock = measured or partial(speedup.measured_ratio, _runs())
+    return draft_selection.candidates(target, models, machine, clock)
+
+
+def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measured:
+    """What the clock says of each pair that is here, and at last of answers that were given."""
+    from app.chat.engine_session import Session
+    from app.chat.model_pairs import pair as load_of
+
+    ratios: dict[str, float] = {}
+    upkeep = Upkeep(Heal.NEVER, costs=str(costs_path()))
+    drafts = [each.draft.name for each in found if each.draft.here and target.here]
+    if not drafts:
+        raise UserError(
+            f"Nothing can be timed: {target.name} and a draft for it must both be here",
+            "download them with `specchat models pull`",
+        )
+    for draft in drafts:
+        sys.stderr.write(sanitize_line(f"Timing {target.name} with {draft}…") + "\n")
+        with Session(upkeep=upkeep) as session:
+            session.load(load_of(target.name, draft, cache))
+            costs = session.measure()
+        if costs.target is None or costs.draft is None:
+            raise UserError(
+                f"{target.name} with {draft} could not be timed: they do not read sparsely here, or"
+                " there is not enough memory",
+                "close other programs, or name another pair",
+            )
+        skim, read = skimmed(speedup.LENGTH, 0), Work(speedup.LENGTH)
+        ratios[draft.rpartition("/")[2]] = costs.draft.seconds(skim) / costs.target.seconds(read)
+    runs = _runs()
+
+    def measured(target: str, draft: str) -> float | None:
+        return ratios.get(draft) or speedup.measured_ratio(runs, target, draft)
+
+    return measured
+
+
+def _taken(
+    target: Described, cache: Cache, entries: tuple[catalogue.Entry, ...], machine: Machine
+) -> Described | None:
+    taken = draft_selection.choice(_candidates(target, cache, entries, machine))
+    return taken.draft if taken else None
+
+
+def _runs() -> Sequence[Run]:
+    """The figures of the answers that are kept here; none when there are no conversations."""
+    if not Places(data_path()).database.exists():
+        return ()
+    try:
+        with opened_store() as store:
+            return store.runs()
+    except StoreError:
+        return ()
+
+
+def _look(repository: str) -> Remote:
+    from app.models.hub_info import look
+    from app.models.pull import default_settings
+
+    return look(repository, default_settings())
+
+
+def _machine(memory: str | None) -> Machine:
+    """The Mac asked for, or this machine with what its device recommends."""
+    if memory:
+        return machine_of(memory_of(memory))
+    import psutil
+
+    from app.engine.memory_probes import ceiling
+
+    return Machine(psutil.virtual_memory().total, ceiling())
+
+
+def _keep(keep: float) -> float:
+    if not 0 < keep <= 1:
+        raise UserError(f"{keep} is no fraction to keep", "give one above 0 and up to 1")
+    return keep
+
+
+def _length(text: str) -> int:
+    tokens = tokens_of(text.strip())
+    if tokens is None or not 0 < tokens < 1 << 30:
+        raise UserError(f"{text!r} is no length", "give tokens, such as 40000 or 64k")
+    return tokens
+
+
+def _row(amount: str, *parts: str) -> str:
+    return f"{amount:>12}  " + " · ".join(parts)

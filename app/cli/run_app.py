@@ -1,0 +1,78 @@
+"""`specchat` without a command: the app."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING
+
+from app import crash
+from app.cli.log import log_to
+from app.cli.supervisor import Parent, parent, watch
+from app.errors import UserError
+from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
+
+if TYPE_CHECKING:
+    from app.engine.messages import Load
+    from app.settings.values import Settings
+
+
+def screen(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
+    """Open the app on a pair, in a process of its own; returns the exit status."""
+    # Textual reads standard input and draws on standard error.
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
+    watched_by = parent()
+    return watch() if watched_by is None else _open(target, draft, kv_bits, watched_by)
+
+
+def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by: Parent) -> int:
+    gc.disable()  # nothing of what is imported is garbage
+    from app.models.embedded import EMBEDDED
+    from app.settings.file import SettingsFile
+    from app.settings.values import KvBits
+
+    settings = SettingsFile(settings_path())
+    kept_in = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
+    models, problem = _pair(target, draft, kept_in.bits, settings.settings)
+    from app.engine.engine import MlxEngine
+    from app.ui.app import SpecchatApp
+    from app.ui.terminal.clipboard import system_clipboard
+    from app.ui.terminal.stderr_capture import last_words
+
+    gc.freeze()
+    gc.enable()
+    log_to(logs_path())
+    last_time = crash.take(logs_path())
+    news = [] if last_time is None else [last_time.sentence]
+    with last_words(watched_by.log):
+        app = SpecchatApp(
+            MlxEngine(),
+            models,
+            settings=settings,
+            folder=data_path(),
+            snapshots=snapshots_path(),
+            costs=costs_path(),
+            news=" ".join([*news, *problem]),
+            watched=lambda: watched_by.alive,
+            clipboard=system_clipboard(),
+            welcomes=models.names[0] == EMBEDDED,
+        )
+        app.run()
+    return app.return_code or 0
+
+
+def _pair(
+    target: str | None, draft: str | None, kv_bits: int | None, settings: Settings
+) -> tuple[Load, list[str]]:
+    """What was named must be there; where what the settings say is not, the app opens all the same,
+    to choose another one, and a sentence says why."""
+    from app.chat.model_pairs import pair
+    from app.cli.settings import named_pair
+
+    try:
+        return pair(*named_pair(target, draft, settings), kv_bits=kv_bits), []
+    except UserError as error:
+        if target is not None or draft is not None:
+            raise
+        return pair(kv_bits=kv_bits), [f"{error} ^L chooses another model."]

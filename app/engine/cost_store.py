@@ -1,0 +1,116 @@
+"""What the loaded pair costs on this machine: learnt from its turns, and kept in a file for later
+starts.
+
+A file a pair and machine, in a folder of a few. It only saves time: what cannot be read or written
+is as if it was not there. Two programs may write the same file: each adds what it has timed to what
+is there, and puts the whole in place at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from app.engine.cost_fit import REMEMBERED, learnt
+from app.engine.costs import Clocked, Costs, Part, Work
+from app.engine.loader import Pair
+
+FORMAT = 2
+MOST_FILES = 40
+"""Those that were used last stay."""
+
+
+class Stopwatch:
+    """Belongs to one loaded pair; without a folder it forgets."""
+
+    def __init__(self, pair: Pair, folder: Path | None) -> None:
+        draft = pair.draft
+        self._ratios = (pair.target.pair_ratio, draft.pair_ratio if draft else 0.0)
+        self._file = None if folder is None else folder / f"{_key(pair)}.json"
+        self._clocked = _read(self._file) if self._file else []
+        self.costs: Costs = learnt(self._clocked, self._ratios)
+
+    def note(self, clocked: Sequence[Clocked]) -> None:
+        """These were timed."""
+        known = self._file and _read(self._file)  # another program may have added to it
+        self._clocked = _newest([*(known or self._clocked), *clocked])
+        if self._file is not None:
+            _write(self._file, self._clocked)
+        self.costs = learnt(self._clocked, self._ratios)
+
+
+def _newest(clocked: Sequence[Clocked]) -> list[Clocked]:
+    return [each for part in Part for each in [c for c in clocked if c.part is part][-REMEMBERED:]]
+
+
+def _key(pair: Pair) -> str:
+    """Of both models and of the machine."""
+    models = [pair.target.fingerprint, pair.draft.fingerprint if pair.draft else ""]
+    return hashlib.sha256("\n".join([*models, *_machine()]).encode()).hexdigest()[:32]
+
+
+def _machine() -> list[str]:
+    import mlx.core as mx
+    import psutil
+
+    from app.engine import blas
+
+    device = str(mx.device_info().get("device_name", platform.machine()))
+    memory, library = psutil.virtual_memory().total >> 30, blas.load_openblas() or ""
+    kind = mx.default_device().type.name
+    return [device, str(os.cpu_count()), str(memory), kind, version("mlx"), Path(library).name]
+
+
+def _read(file: Path) -> list[Clocked]:
+    """Nothing, where there is no such file, or a damaged one."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["format"] != FORMAT:
+            return []
+        return _newest([_clocked(*row) for row in kept["clocked"]])
+    except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+        return []
+
+
+def _clocked(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Clocked:
+    counts = int(tokens), int(before), int(most)
+    if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
+        raise ValueError("nobody has timed that")
+    return Clocked(Part(part), Work(*counts), float(seconds))
+
+
+def _write(file: Path, clocked: Sequence[Clocked]) -> None:
+    rows = [
+        [str(c.part), c.work.tokens, c.work.before, c.work.most, round(c.seconds, 6)]
+        for c in clocked
+        if c.seconds >= 1e-6
+    ]
+    aside = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, suffix=".part", delete=False
+        ) as writing:
+            aside = Path(writing.name)
+            json.dump({"format": FORMAT, "clocked": rows}, writing)
+        aside.replace(file)
+        _tidy(file.parent)
+    except OSError:
+        if aside is not None:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+
+
+def _tidy(folder: Path) -> None:
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[MOST_FILES:]:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""What is done on each rung of the ladder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from app.engine import memory
+from app.engine.loader import Pair
+from app.engine.memory_manager import Room
+from app.engine.memory_monitor import Watch
+from app.engine.memory_probes import Level, MemoryReading
+from app.engine.messages import Event, MemoryReport, PressureChanged, Rung
+from app.engine.pressure import memory_size
+from app.engine.pressure_levels import SWAPPING, Change
+
+REPORTED = 1.0
+"""Seconds between two reports of memory while something runs."""
+
+
+class Relief:
+    """Acts on what the watch saw, on the engine's thread. Belongs to one loaded pair."""
+
+    def __init__(self, pair: Pair, watch: Watch, room: Room, emit: Callable[[Event], None]) -> None:
+        self._pair, self._watch, self._room, self._emit = pair, watch, room, emit
+        self._reported = time.monotonic()
+
+    def pressed(self) -> bool:
+        """Look, and do what is due; whether what runs has to stop."""
+        for change in self._watch.take():
+            self._emit(PressureChanged(change.rung, change.was, memory.figures(), in_words(change)))
+            self._act(change.rung)
+        now = time.monotonic()
+        if now - self._reported >= REPORTED:
+            self._reported = now
+            self._emit(MemoryReport(memory.figures(), self._watch.rung))
+        return self._watch.rung is Rung.CRITICAL
+
+    def settle(self) -> None:
+        """After a turn: what it had to have goes, too, if that has to be."""
+        if not self.calm:
+            self._room.drop_idle(everything=self._watch.rung is Rung.CRITICAL)
+
+    @property
+    def calm(self) -> bool:
+        return self._watch.rung is Rung.CALM
+
+    def _act(self, rung: Rung) -> None:
+        for model in (self._pair.target, self._pair.draft):
+            if model is not None:
+                model.step.halved = rung is not Rung.CALM
+        if rung is Rung.CALM:
+            return
+        mx.clear_cache()
+        self._room.drop_idle()
+        if rung is not Rung.WARN:
+            self._room.park_draft()
+
+
+def in_words(change: Change) -> str:
+    """A sentence or two: why the rung was reached, with the figures, and what follows."""
+    reading, rung = change.reading, change.rung
+    figures = f"{memory_size(reading.used)} of {memory_size(reading.ceiling)}, {reading.share:.0%}"
+    if rung is Rung.CALM:
+        return f"Memory has room again ({figures})."
+    if rung.height < change.was.height:
+        return f"Memory is less tight ({figures})."
+    return f"{_TIGHT[rung]} ({_why(reading, figures)}): {_DONE[rung]}."
+
+
+_TIGHT = {
+    Rung.WARN: "Memory is getting tight",
+    Rung.TIGHT: "Memory is tight",
+    Rung.CRITICAL: "Memory is nearly used up",
+}
+_DONE = {
+    Rung.WARN: "what is only kept for later is dropped, and reading goes in smaller steps",
+    Rung.TIGHT: "the draft leaves memory until it is needed",
+    Rung.CRITICAL: "what runs is stopped",
+}
+
+
+def _why(reading: MemoryReading, figures: str) -> str:
+    if reading.level is not Level.NORMAL:
+        return f"the system says so, {figures}"
+    if reading.swapping >= SWAPPING:
+        return f"{memory_size(reading.swapping)} a second go to swap, {figures}"
+    return figures

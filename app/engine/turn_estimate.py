@@ -1,0 +1,155 @@
+"""Whether a turn fits and what it has to read, told before it begins, and what would fit where it
+does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.engine import memory_estimates
+from app.engine.costs import Costs, Way, Work, recalled
+from app.engine.loader import Pair
+from app.engine.memory import NotEnoughMemory
+from app.engine.memory_manager import Room
+from app.engine.messages import Ask, Reading
+from app.engine.planner import Expected
+from app.engine.prompt import Prompt
+from app.engine.prompt_reader import Remembered, skimming
+from app.engine.tuning import Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """For one turn, on what is `remembered` of its conversation. Everything that `room` can give
+    up counts as free."""
+
+    pair: Pair
+    ask: Ask
+    prompt: Prompt
+    remembered: Remembered
+    room: Room
+
+    def check(self, reading: Reading) -> None:
+        """Raise NotEnoughMemory, with what would fit, when this way of reading does not."""
+        found = self._lacking(self._scoring()) if reading is Reading.SPARSE else None
+        if found is None:
+            sparse = reading is Reading.SPARSE
+            found = self._lacking(
+                self._sparse_need(self.ask.keep) if sparse else self._dense_need()
+            )
+        if found is not None:
+            found.advice = self._advice(reading)
+            if length := self._fitting_length():
+                found.excess = max(0, len(self.prompt.ids) - length)
+            raise found
+
+    def fits(self, reading: Reading) -> bool:
+        try:
+            self.check(reading)
+        except NotEnoughMemory:
+            return False
+        return True
+
+    def expected(self, costs: Costs) -> Expected:
+        """Seconds from now on until the first word."""
+        total, draft = len(self.prompt.ids), self.remembered.draft
+        full = costs.seconds(Way(total, self._reads_densely()))
+        if draft is None or not self._by_draft or self.pair.dense_only is not None:
+            return Expected(None, full)
+        sparse = Way(total, self._reads_sparsely(), skimming(draft, self.prompt, self.ask.tuning))
+        return Expected(costs.seconds(sparse), full)
+
+    # ------------------------------------------------------------------------------ inside
+
+    @property
+    def _by_draft(self) -> bool:
+        return self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
+
+    def _reads_densely(self) -> Work:
+        held, ids = self.remembered.target, self.prompt.ids
+        start = held.back_to(min(held.shared(ids[:-1]), held.exact))
+        return Work(len(ids) - 1 - start, start)
+
+    def _reads_sparsely(self) -> Work:
+        """As `Reader.sparsely` does, as far as that can be known before the draft has scored."""
+        held, prompt, tuning = self.remembered.target, self.prompt, self.ask.tuning
+        ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep
+        shared = held.shared(ids[:-1]) if held.takes_gaps else 0
+        back = held.back_to(shared)
+        read = held.read[:back]
+        share = 0.0 if not tuning.recall or shared == len(ids) - 1 else tuning.recall_share
+        old, left_out = int((~pinned[:back]).sum()), int((~pinned[:back] & ~read).sum())
+        again = recalled(keep, share, old, left_out) if tuning.recall else 0
+        missing = again + int((pinned[:back] & ~read).sum())
+        count = int(pinned[back:].sum()) - 1 + math.ceil(keep * int((~pinned[back:]).sum()))
+        before = int(read.sum())
+        if missing:
+            first = int(np.argmin(read))
+            if held.inserts(first):
+                # The question, and what goes on where a recalled chunk ends, are read once more.
+                lost = int(read[prompt.question_start :].sum()) + missing * before // back
+            else:
+                lost = int(read[held.back_to(first) :].sum())
+            lost = min(lost, before)
+            count, before = count + missing + lost, before - lost
+        return Work(max(count, 0), before)
+
+    def _lacking(self, need: memory_estimates.Need | None) -> NotEnoughMemory | None:
+        if need is None:
+            return None
+        free = self.room.most(need.model, self.remembered)
+        return NotEnoughMemory(need.what, need.least, free) if need.least > free else None
+
+    def _scoring(self) -> memory_estimates.Need | None:
+        """Nothing where the draft is not asked."""
+        draft, held = self.pair.draft, self.remembered.draft
+        if draft is None or held is None or not self._by_draft:
+            return None
+        total = len(self.prompt.ids)
+        return memory_estimates.scoring(draft, total - held.shared(self.prompt.ids), total)
+
+    def _dense_need(self) -> memory_estimates.Need:
+        work = self._reads_densely()
+        return memory_estimates.reading(self.pair.target, work.tokens, work.before + work.tokens)
+
+    def _sparse_need(self, keep: float) -> memory_estimates.Need:
+        held, prompt = self.remembered.target, self.prompt
+        shared = held.shared(prompt.ids)
+        read = int(held.read[:shared].sum())
+        wanted = len(prompt.ids) - prompt.eligible + math.ceil(keep * prompt.eligible)
+        count = max(wanted - read, len(prompt.ids) - max(shared, prompt.question_start))
+        return memory_estimates.reading(self.pair.target, count, read + count, retained=True)
+
+    def _advice(self, reading: Reading) -> str:
+        """What would fit: in keep, in length, or nothing of it."""
+        ways = []
+        keep = self._fitting_keep(self.ask.keep if reading is Reading.SPARSE else 1.0)
+        if keep:
+            how = "lower keep to" if reading is Reading.SPARSE else "read it sparsely, at keep"
+            ways.append(f"{how} {keep} % or less")
+        if length := self._fitting_length():
+            ways.append(f"attach less, {length:,} tokens can be read in full")
+        return ", or ".join([*ways, "close other programs, or choose a smaller model"])
+
+    def _fitting_keep(self, below: float) -> int:
+        """The largest keep, in percent, or 0."""
+        possible = self.pair.dense_only is None and self.prompt.eligible
+        if not possible or self._lacking(self._scoring()) is not None:
+            return 0
+        highest = math.ceil(below * 100) - 1
+
+        def fits(percent: int) -> bool:
+            return self._lacking(self._sparse_need(percent / 100)) is None
+
+        return next((percent for percent in range(highest, 0, -1) if fits(percent)), 0)
+
+    def _fitting_length(self) -> int:
+        """The longest prompt that could be read in full, in round numbers."""
+        target = self.pair.target
+        free = self.room.most(target, self.remembered) + self.remembered.target.nbytes
+        longest = memory_estimates.most_that_fits(
+            lambda n: memory_estimates.reading(target, n, n).least, free, len(self.prompt.ids)
+        )
+        return longest // 100 * 100

@@ -1,0 +1,103 @@
+"""How much sooner the first token comes with a draft: 1 / (r + keep + e).
+
+`r` is what the draft's prefill costs per token, as a share of the target's: predicted from the
+configurations, or measured once the pair was used. `e` is the share of what is neither's prefill.
+The formula is that of the port of SpecPrefill to unified memory (Green 2026, doi
+10.5281/zenodo.19120919), whose five pairs are what the prediction is tested against
+(`tests/models/test_speedup.py`).
+
+A token costs its operations and what has to be read from memory for it. Matrices are read once for
+each tile of tokens, so a dense model's take little. Of a mixture a tile touches most experts, for a
+token or two each: operations follow the active parameters, bytes the total ones. That is why a
+dense draft with more active parameters than its target can still pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from app.models.architecture import Layer, Shape
+from app.models.fit import SSM_CHUNK, Sized
+from app.sessions.records import Run
+
+OVERHEAD = 0.02
+"""`e` until it was measured on a Mac: the question and eight tokens are observed, chunks chosen."""
+MOST_RATIO = 0.15
+"""Of `r`, from where on a warning is due: at keep 20 % a third of the gain is gone."""
+LENGTH = 32_768
+"""Tokens of the prompt that costs are compared at."""
+TILE = 32
+"""Tokens that share one read of a matrix in MLX's quantised products on Metal."""
+BALANCE = 34
+"""Operations in the time of reading one byte: an M2 Ultra's 27.2 TFLOP/s over its 800 GB/s. The
+other M chips are near it, since cores and memory channels grow together."""
+SSM_PASSES = 13
+"""Times that the float32 matrices of a Mamba layer's chunk are written or read: counted in
+`ssm_attn` of `mlx_lm/models/ssm.py`."""
+
+
+def speedup(ratio: float, keep: float, overhead: float = OVERHEAD) -> float:
+    """How many times sooner. `ratio` and `keep` as fractions."""
+    return 1 / (ratio + keep + overhead)
+
+
+def ratio(target: Sized, draft: Sized, tokens: int = LENGTH) -> float:
+    """`r`, predicted from both configurations and from how large their weights are."""
+    return cost(draft, tokens) / cost(target, tokens)
+
+
+def cost(model: Sized, tokens: int = LENGTH) -> float:
+    """What the prefill of one token takes, in operations, on average over a prompt of `tokens`."""
+    element = model.weights / model.shape.parameters
+    return operations(model.shape, tokens) + BALANCE * bytes_read(model.shape, element)
+
+
+def operations(shape: Shape, tokens: int = LENGTH) -> float:
+    """Multiplications and additions for one prompt token, on average over a prompt of `tokens`."""
+    return sum(2 * layer.used + _attention(layer, tokens) for layer in shape.layers)
+
+
+def _attention(layer: Layer, tokens: int) -> float:
+    """Each query is compared with half the prompt on average, and sums up as many values. A state
+    is decayed, written and read once for each token."""
+    seen = min(layer.window, tokens / 2) if layer.window else tokens / 2
+    return 4 * layer.heads * layer.width * seen + 6 * layer.state
+
+
+def bytes_read(shape: Shape, element: float) -> float:
+    """Bytes from memory for one prompt token: a tile's share of the matrices, `element` bytes for
+    each of their numbers, and what Mamba layers read besides."""
+    return sum(element * _touched(layer) / TILE + _scanned(layer) for layer in shape.layers)
+
+
+def _touched(layer: Layer) -> float:
+    """Elements of matrices that a tile of tokens needs: each expert that one of them takes, if
+    they take theirs independently."""
+    if layer.share >= 1:
+        return layer.stored
+    experts = (layer.stored - layer.used) / (1 - layer.share)
+    return layer.stored - experts * (1 - layer.share) ** TILE
+
+
+def _scanned(layer: Layer) -> float:
+    """Bytes that a Mamba layer reads for one token, in float32: its state, and its heads' matrices
+    of a chunk's tokens by tokens, again and again. Other states stay in registers."""
+    if not layer.pairwise:
+        return 0.0
+    return 4 * (layer.state + SSM_PASSES * layer.pairwise * SSM_CHUNK)
+
+
+def measured_ratio(runs: Iterable[Run], target: str, draft: str) -> float | None:
+    """`r` by the clock: the median over answers of this pair that read their prompt sparsely from
+    the beginning. Models by the names that runs have. None when there is no such answer."""
+    found = []
+    for run in runs:
+        seconds = dict(run.phases)
+        fresh = not (run.reused_tokens or run.recalled_tokens or run.fallback)
+        if (run.target, run.draft, run.reading) != (target, draft, "sparse") or not fresh:
+            continue
+        score, prefill = seconds.get("score", 0.0), seconds.get("prefill", 0.0)
+        if score > 0 and prefill > 0 and run.kept_tokens and run.prompt_tokens:
+            found.append((score / run.prompt_tokens) / (prefill / run.kept_tokens))
+    return median(found) if found else None

@@ -1,0 +1,99 @@
+"""Where what is broken goes: a folder in which nothing is overwritten, and nothing stays for ever.
+
+Each time has a number, which its files' names begin with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from app.sessions.integrity import parts, size
+from app.util.atomic_files import make_folder, put, written_aside
+from app.util.durable import sync_path
+
+DAYS = 180
+"""For so long it stays."""
+LIMIT = 2**30
+"""Bytes of all of it; above, the oldest goes first, and the newest stays."""
+_NAME = re.compile(r"(\d+)-conversations\.db(-wal|-shm)?")
+
+
+def move(database: Path, folder: Path, now: datetime, journal_only: bool = False) -> Path:
+    """Move a broken database with its journal, or only that, into `folder`; what is empty stays.
+    Returns the new path of the first part. Raises OSError."""
+    make_folder(folder)
+    moved = [part for part in parts(database) if size(part)]
+    if journal_only:
+        moved = [part for part in moved if part != database]
+    number = _free_number(database, folder)
+    # The journal first: were we cut off, the next start must not find it beside another database.
+    for part in reversed(moved):
+        os.utime(part, (now.timestamp(), now.timestamp()))
+        part.rename(folder / f"{number}-{part.name}")
+    sync_path(folder)
+    sync_path(database.parent)
+    return folder / f"{number}-{moved[0].name}"
+
+
+def copy_journal(database: Path, folder: Path, now: datetime) -> Path:
+    """Keep a copy of the journal before SQLite takes from it what it can. Raises OSError."""
+    make_folder(folder)
+    journal = parts(database)[1]
+    path = folder / f"{_free_number(database, folder)}-{journal.name}"
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    with journal.open("rb") as source, written_aside(unfinished) as copy:
+        shutil.copyfileobj(source, copy)
+    os.utime(unfinished, (now.timestamp(), now.timestamp()))
+    put(unfinished, path)
+    return path
+
+
+def clean(folder: Path, now: datetime) -> list[str]:
+    """Delete what has lain here for too long, or takes too much room. Returns a sentence for each
+    time of which something was deleted. Raises OSError."""
+    times = _times(folder)
+    total = sum(size(path) for paths in times.values() for path in paths)
+    sentences = []
+    for number, paths in sorted(times.items()):
+        since = datetime.fromtimestamp(max(path.stat().st_mtime for path in paths), UTC)
+        if now - since > timedelta(days=DAYS):
+            why = f"after {DAYS} days"
+        elif total > LIMIT and number != max(times):
+            why = f"since such files took more than {LIMIT / 2**20:,.0f} MB"
+        else:
+            continue
+        for path in paths:
+            total -= size(path)
+            path.unlink()
+        sentences.append(
+            f"The damaged file of conversations that was put aside on {since:%Y-%m-%d} was deleted,"
+            f" {why}."
+        )
+    return sentences
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether nothing was put aside."""
+    return not _times(folder)
+
+
+def _times(folder: Path) -> dict[int, list[Path]]:
+    """The files by the numbers of their times."""
+    times = defaultdict(list)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            times[int(match[1])].append(path)
+    return times
+
+
+def _free_number(database: Path, folder: Path) -> int:
+    number = 1
+    while any((folder / f"{number}-{part.name}").exists() for part in parts(database)):
+        number += 1
+    return number

@@ -1,0 +1,129 @@
+"""What goes with a question, one thing for each chip. No widgets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from app.engine.messages import Document
+from app.ingest.records import Skipped
+from app.util import formatting
+
+_PASTE = re.compile(r"paste-(\d+)\.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A paste, a file or a folder. A folder's first document is the tree of what it holds."""
+
+    documents: tuple[Document, ...]
+    size: int
+    """Bytes of its texts."""
+    lines: int
+    files: int | None = field(default=None, compare=False)
+    """Of a folder, where that is known."""
+    skipped: tuple[Skipped, ...] = field(default=(), compare=False)
+    odd: tuple[str, ...] = field(default=(), compare=False)
+    """The paths of files that are not all text."""
+    tokens: int | None = field(default=None, compare=False)
+    """For the target, once they are counted."""
+
+    @property
+    def is_folder(self) -> bool:
+        return self.documents[0].name.endswith("/")
+
+    @property
+    def texts(self) -> tuple[Document, ...]:
+        return self.documents[1:] if self.is_folder else self.documents
+
+    @property
+    def name(self) -> str:
+        """As the chip shows it; not to be trusted."""
+        name = self.documents[0].name
+        paste = _PASTE.fullmatch(name)
+        return f"Paste {paste[1]}" if paste else name
+
+    @property
+    def facts(self) -> str:
+        """`34 files · 118,204 tok · 5,120 lines`; the size until the tokens are known."""
+        parts = []
+        if self.is_folder and self.files is not None:
+            parts.append(formatting.plural(self.files, "file"))
+        elif self.is_folder:  # small files share a document where there are many
+            parts.append(formatting.plural(len(self.texts), "document"))
+        counted = self.tokens is not None
+        parts.append(f"{self.tokens:,} tok" if counted else formatting.size(self.size))
+        return " · ".join((*parts, formatting.plural(self.lines, "line")))
+
+    @property
+    def left_out(self) -> str:
+        """`12 skipped`, or nothing."""
+        if not self.skipped:
+            return ""
+        one_by_one = sum(not each.rest for each in self.skipped)
+        more = " or more" if any(each.rest for each in self.skipped) else ""
+        return f"{one_by_one:,}{more} skipped"
+
+
+def attached(documents: Iterable[Document]) -> Attached:
+    """One thing. Raises nothing, but takes a while for megabytes."""
+    whole = Attached(tuple(documents), 0, 0)
+    size = sum(len(each.text.encode(errors="replace")) for each in whole.texts)
+    return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
+
+
+def pasted(text: str, number: int) -> Attached:
+    """Terminals send a carriage return for every line end of a paste; a text that has no other
+    line ends gets its newlines back. `number`: from 1 within a message."""
+    text = text if "\n" in text else text.replace("\r", "\n")
+    return attached([Document(f"paste-{number}.txt", text)])
+
+
+def grouped(documents: Sequence[Document]) -> tuple[Attached, ...]:
+    """The documents of one message, as they were attached: those of a folder are one thing."""
+    groups: list[list[Document]] = []
+    folder = ""
+    for document in documents:
+        if folder and document.name.startswith(folder) and document.name != folder:
+            groups[-1].append(document)
+            continue
+        folder = document.name if document.name.endswith("/") else ""
+        groups.append([document])
+    return tuple(attached(group) for group in groups)
+
+
+def documents_of(things: Iterable[Attached]) -> tuple[Document, ...]:
+    """For the model: in the order of the chips."""
+    return tuple(document for each in things for document in each.documents)
+
+
+def next_number(things: Iterable[Attached]) -> int:
+    """Of the next paste."""
+    numbers = (_PASTE.fullmatch(each.documents[0].name) for each in things)
+    return 1 + max((int(number[1]) for number in numbers if number), default=0)
+
+
+def together(first: Sequence[Attached], second: Iterable[Attached]) -> tuple[Attached, ...]:
+    """All of them. Pastes of the second that have a number of the first get another one."""
+    every, names = [*first], {each.documents[0].name for each in first}
+    for each in second:
+        name = each.documents[0].name
+        if _PASTE.fullmatch(name) and name in names:
+            document = replace(each.documents[0], name=f"paste-{next_number(every)}.txt")
+            each = replace(each, documents=(document,))
+        every.append(each)
+        names.add(each.documents[0].name)
+    return tuple(every)
+
+
+def same(new: Attached, things: Iterable[Attached]) -> Attached | None:
+    """One that holds all texts of `new` already."""
+    wanted = {each.text for each in new.texts}
+    return next((old for old in things if wanted <= {each.text for each in old.texts}), None)
+
+
+def line_count(text: str) -> int:
+    """A last line without a line end counts too."""
+    ends = text.count("\n") + text.count("\r") - text.count("\r\n")
+    return ends + (not text.endswith(("\r", "\n")))

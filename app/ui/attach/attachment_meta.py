@@ -1,0 +1,64 @@
+"""What is known of attached folders besides their texts, as it is kept with a draft: how many files
+were read, and what was skipped and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from app.ingest.records import WORDS, Reason, Skipped
+from app.ui.attach.attachment import Attached
+
+MOST = 500
+"""Things skipped in one folder: of more nothing is kept, since a draft is written often."""
+
+
+def noted(things: Iterable[Attached]) -> str:
+    """For `with_notes`; empty where nothing is to be noted."""
+    notes = {
+        each.documents[0].name: {
+            "files": each.files,
+            "skipped": [_packed(skipped) for skipped in each.skipped],
+            "odd": each.odd,
+        }
+        for each in things
+        if each.files is not None and len(each.skipped) + len(each.odd) <= MOST
+    }
+    return json.dumps(notes) if notes else ""
+
+
+def with_notes(things: Iterable[Attached], notes: str) -> tuple[Attached, ...]:
+    """What is damaged, or of another version, is not known."""
+    known: Any = {}
+    with suppress(ValueError):
+        known = json.loads(notes) if notes else {}
+    return tuple(_with(each, known) for each in things)
+
+
+def _with(thing: Attached, known: Any) -> Attached:
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        note = known[thing.documents[0].name]
+        skipped = tuple(_unpacked(*each) for each in note["skipped"])
+        odd = tuple(str(path) for path in note["odd"])
+        return replace(thing, files=int(note["files"]), skipped=skipped, odd=odd)
+    return thing
+
+
+def _packed(skipped: Skipped) -> list[object]:
+    """Without the words that the reason itself has."""
+    _, detail, advice = WORDS[skipped.reason]
+    own = [skipped.detail, skipped.advice]
+    return [
+        skipped.path,
+        str(skipped.reason),
+        skipped.rest,
+        *(own if own != [detail, advice] else []),
+    ]
+
+
+def _unpacked(path: str, reason: str, rest: bool, *own: str) -> Skipped:
+    detail, advice = own or WORDS[Reason(reason)][1:]
+    return Skipped(str(path), Reason(reason), str(detail), str(advice), bool(rest))

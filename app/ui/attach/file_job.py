@@ -1,0 +1,61 @@
+"""A file or a folder on its way to becoming a chip."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from app.ingest.limits import Limits
+from app.ingest.records import Progress
+from app.ui.attach.attachment import Attached, attached
+from app.util import formatting
+
+
+@dataclass(eq=False)
+class Reading:
+    """`typed` is what goes back into the box when it cannot be read."""
+
+    path: str
+    typed: str
+    limits: Limits = field(default_factory=Limits)
+    progress: Progress | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path.rstrip("/")) or self.path
+
+    @property
+    def facts(self) -> str:
+        progress = self.progress
+        if progress is None or not progress.files:
+            return "reading"
+        files = formatting.plural(progress.files, "file")
+        return f"reading · {files} · {formatting.size(progress.size)}"
+
+    def run(self) -> Attached:
+        """Read it; on a thread. Raises IngestError and Cancelled."""
+        from app.ingest.reader import read  # here: the screen is drawn before it is needed
+
+        gathered = read(
+            [self.path],
+            limits=self.limits,
+            progress=self._tell,
+            cancelled=self.cancelled.is_set,
+        )
+        (intake,) = gathered.intakes
+        return replace(
+            attached(intake.documents),
+            files=len(intake.taken),
+            skipped=intake.skipped,
+            odd=tuple(each.path for each in intake.taken if each.lossy),
+        )
+
+    def _tell(self, progress: Progress) -> None:
+        self.progress = progress
+
+
+Read = Callable[[Reading], Attached]
+"""How it is done: `Reading.run`, or a test's twin."""

@@ -1,0 +1,253 @@
+"""The lines that frame the conversation: header, opening, notice and footer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widget import Widget
+
+from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo, Rung, memory_size
+from app.ui.chat.context_meter import Meter
+from app.ui.hanging_indent import Hanging, hanging
+from app.ui.keep.next_mode import NextMode
+from app.ui.prefill.panel_render import ACCENT, BAD, DIM
+from app.ui.text import ended, sentence
+from app.util import formatting
+from app.util.sanitize import sanitize_line
+
+MEMORY_CELLS = 6
+MARK = 2
+"""Cells before the text of each line of the opening."""
+LEAST_TITLE = 10
+"""Cells; of a shorter piece nobody would know which conversation it is."""
+
+
+GUIDE = (
+    Content("  Paste a long document, or type @ for a file. Then ask."),
+    Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
+)
+
+
+class Header(Widget):
+    """`specchat`, the pair, and the machine's memory once the engine reported it."""
+
+    def __init__(self, target: str, draft: str | None) -> None:
+        super().__init__()
+        self._names = (target, draft)
+        self._dense_only = False
+        self.memory: MemoryFigures | None = None
+        self._rung = Rung.CALM
+        self._title = self._standing = ""
+
+    def show_title(self, title: str, standing: str) -> None:
+        """Of the conversation, and in a few words what is not as it should be."""
+        if (title, standing) != (self._title, self._standing):
+            self._title, self._standing = title, standing
+            self.refresh()
+
+    def show_pair(self, loaded: Loaded) -> None:
+        self._names = (loaded.target.name, loaded.draft.name if loaded.draft else None)
+        self._dense_only = loaded.dense_only is not None
+        self.refresh()
+
+    def show_memory(self, memory: MemoryFigures, rung: Rung) -> None:
+        self.memory, self._rung = memory, rung
+        self.refresh()
+
+    def render(self) -> Content:
+        """What is least needed goes first when it is narrow: the memory bar, the title, then the
+        draft."""
+        width = self.content_size.width
+        left = Content.styled("specchat", f"bold {ACCENT}")
+        if self._standing:
+            left = Content.assemble(left, (f" · {self._standing}", ACCENT))
+        pair = self._pair()
+        room = width - left.cell_length - pair.cell_length - 12
+        if self._title and room >= LEAST_TITLE:
+            title = Content(sanitize_line(self._title)).truncate(room, ellipsis=True)
+            left = Content.assemble(left, "  ", title)
+        for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
+            free = width - left.cell_length - len(memory) - 6
+            if pair.cell_length <= free or not memory:
+                break
+        pair = pair.truncate(max(0, free), ellipsis=True)
+        gap = max(1, width - left.cell_length - 3 - pair.cell_length - len(memory))
+        style = DIM if self._rung is Rung.CALM else BAD if self._rung is Rung.CRITICAL else ACCENT
+        return Content.assemble(left, "   ", pair, " " * gap, (memory, style))
+
+    def _pair(self) -> Content:
+        target, draft = self._names
+        name = sanitize_line(target)
+        if draft is None or self._dense_only:
+            return Content.assemble(name, (" · reads in full only", DIM))
+        return Content.assemble(name, (" + ", DIM), (sanitize_line(draft), DIM))
+
+    def _memory_text(self, bar: bool) -> str:
+        memory = self.memory
+        if memory is None or not memory.ceiling:
+            return ""
+        filled = min(round(MEMORY_CELLS * memory.used / memory.ceiling), MEMORY_CELLS)
+        cells = "▓" * filled + "░" * (MEMORY_CELLS - filled) + " " if bar else ""
+        mark = "" if self._rung is Rung.CALM else "! "
+        return f"{mark}mem {cells}{memory_size(memory.used)} of {memory_size(memory.ceiling)}"
+
+
+class Opening(Hanging):
+    """The first thing in the transcript: whether the pair is ready, and what to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status = self._loading(0.0)
+        self._guide: tuple[Content, ...] = GUIDE
+        self._failed = False
+
+    def show_guide(self, guide: Sequence[Content] = ()) -> None:
+        """What one can do, or what is always said."""
+        self._guide = tuple(guide) or GUIDE
+        self.refresh(layout=True)
+
+    def show_loading(self, elapsed: float) -> None:
+        self._status = self._loading(elapsed)
+        self.refresh()
+
+    def show_loaded(self, loaded: Loaded) -> None:
+        lines = [
+            Content.assemble(
+                ("✓ ", ACCENT),
+                ("ready", "bold"),
+                (f" in {formatting.seconds(loaded.seconds)}", DIM),
+            ),
+            Content.styled("  " + _model_line("target", loaded.target), DIM),
+        ]
+        if loaded.draft is not None:
+            lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
+        if loaded.dense_only is not None:
+            reason = sanitize_line(ended(loaded.dense_only))
+            lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
+        if loaded.faster is not None:
+            lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.faster)))
+        self._set(lines)
+
+    def show_failed(self, failed: Failed) -> None:
+        problem = sanitize_line(ended(failed.problem))
+        advice = sanitize_line(sentence(failed.advice))
+        self._failed = True
+        self._set(
+            [
+                Content.assemble(("✗ ", BAD), (problem, "bold")),
+                Content.styled("  " + advice, DIM),
+            ]
+        )
+
+    def lines(self, width: int) -> Sequence[Content]:
+        guide = [] if self._failed else [Content(""), *self._guide]
+        every = [*self._status, *guide]
+        return [hanging(line[:MARK], line[MARK:], width) if line else line for line in every]
+
+    @staticmethod
+    def _loading(elapsed: float) -> list[Content]:
+        waited = f" · {formatting.seconds(elapsed)}" if elapsed >= 1 else ""
+        return [Content.assemble(("▶ ", ACCENT), ("loading the models", "bold"), (waited, DIM))]
+
+    def _set(self, status: list[Content]) -> None:
+        self._status = status
+        self.refresh(layout=True)
+
+
+def _model_line(part: str, model: ModelInfo) -> str:
+    facts = [sanitize_line(model.name), formatting.short_count(model.parameters)]
+    if model.context:
+        facts.append(f"context {formatting.count(model.context)}")
+    return f"{part:<6} {' · '.join(facts)}"
+
+
+class Notice(Hanging):
+    """One sentence above the compose box, or a dimmer suggestion, or nothing. What stands comes
+    back when a passing sentence has gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sentence = ""
+        self._standing = ""
+        self._suggestion = ""
+
+    @property
+    def text(self) -> str:
+        return self._sentence or self._standing or self._suggestion
+
+    def say(self, sentence: str) -> None:
+        self._sentence = sentence
+        self._update()
+
+    def stand(self, sentence: str) -> None:
+        """Until it is taken back with an empty one."""
+        if sentence != self._standing:
+            self._standing = sentence
+            self._update()
+
+    def suggest(self, suggestion: str) -> None:
+        self._suggestion = suggestion
+        self._update()
+
+    def lines(self, width: int) -> list[Content]:
+        if sentence := self._sentence or self._standing:
+            return [hanging(Content.styled("! ", ACCENT), Content(sanitize_line(sentence)), width)]
+        return [Content.styled(sanitize_line(self._suggestion), DIM)]
+
+    def _update(self) -> None:
+        self.display = bool(self.text)
+        self.refresh(layout=True)
+
+
+class Footer(Widget):
+    """Two lines: the context and how the next message will be read, and the keys that work now."""
+
+    def __init__(self, next_mode: NextMode) -> None:
+        super().__init__()
+        self._next = next_mode
+        self._hints: tuple[str, ...] = ()
+        self._alone = False
+        self._meter = Meter()
+
+    def show_next(self, next_mode: NextMode) -> None:
+        self._next = next_mode
+        self.refresh()
+
+    def show_hints(self, hints: Sequence[str], alone: bool = False) -> None:
+        """`hints` in order of need: the last ones are left out when it is narrow. `alone`: how
+        the next message will be read does not matter now."""
+        self._hints, self._alone = tuple(hints), alone
+        self.refresh()
+
+    def show_meter(self, meter: Meter) -> None:
+        if meter != self._meter:
+            self._meter = meter
+            self.refresh()
+
+    def render(self) -> Content:
+        return Content("\n").join((self._figures(), self._keys()))
+
+    def _mode(self, key: bool = True) -> Content:
+        mode = Content.assemble(("next: ", DIM), (self._next.words, f"bold {ACCENT}"))
+        return Content.assemble(mode, (f"  (^T {self._next.other_words})", DIM)) if key else mode
+
+    def _figures(self) -> Content:
+        """What is least needed goes first when it is narrow."""
+        width, drawn = self.content_size.width, [*self._meter.drawn()]
+        rights = [Content("")] if self._alone else [self._mode(), self._mode(key=False)]
+        tries = [(left, right) for right in rights for left in drawn[:2]]
+        for left, right in (*tries, (drawn[-1], rights[-1])):
+            gap = width - left.cell_length - right.cell_length
+            if gap >= 2:
+                break
+        return Content.assemble(left, " " * max(1, gap), right)
+
+    def _keys(self) -> Content:
+        left = ""
+        for hint in self._hints:
+            longer = f"{left}   {hint}" if left else hint
+            if len(longer) > self.content_size.width:
+                break
+            left = longer
+        return Content.styled(left, DIM)

@@ -1,0 +1,73 @@
+"""The footer's figures: how full the context is, and what the next message adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from app.ui.prefill.panel_render import ACCENT, BAD, DIM
+from app.util import formatting
+
+CELLS = 10
+GAP = "   "
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Tokens: `used` by the conversation so far, and `new` with the next message; None where that
+    is not known (yet). `context` is 0 where the model names none. `seconds` until the first word,
+    where that can be foretold."""
+
+    used: int | None = 0
+    new: int | None = 0
+    context: int = 0
+    seconds: float | None = None
+
+    @property
+    def total(self) -> int:
+        return (self.used or 0) + (self.new or 0)
+
+    @property
+    def exceeded(self) -> bool:
+        return 0 < self.context <= self.total
+
+    def drawn(self) -> Iterator[Content]:
+        """From the longest to the shortest."""
+        context, new = self._context(), self._new()
+        full = [part for part in (self._bar(context), new) if part]
+        yield Content(GAP).join(full)
+        yield Content(GAP).join([part for part in (context, new) if part])
+        yield new or context
+
+    def _context(self) -> Content:
+        if self.used is None or not (self.total or self.context):
+            return Content("")
+        words = f"ctx {formatting.short_count(self.total)}"
+        if self.context:
+            words += f"/{formatting.short_count(self.context)}"
+        return Content.styled(f"{words} full", BAD) if self.exceeded else Content.styled(words, DIM)
+
+    def _bar(self, context: Content) -> Content:
+        if not context or not self.context:
+            return context
+        filled = max(self.total > 0, min(CELLS, CELLS * self.total // self.context))
+        bar = ("▓" * filled, BAD if self.exceeded else ACCENT)
+        return Content.assemble(context, " ", bar, ("░" * (CELLS - filled), DIM))
+
+    def _new(self) -> Content:
+        if self.new == 0:
+            return Content("")
+        words = "new …" if self.new is None else f"new {thousands(self.new)}"
+        if self.seconds is not None:
+            soon = "<1 s" if self.seconds < 1 else formatting.seconds(self.seconds)
+            words += f" · est {soon}"
+        return Content.styled(words, DIM)
+
+
+def thousands(tokens: int) -> str:
+    """Never finer than a hundred: what is typed is not counted one by one."""
+    if tokens < 50:
+        return "<0.1K"
+    return f"{tokens / 1_000:.1f}K" if tokens < 9_950 else formatting.short_count(tokens)

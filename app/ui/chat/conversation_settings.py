@@ -1,0 +1,57 @@
+"""What is set for the conversation on the screen alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.errors import UserError
+from app.sessions.records import Choices
+from app.ui.chat.repository import OpenChat
+from app.ui.keep.next_mode import chosen_next
+
+if TYPE_CHECKING:
+    from app.ui.chat.screen import ChatScreen
+
+READ_AGAIN = (
+    "The system prompt stands before everything, so what was read is read again with the next"
+    " question."
+)
+
+
+class Own:
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+
+    def open(self) -> None:
+        from app.ui.settings.conversation_settings import (
+            OwnScreen,  # here: the first drawing waits for no other
+        )
+
+        if self._screen.desk.shelf.opening:
+            self._screen.notice.say("The conversations are being opened.")
+            return
+        chat = self._screen.desk.shown
+        own = OwnScreen(chat.title, chat.conversation, self._screen.settings)
+        self._screen.app.push_screen(own, partial(self._closed, chat))
+
+    def _closed(self, chat: OpenChat, choices: Choices | None) -> None:
+        if choices is not None and choices != chat.conversation.choices:
+            self._screen.run_worker(self._choose(chat, choices))
+
+    async def _choose(self, chat: OpenChat, choices: Choices) -> None:
+        screen, before = self._screen, chat.conversation.choices
+        prompt = chat.conversation.system_prompt
+        try:
+            await screen.desk.shelf.choose(chat, choices)
+        except UserError as error:
+            screen.notice.say(str(error))
+            return
+        if chat is not screen.desk.shown:
+            return
+        after = chosen_next(choices, screen.default_next)
+        if after != chosen_next(before, screen.default_next):
+            screen.set_next(after)
+        if chat.conversation.turns and chat.conversation.system_prompt != prompt:
+            screen.notice.say(READ_AGAIN)
+        screen.show_hints()

@@ -1,0 +1,143 @@
+"""What the next message would be, as far as that is known before it is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.chat.conversation import Turn
+from app.chat.cost_preview import NextMessage
+from app.engine.messages import UNKNOWN, Costs, Loaded, Mode
+from app.ui.chat.composer import WHOLE_TEXT_WORDS
+from app.ui.chat.context_meter import Meter
+from app.ui.keep.keep_preview import ALL_CACHED
+from app.ui.keep.next_mode import NextMode
+from app.util import formatting
+from app.util.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from app.ui.chat.screen import ChatScreen
+
+CHARACTERS = 4
+"""A token, of what is typed: little beside what is attached, and told in hundreds."""
+
+
+class Forecast:
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._desk = screen, screen.desk
+        self.costs: Costs = UNKNOWN
+        """Of the pair that is loaded, as the engine says."""
+        self._pair: Loaded | None = None
+
+    @property
+    def pair(self) -> Loaded | None:
+        return self._pair
+
+    def loaded(self, pair: Loaded) -> None:
+        self._pair = pair
+
+    def meter(self) -> Meter:
+        return self._meter(self._screen.next_mode)
+
+    def at(self, keep: float) -> str:
+        """In a few words, what the next message would be at this keep."""
+        last = self._last()
+        if last is not None and not self._attached() and self._desk.is_cached_whole(last):
+            return ALL_CACHED
+        meter = self._meter(NextMode(keep, Mode.SPARSE))
+        return "" if meter.seconds is None else f"est {formatting.seconds(meter.seconds)}"
+
+    @property
+    def warning(self) -> str:
+        """A sentence, when more is to be sent than the model takes."""
+        meter, pair = self.meter(), self._pair
+        if pair is None or not meter.exceeded or not meter.new:
+            return ""
+        return (
+            f"That makes about {formatting.count(meter.total)} tokens, and"
+            f" {sanitize_line(pair.target.name)} takes at most {formatting.count(meter.context)}:"
+            " attach less, or start over with ^N."
+        )
+
+    @property
+    def excess(self) -> int:
+        """By how many tokens the next message is too long for the model's context, as far as they
+        are counted; 0 where it may fit. What a model thought is not sent again."""
+        pair, last, attached = self._pair, self._last(), self._attached()
+        if pair is None or not pair.target.context or attached is None:
+            return 0
+        used = 0
+        if last is not None:
+            used = self._tokens(last) or 0
+            progress = self._desk.shown.progress.get(last.number)
+            if last.thinking and progress is not None and progress.statistics is not None:
+                used -= progress.statistics.generated_tokens
+        return max(0, used + attached - pair.target.context + 1)
+
+    def _meter(self, next_mode: NextMode) -> Meter:
+        context = self._pair.target.context if self._pair else 0
+        last = self._last()
+        used = 0 if last is None else self._tokens(last)
+        typed = -(-len(self._screen.entry.box.text.strip()) // CHARACTERS)
+        attached = self._attached()
+        prompt = self._desk.shown.conversation.system_prompt
+        if attached is None:  # of what cannot be counted nothing is said
+            return Meter(used, 0 if self._screen.attaching.uncountable else None, context)
+        if last is None:
+            typed += len(prompt) // CHARACTERS
+        elif used and self._is_live(last) and last.system != prompt:
+            attached, used, last = attached + used, 0, None  # it stands before everything
+        seconds = self._seconds(next_mode, last, typed, attached)
+        return Meter(used, typed + attached, context, seconds)
+
+    def _is_live(self, turn: Turn) -> bool:
+        """Whether the engine may still have what it read for it, and not a snapshot of it."""
+        progress = self._desk.shown.progress.get(turn.number)
+        return progress is not None and not progress.retold
+
+    def _last(self) -> Turn | None:
+        """What the next message would come after."""
+        conversation = self._desk.shown.conversation
+        if (edited := self._screen.acting.edited_turn) is not None:
+            before = conversation.before(edited)
+        else:
+            running = conversation.running
+            before = [turn for turn in conversation.branch if turn.counts or turn is running]
+        return before[-1] if before else None
+
+    def _tokens(self, last: Turn) -> int | None:
+        """Up to the end of that turn."""
+        progress = self._desk.shown.progress.get(last.number)
+        if progress is None:
+            return None
+        if (statistics := progress.statistics) is not None:
+            return statistics.prompt_tokens + statistics.generated_tokens
+        return (
+            None if progress.planned is None else progress.planned.prompt_tokens + progress.written
+        )
+
+    def _attached(self) -> int | None:
+        """None while something is read or counted."""
+        items = self._screen.entry.chips.items
+        things = self._screen.entry.chips.attached
+        tokens = [each.tokens for each in things if each.tokens is not None]
+        return sum(tokens) if len(tokens) == len(items) else None
+
+    def _seconds(
+        self, next_mode: NextMode, last: Turn | None, typed: int, attached: int
+    ) -> float | None:
+        if self._pair is None or not typed + attached:
+            return None
+        mode = next_mode.mode
+        if self._pair.draft is None or self._pair.dense_only is not None:
+            mode = Mode.FULL
+        words = WHOLE_TEXT_WORDS.search(self._screen.entry.box.text)
+        if mode is Mode.AUTO and words is not None:
+            return None  # then all of it may be read
+        before = None
+        if last is not None:
+            before = self._desk.cached(last)
+            if before is None:
+                return None  # nobody knows what the engine still has of it
+        rereads = self._pair.rereads
+        message = NextMessage(mode, next_mode.keep, typed, attached, before, rereads)
+        return message.seconds(self.costs)

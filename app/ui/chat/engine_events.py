@@ -1,0 +1,103 @@
+"""What the engine says: to the turn, the bar or the notice that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from app.engine.messages import (
+    Closed,
+    Costs,
+    EngineWarning,
+    Event,
+    Failed,
+    Healed,
+    Learnt,
+    Loaded,
+    MadeRoom,
+    MemoryReport,
+    NotSaved,
+    Parked,
+    PressureChanged,
+    Saved,
+    Selected,
+    Unparked,
+)
+from app.ui.text import ended, sentence
+
+if TYPE_CHECKING:
+    from app.ui.chat.screen import ChatScreen
+
+
+class PairTimed(Message):
+    """The engine has timed the pair, as it was asked to."""
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__()
+        self.costs = costs
+
+
+class Hearing:
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._desk = screen, screen.desk
+        self.closed = False
+        """Whether the engine has ended."""
+
+    def apply(self, event: Event) -> int | None:
+        """Take in one event; returns the turn to be drawn anew."""
+        match event:
+            case Loaded():
+                self._screen.loader.take(event)
+            case Failed(turn=None):
+                if not self._screen.loader.take(event):
+                    self._screen.notice.say(in_words(event))
+            case MemoryReport():
+                self._screen.header.show_memory(event.figures, event.rung)
+            case EngineWarning():
+                self._screen.notice.say(event.sentence)
+            case PressureChanged():
+                self._screen.header.show_memory(event.figures, event.rung)
+                self._screen.notice.say(event.sentence)
+            case Parked() | MadeRoom():
+                self._screen.notice.suggest(event.sentence)
+            case Unparked():
+                self._screen.notice.suggest("")
+            case Closed():
+                self.closed = True
+            case NotSaved() | Saved():
+                self._desk.note(event)
+            case Learnt():
+                self._screen.forecast.costs = event.costs
+                self._screen.footer.show_meter(self._screen.forecast.meter())
+                if event.asked:
+                    self._screen.post_message(PairTimed(event.costs))
+            case Healed():
+                self._desk.note_healed(event)
+            case _:
+                return self._apply_to_turn(event, event.turn)
+        return None
+
+    def apply_unseen(self, events: Iterable[Event]) -> None:
+        """When the screen is gone: only what is to be kept."""
+        for event in events:
+            turn = getattr(event, "turn", None)
+            if isinstance(event, Closed):
+                self.closed = True
+            elif turn is not None:
+                self._desk.apply(event, turn)
+
+    def _apply_to_turn(self, event: Event, number: int | None) -> int | None:
+        if number is None or self._desk.apply(event, number):
+            return number
+        if isinstance(event, Selected):
+            self._screen.trying.answered(event)
+        elif isinstance(event, Failed):
+            self._screen.notice.say(in_words(event))
+        return None
+
+
+def in_words(failed: Failed) -> str:
+    """What went wrong and what to do, as two sentences."""
+    return f"{ended(failed.problem)} {sentence(failed.advice)}"

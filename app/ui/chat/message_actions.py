@@ -1,0 +1,272 @@
+"""What is done with a message that was chosen: copied, edited, answered again, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from app.chat.conversation import Part, Question, Turn
+from app.chat.unkept import Chat
+from app.engine.messages import Mode
+from app.errors import UserError
+from app.sessions.records import Removed
+from app.ui.chat.draft import Draft
+from app.ui.chat.message import MessageView
+from app.ui.chat.repository import OpenChat
+from app.ui.keep.slider import KeepSetter
+from app.util import formatting
+
+if TYPE_CHECKING:
+    from app.ui.chat.screen import ChatScreen
+
+T = TypeVar("T")
+EDITING = "Editing an earlier question: ⏎ asks it on its own branch, Esc gives up."
+
+
+class Acting:
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen, self._desk = screen, screen.desk
+        self._copied: tuple[MessageView, int] | None = None
+        self._removed: list[tuple[OpenChat, Removed]] = []
+        self._edited: tuple[Turn, Draft] | None = None
+        """The turn whose question is edited, and what was written before that."""
+        self._keep_for: Turn | None = None
+        self._one_by_one = asyncio.Lock()
+        """Held by what changes the branch: a key may come before the one before it was obeyed."""
+
+    # -------------------------------------------------------------------------- which keys work
+
+    def hints(self, view: MessageView) -> list[str]:
+        """In order of need."""
+        hints = ["^Y copy", "^E edit"]
+        if view.part is Part.ANSWER:
+            hints = ["^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+        branch = self._desk.shown.conversation.branch
+        if view.turn.unfinished and branch and view.turn is branch[-1]:
+            hints.insert(0, "F4 continue")
+        if view.place[1] > 1:
+            hints.insert(0, f"←→ {view.place[0]}/{view.place[1]}")
+        more = ["^K code", "^E edit"] if view.part is Part.ANSWER else ["^A again", "^R in full"]
+        return [*hints, "^D delete", *more, "Esc back"]
+
+    # -------------------------------------------------------------------------- doing
+
+    def act(self, view: MessageView, what: str) -> None:
+        acts: dict[str, Callable[[MessageView], None]] = {
+            "copy": self._copy,
+            "code": self._copy_code,
+            "edit": self._edit,
+            "again": self._again,
+            "full": lambda view: self._ask_again(view.turn, Mode.FULL, view.turn.question.keep),
+            "spans": lambda view: self._screen.show_spans(view.turn),
+            "delete": self._delete,
+            "undo": lambda view: self.undo(),
+        }
+        acts[what](view)
+
+    def _copy(self, view: MessageView) -> None:
+        turn = view.turn
+        text = turn.question.text if view.part is Part.QUESTION else turn.text
+        self._screen.app.copy_to_clipboard(text)
+        characters = formatting.plural(len(text), "character")
+        self._screen.notice.say(f"Copied the {view.part}: {characters} of Markdown.")
+
+    def _copy_code(self, view: MessageView) -> None:
+        from app.ui.chat.markdown import code_blocks
+
+        text = view.turn.question.text if view.part is Part.QUESTION else view.turn.text
+        blocks, place = code_blocks(text), 0
+        if not blocks:
+            self._screen.notice.say(f"There is no block of code in this {view.part}.")
+            return
+        if self._copied is not None and self._copied[0] is view:
+            place = (self._copied[1] + 1) % len(blocks)
+        self._copied = view, place
+        language, code = blocks[place]
+        self._screen.app.copy_to_clipboard(code)
+        which = f"{place + 1} of {len(blocks)}" if len(blocks) > 1 else ""
+        facts = ", ".join(filter(None, (language, formatting.plural(code.count("\n"), "line"))))
+        more = " ^K again copies the next." if len(blocks) > 1 else ""
+        self._screen.notice.say(" ".join(f"Copied code {which} ({facts}).{more}".split()))
+
+    def _again(self, view: MessageView) -> None:
+        turn, progress = view.turn, self._desk.shown.progress[view.turn.number]
+        mode, keep = turn.question.mode, turn.question.keep
+        if (statistics := progress.statistics) is not None:
+            mode, keep = statistics.mode, statistics.keep
+        self._ask_again(turn, mode, keep)
+
+    def _ask_again(self, turn: Turn, mode: Mode, keep: float) -> None:
+        if self._screen.may_ask():
+            self._screen.ask_again(mode, keep, turn)
+
+    # -------------------------------------------------------------------------- another keep
+
+    def open_keep(self, view: MessageView) -> None:
+        self._keep_for = view.turn
+        keep = self._desk.shown.progress[view.turn.number].keep
+        self._screen.trying.open_setter(keep, view.turn)
+
+    @property
+    def sets_keep(self) -> bool:
+        """Whether the setter is open for an answer that was chosen."""
+        return self._keep_for is not None
+
+    def keep_left(self, event: KeepSetter.Left) -> bool:
+        """Whether it was for an answer that the setter was open."""
+        turn, self._keep_for = self._keep_for, None
+        if turn is not None and event.keep is not None:
+            self._ask_again(turn, Mode.SPARSE, event.keep)
+        elif turn is not None and event.automatic:
+            self._ask_again(turn, Mode.AUTO, turn.question.keep)
+        return turn is not None
+
+    # -------------------------------------------------------------------------- editing
+
+    def _edit(self, view: MessageView) -> None:
+        screen, before = self._screen, self.give_up()
+        written = before or screen.entry.draft
+        question = view.turn.question
+        self._edited = view.turn, written
+        screen.entry.show(Draft(written.next_mode).behind(question, ()))
+        screen.set_next(screen.next_mode)
+        screen.entry.box.focus()
+        screen.notice.say(EDITING)
+
+    def resume(self, turn: Turn) -> None:
+        """What is written is its question again, edited, since it could not be asked."""
+        self._edited = turn, Draft(self._screen.next_mode)
+        self._screen.notice.say(EDITING)
+
+    @property
+    def editing(self) -> bool:
+        return self._edited is not None
+
+    @property
+    def edited_turn(self) -> Turn | None:
+        return None if self._edited is None else self._edited[0]
+
+    def give_up(self) -> Draft | None:
+        """Put back what was written before a question was edited; returns that, if it was."""
+        edited, self._edited = self._edited, None
+        if edited is None:
+            return None
+        self._screen.entry.show(edited[1])
+        self._screen.set_next(edited[1].next_mode)
+        self._screen.notice.say("")
+        return edited[1]
+
+    def edited(self, question: Question) -> tuple[Question, Turn] | None:
+        """A question that is sent, if it is the edited one: with what was known of the documents
+        that it still has. Then what was written before comes back."""
+        if self._edited is None:
+            return None
+        turn, _ = self._edited
+        known = {document.text: document for document in turn.question.documents}
+        documents = tuple(known.get(each.text, each) for each in question.documents)
+        self.give_up()
+        return replace(question, documents=documents), turn
+
+    # -------------------------------------------------------------------------- branches
+
+    def version(self, view: MessageView, step: int) -> None:
+        if view.place[1] < 2:
+            self._screen.notice.say("There is one version. ^E edits the question, ^A asks again.")
+        elif self._may_change():
+            turn, part = view.turn, view.part
+            self._run(self._step(turn, part, step))
+
+    async def _step(self, turn: Turn, part: Part, step: int) -> None:
+        branch = self._desk.shown.conversation.branch
+        if turn not in branch:  # a key before this one has changed that
+            return
+        place = branch.index(turn)
+        await self._rebranch(lambda chat: chat.step(turn, part, step))
+        await self._choose(place, part)
+
+    def _delete(self, view: MessageView) -> None:
+        if self._may_change():
+            self._run(self._remove(view.turn, view.part))
+
+    async def _remove(self, turn: Turn, part: Part) -> None:
+        chat = self._desk.shown
+        branch = chat.conversation.branch
+        if turn not in branch:
+            return
+        place, (_, answers) = branch.index(turn), chat.chat.place(turn, Part.ANSWER)
+        removed = await self._rebranch(lambda chat: chat.remove(turn, part))
+        self._removed.append((chat, removed))
+        after = len(branch) - place - 1
+        more = f", with {formatting.plural(after, 'question')} after it" if after else ""
+        alone = part is Part.ANSWER and answers > 1
+        what = "This answer is" if alone else "Question and answer are"
+        await self._choose(min(place, len(chat.conversation.branch) - 1), part)
+        self._screen.notice.say(f"{what} deleted{more}. ^Z undoes that.")
+
+    def undo(self) -> None:
+        """Bring back what was deleted last."""
+        self._run(self._undo())
+
+    async def _undo(self) -> None:
+        here = [removed for removed in self._removed if removed[0] is self._desk.shown]
+        if not here:
+            self._screen.notice.say("Nothing was deleted here since it was opened.")
+        elif self._may_change():
+            self._removed.remove(here[-1])
+            await self._bring_back(here[-1][1])
+
+    async def _bring_back(self, removed: Removed) -> None:
+        before = self._desk.shown.conversation.branch
+        await self._rebranch(lambda chat: chat.bring_back(removed))
+        after = self._desk.shown.conversation.branch
+        place = next((i for i, turn in enumerate(after) if turn not in before), len(after) - 1)
+        await self._choose(place, Part.QUESTION)
+        self._screen.notice.say("It is back.")
+
+    async def go_to(self, message: int) -> None:
+        """Show and choose a stored message of the conversation on the screen."""
+        chat = self._desk.shown.chat
+        if chat.find(message) is None and self._may_change():
+            await self._rebranch(lambda chat: chat.go_to(message))
+        if (found := chat.find(message)) is not None:
+            await self._screen.transcript.reveal(*found)
+
+    def show_message(self, message: int) -> None:
+        self._run(self.go_to(message))
+
+    async def _rebranch(self, change: Callable[[Chat], T]) -> T:
+        screen, chat = self._screen, self._desk.shown
+        screen.trying.end()
+        result = await self._desk.shelf.rebranch(chat, change)
+        async with screen.drawing:
+            if chat is self._desk.shown:
+                await screen.transcript.follow_branch()
+        screen.show_hints()
+        return result
+
+    async def _choose(self, place: int, part: Part) -> None:
+        branch = self._desk.shown.conversation.branch
+        if 0 <= place < len(branch):
+            await self._screen.transcript.reveal(branch[place], part)
+        else:
+            self._screen.entry.box.focus()
+
+    def _may_change(self) -> bool:
+        """Not while an answer is written here."""
+        shown = self._desk.shown
+        if shown not in (self._desk.answering, self._desk.committing):
+            return True
+        self._screen.notice.say("An answer is under way. Esc stops it.")
+        return False
+
+    def _run(self, task: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                async with self._one_by_one:
+                    await task
+            except UserError as error:
+                self._screen.notice.say(str(error))
+
+        self._screen.run_worker(run())

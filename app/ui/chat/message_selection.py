@@ -1,0 +1,104 @@
+"""The part of the chat screen that is about messages: choosing one, and where the keys go then."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.events import DescendantBlur, DescendantFocus
+from textual.screen import Screen
+
+from app.ui.chat.below import Below
+from app.ui.chat.chips import Chip
+from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import Entry
+from app.ui.chat.message import MessageView
+from app.ui.chat.message_actions import Acting
+from app.ui.keys import pass_on
+from app.ui.transcript.transcript import Transcript
+
+
+class Choosing(Screen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "tab",
+            "messages",
+            "Messages",
+            id="chat.messages",
+            tooltip="Choose a message, the last one first, and back",
+        ),
+        Binding(
+            "shift+tab",
+            "above",
+            "Attached",
+            id="chat.above",
+            tooltip="To what is attached, if anything is; else as Tab",
+        ),
+        Binding(
+            "ctrl+b", "to_end", "Bottom", id="chat.bottom", tooltip="To the end of the conversation"
+        ),
+    ]
+
+    transcript: Transcript
+    entry: Entry
+    acting: Acting
+    below: Below
+
+    def show_hints(self) -> None:
+        """The keys that work now."""
+        raise NotImplementedError
+
+    def action_messages(self) -> None:
+        """To the last message, or from the messages to the box."""
+        messages = self.transcript.messages
+        if self.focused is self.entry.box and messages:
+            self.transcript.choose(messages[-1])
+        else:
+            self.entry.box.focus()
+
+    def action_above(self) -> None:
+        """To what is next above the box: from chip to chip, and from the first one back."""
+        chips = [*self.entry.chips.query(Chip)]
+        places = [*chips, self.entry.box]
+        place = places.index(self.focused) if self.focused in places else 0
+        if chips and place > 0:
+            places[place - 1].focus()
+        else:
+            self.action_messages()
+
+    @on(DescendantFocus)
+    @on(DescendantBlur)
+    def _focus_moved(self) -> None:
+        self.show_hints()
+
+    @on(MessageView.Go)
+    def _go(self, event: MessageView.Go) -> None:
+        if (message := self.transcript.beside(event.view, event.step)) is not None:
+            self.transcript.choose(message)
+
+    @on(MessageView.Version)
+    def _version(self, event: MessageView.Version) -> None:
+        self.acting.version(event.view, event.step)
+
+    @on(MessageView.Act)
+    def _act(self, event: MessageView.Act) -> None:
+        self.acting.act(event.view, event.what)
+
+    @on(MessageView.Typed)
+    def _typed(self, event: MessageView.Typed) -> None:
+        self.entry.box.focus()
+        if event.key is not None:
+            pass_on(event.key, self.entry.box)
+
+    @on(ComposeBox.UndidNothing)
+    def _undid_nothing(self) -> None:
+        self.acting.undo()
+
+    @on(Transcript.News)
+    def _news(self) -> None:
+        self.below.display = self.transcript.news
+
+    @on(Below.Clicked)
+    def action_to_end(self) -> None:
+        self.transcript.to_end()

@@ -1,0 +1,130 @@
+"""The inline setter of keep: a bar, what it would mean, and four ways to move it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Key
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from app.ui.keep.bar import keep_bar
+from app.ui.keys import pass_on, run_own_binding
+from app.util import formatting
+
+LEAST, MOST = 1, 100
+
+
+class KeepSetter(Widget, can_focus=True):
+    """Hidden until `open`. Percentages are whole numbers of 1 to 100."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip="One percent less"),
+        Binding("right,up", "move(1)", "More", id="keep.more", tooltip="One percent more"),
+        Binding("pagedown", "move(-5)", "Less by 5", id="keep.less5", tooltip="Five percent less"),
+        Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent more"),
+        Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
+        Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
+        Binding("escape", "leave", "Leave", id="keep.leave", tooltip="Leave keep as it was"),
+        Binding("backspace", "erase", show=False),
+    ]
+
+    value: reactive[int] = reactive(20, layout=False)
+    meaning: reactive[str] = reactive("")
+
+    @dataclass
+    class Moved(Message):
+        """Another keep is being tried out."""
+
+        keep: float
+
+    @dataclass
+    class Left(Message):
+        """It was closed. `keep` is what was set; None with `automatic` for auto, else no change."""
+
+        keep: float | None = None
+        automatic: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._digits = ""
+        self._opened_from: Widget | None = None
+
+    def open(self, keep: float) -> None:
+        if self.display:
+            return
+        self._digits = ""
+        self.meaning = ""
+        self.value = min(MOST, max(LEAST, round(keep * 100)))
+        self._opened_from = self.screen.focused
+        self.display = True
+        self.screen.set_focus(self)
+
+    def render(self) -> Content:
+        width = self.content_size.width
+        first = Content.assemble(
+            ("keep ", "bold"),
+            keep_bar(self.value / 100, max(10, width // 3)),
+            (f" {formatting.percent(self.value / 100)}", "bold"),
+            (f"   {self.meaning}" if self.meaning else "", "$accent"),
+        )
+        keys = "←→ 1%   PgUp PgDn 5%   0-9 type   ⏎ set   a auto   Esc leave"
+        short = "←→ 1%  PgUp PgDn 5%  ⏎ set  a auto  Esc leave"
+        second = Content.styled(keys if len(keys) <= width else short, "$ink-dim")
+        lines = (first, second)
+        return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
+
+    async def on_key(self, event: Key) -> None:
+        if not self.display:  # typed ahead of the closing
+            if self._opened_from is not None:
+                pass_on(event, self._opened_from)
+        elif event.character is not None and event.character in "0123456789":
+            event.stop()
+            self._type(event.character)
+        else:
+            await run_own_binding(self, event)
+
+    def on_blur(self) -> None:
+        if self.display:
+            self.action_leave()
+
+    def action_move(self, step: int) -> None:
+        self._digits = ""
+        self._try(self.value + step)
+
+    def action_erase(self) -> None:
+        self._digits = self._digits[:-1]
+        if self._digits:
+            self._try(int(self._digits))
+
+    def action_set(self) -> None:
+        self._close(self.Left(keep=self.value / 100))
+
+    def action_automatic(self) -> None:
+        self._close(self.Left(automatic=True))
+
+    def action_leave(self) -> None:
+        self._close(self.Left())
+
+    def _type(self, digit: str) -> None:
+        """Digits make a number as long as it is one of 1 to 100; else a new one begins."""
+        digits = self._digits + digit
+        if not LEAST <= int(digits) <= MOST:
+            digits = digit
+        self._digits = digits if int(digits) else ""
+        if self._digits:
+            self._try(int(self._digits))
+
+    def _try(self, value: int) -> None:
+        self.value = min(MOST, max(LEAST, value))
+        self.post_message(self.Moved(self.value / 100))
+
+    def _close(self, message: Left) -> None:
+        self.display = False
+        if self.has_focus:
+            self.screen.set_focus(self._opened_from)
+        self.post_message(message)

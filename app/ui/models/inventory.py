@@ -1,0 +1,95 @@
+"""What the models screen shows, as one picture of the disk and the catalogues. No widgets."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from app.models import speedup
+from app.models.cache import Installed, is_repository
+from app.models.candidates import Known, embedded_pair, overview
+from app.models.catalogue import Entry, catalogue
+from app.models.draft_selection import Tokenizers
+from app.models.embedded import EMBEDDED
+from app.models.errors import ModelError
+from app.models.fit import Machine
+from app.models.library import Library
+from app.models.model_info import Described, everything
+from app.models.trash import Trashed, trashed
+from app.models.unfinished import Unfinished, unfinished
+from app.sessions.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """`known` are all models whose memory can be told, the embedded one first; `free` are the bytes
+    that the cache's disk has left. `unknown` are repositories of the user's catalogue that the hub
+    would have to be asked about, and `problem` is what is wrong with that."""
+
+    machine: Machine
+    known: tuple[Known, ...] = ()
+    installed: tuple[Installed, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
+    trash: tuple[Trashed, ...] = ()
+    unknown: tuple[str, ...] = ()
+    free: int = 0
+    problem: str = ""
+
+    def find(self, name: str) -> Known | None:
+        return next((each for each in self.known if each.model.name == name), None)
+
+    def here(self, name: str) -> Installed | None:
+        return next((each for each in self.installed if each.repository == name), None)
+
+
+def take_stock(
+    library: Library,
+    machine: Machine,
+    runs: Sequence[Run],
+    tokenizers: Tokenizers,
+    asked: Iterable[Described] = (),
+) -> Stock:
+    """Look at everything; `asked` are models that the hub was asked about. Blocks, for seconds when
+    `tokenizers` is new."""
+    entries, problem = _entries(library)
+    models = everything(library.cache, entries)
+    names = {model.name for model in models}
+    models += [model for model in asked if model.name not in names]
+    names |= {model.name for model in models}
+    known = overview(models, machine, partial(speedup.measured_ratio, runs), tokenizers)
+    with suppress(ModelError):  # `doctor` says what is wrong with it
+        known.insert(0, embedded_pair(library.cache, machine))
+    return Stock(
+        machine,
+        tuple(known),
+        tuple(library.cache.installed()),
+        tuple(unfinished(library.cache)),
+        tuple(trashed(library.cache)),
+        tuple(e.name for e in entries if e.own and is_repository(e.name) and e.name not in names),
+        _free(library.cache.folder),
+        problem,
+    )
+
+
+def is_kept(name: str) -> bool:
+    """Whether it ships with the program."""
+    return name == EMBEDDED
+
+
+def _entries(library: Library) -> tuple[tuple[Entry, ...], str]:
+    try:
+        return library.entries(), ""
+    except ModelError as error:
+        return catalogue(), str(error)
+
+
+def _free(folder: Path) -> int:
+    """Of the disk on which `folder` lies, or will lie."""
+    for place in (folder, *folder.parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0

@@ -1,0 +1,85 @@
+"""What is known of the pair's costs foretells the next answer, or nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.chat.cost_preview import NextMessage
+from app.engine.costs import Line
+from app.engine.messages import UNKNOWN, Costs, Mode, Reading, Statistics
+
+TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
+COSTS = Costs(Line(0, TARGET), Line(0, DRAFT), Line(BESIDES, 0), Line(BESIDES, 0))
+
+
+def answered(prompt: int, kept: int) -> Statistics:
+    return Statistics(
+        reading=Reading.SPARSE if kept < prompt else Reading.DENSE,
+        mode=Mode.AUTO,
+        keep=0.2,
+        reason="",
+        prompt_tokens=prompt,
+        eligible_tokens=prompt - 100,
+        kept_tokens=kept,
+        reused_tokens=0,
+        recalled_tokens=0,
+        generated_tokens=10,
+        seed=0,
+        ttft=1.0,
+        phases=(),
+        decode_seconds=1.0,
+        peak_bytes=0,
+    )
+
+
+def test_nothing_is_foretold_before_anything_was_timed() -> None:
+    assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN) is None
+
+
+def test_of_what_was_never_timed_nothing_is_foretold() -> None:
+    only_full = replace(COSTS, draft=None)
+    assert NextMessage(Mode.SPARSE, 0.2, 0, 10_000).seconds(only_full) is None
+    assert NextMessage(Mode.AUTO, 0.2, 0, 10_000).seconds(only_full) is None  # it would be sparse
+    full = NextMessage(Mode.AUTO, 0.2, 0, 8_000).seconds(only_full)
+    assert full == pytest.approx(8_000 * TARGET + BESIDES)
+
+
+def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:
+    sparse = NextMessage(Mode.SPARSE, 0.2, 100, 10_000).seconds(COSTS)
+    assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + BESIDES)
+    assert NextMessage(Mode.AUTO, 0.2, 100, 10_000).seconds(COSTS) == sparse
+    full = NextMessage(Mode.FULL, 0.2, 100, 10_000).seconds(COSTS)
+    assert full == pytest.approx(10_100 * TARGET + BESIDES)
+
+
+def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None:
+    slow = replace(COSTS, draft=Line(0, 0.9 * TARGET))
+    full = NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(slow)
+    assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).seconds(slow) == full
+    typed = NextMessage(Mode.SPARSE, 0.2, 10_000, 0).seconds(COSTS)
+    assert typed == pytest.approx(10_000 * TARGET + BESIDES)
+
+
+def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
+    last = answered(20_100, 4_100)
+    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last).seconds(COSTS)
+    again, twice = 2_000, 2_000 * 4_100 // 20_100
+    draft = 40 * DRAFT  # it has read all but the answer
+    assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + BESIDES)
+    full = NextMessage(Mode.FULL, 0.2, 30, 0, last).seconds(COSTS)
+    assert full == pytest.approx((20_100 + 10 + 30) * TARGET + BESIDES)
+    whole = answered(20_100, 20_100)
+    reused = NextMessage(Mode.FULL, 0.2, 30, 0, whole).seconds(COSTS)
+    assert reused == pytest.approx(30 * TARGET + BESIDES)
+
+
+def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
+    last = answered(20_100, 4_100)
+    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, rereads=True).seconds(COSTS)
+    read = 4_100 + 10
+    assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
+    whole = answered(20_100, 20_100)  # nothing is left to recall
+    again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, rereads=True)
+    assert again.seconds(COSTS) == replace(again, rereads=False).seconds(COSTS)

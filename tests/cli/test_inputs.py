@@ -1,0 +1,159 @@
+"""What `specchat ask -f` tells of the files and folders it was given."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.cli import inputs
+from app.cli.arguments import parser
+from app.cli.inputs import read_given
+from app.ingest.limits import Limits
+from app.ingest.records import IngestError, Progress
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, content in {"a": b"a", ".env": b"K=1", "e": b"", ".gitignore": b"*.log"}.items():
+        (folder / name).write_bytes(content)
+    (folder / "x.log").write_bytes(b"x")
+    return folder
+
+
+def told(path: Path, capsys: pytest.CaptureFixture[str], limits: Limits | None = None) -> list[str]:
+    read_given([str(path)], limits)
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()
+
+
+def test_what_was_taken_of_a_folder_and_what_was_not(
+    docs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(docs, capsys) == [
+        "Read docs: 2 files, 6 bytes; left out 3: 1 private, 1 empty, 1 ignored.",
+        "Left out: docs/.env may hold passwords or keys: name it itself to have it read.",
+        "Left out: docs/e is empty: give one that holds text.",
+        "Left out: docs/x.log is ignored by git's rules: name it itself to have it read.",
+    ]
+    assert told(docs, capsys, Limits(private=True, ignored=True)) == [
+        "Read docs: 4 files, 10 bytes; left out 1: 1 empty.",
+        "Left out: docs/e is empty: give one that holds text.",
+    ]
+
+
+def test_a_file_needs_no_words(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(docs / "a", capsys) == []
+
+
+def test_what_is_no_utf8_is_told(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (docs / "a").write_bytes("grüße ".encode() * 20 + b"\xff")
+    assert told(docs / "a", capsys) == ["a is not all UTF-8: what is not reads as \\xff."]
+
+
+def test_many_are_told_in_one_line(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(30):
+        (docs / f"empty {number}").touch()
+    lines = told(docs, capsys)
+    assert len(lines) == 1 + inputs.LISTED + 1
+    assert lines[-1] == "Left out: 23 more."
+    assert ".env" in lines[1], "what matters comes first"
+
+
+def test_names_are_not_trusted(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (docs / "\x1b]0;x\x07\u202e").touch()
+    err = "\n".join(told(docs, capsys))
+    assert "\x1b" not in err
+    assert "\u202e" not in err
+
+
+def test_progress_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for terminal, expected in ((False, ""), (True, "\r\x1b[Kreading: 1 taken of 2 looked at")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        live = inputs.Live()
+        live.show(Progress(2, 1, 3, "a"))
+        assert capsys.readouterr().err == expected
+    live.clear()
+    assert capsys.readouterr().err == "\r\x1b[K"
+
+
+def test_the_options() -> None:
+    options = parser().parse_args(["ask", "--private", "--ignored", "x"])
+    assert (options.private, options.ignored) == (True, True)
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes = b"") -> Iterator[int]:
+    """Standard input is a pipe that holds this; gives the end to write to."""
+    end, start = os.pipe()
+    os.write(start, content)
+    with open(end) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield start
+
+
+def test_what_is_piped_in_is_a_document_where_nothing_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with piped(monkeypatch, "zählt\n".encode()) as start:
+        os.close(start)
+        (document,) = read_given([]).documents
+    assert (document.name, document.text) == ("standard input", "zählt\n")
+
+
+def test_a_file_as_standard_input_is_a_document_and_a_binary_one_is_refused(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (docs / "a").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert [each.text for each in read_given([]).documents] == ["a"]
+    (docs / "binary").write_bytes(b"\0\1")
+    with (docs / "binary").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(IngestError, match="Standard input"):
+            read_given([])
+
+
+def test_standard_input_that_holds_nothing_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with piped(monkeypatch) as start:
+        os.close(start)
+        assert read_given([]).documents == ()
+    with open(os.devnull) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert read_given([]).documents == ()
+
+
+def test_an_open_pipe_is_waited_for_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inputs, "PATIENCE", 0.0)
+
+    def said(text: str) -> int:
+        os.close(start)
+        return len(text)
+
+    with piped(monkeypatch) as start, monkeypatch.context() as patch:
+        patch.setattr(sys.stderr, "write", said)  # else it would be waited for without end
+        assert read_given([]).documents == ()
+
+
+def test_a_pipe_beside_named_files_is_not_read_and_that_is_said(
+    docs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with piped(monkeypatch) as start:
+        assert len(read_given([str(docs / "a")]).documents) == 1  # waits for nobody
+        assert capsys.readouterr().err == ""
+        os.write(start, b"text")
+        assert len(read_given([str(docs / "a")]).documents) == 1
+        assert "not read beside -f" in capsys.readouterr().err
+        os.close(start)
+        assert len(read_given([str(docs / "a"), "-"]).documents) == 2

@@ -1,0 +1,262 @@
+"""What is noted as read and what the caches hold: whatever fails, the next turn starts from what
+is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from app.engine import prefix_cache, prompt_reader, scoring
+from app.engine.attention_observer import Observations
+from app.engine.cache_check import disagreement
+from app.engine.loader import CacheMaker
+from app.engine.messages import (
+    Ask,
+    Document,
+    EngineWarning,
+    FellBack,
+    Finished,
+    Message,
+    Mode,
+    Reading,
+    Role,
+    Sampling,
+    Upkeep,
+)
+from app.engine.messages import Heal as HealWhen
+from app.engine.prefill import StepSize, dense_cache, feed, sparse_cache
+from app.engine.prompt_reader import Scored
+from app.engine.quantised_attention import Quantisation
+from tests import tiny
+from tests.engine.driver import Driver
+
+IDS = np.arange(40, dtype=np.int32)
+
+
+def cached(name: str, sparse: bool, tokens: int = 30, bits: int | None = None) -> prefix_cache.Held:
+    """A cache of a tiny model that has read so many tokens; a sparse one with a gap."""
+    model = tiny.build(name)
+    maker = CacheMaker(model, Quantisation(bits, 32) if bits else None)
+    make = sparse_cache if sparse else dense_cache
+    cache = prefix_cache.Held(lambda: make(maker))
+    positions = np.arange(tokens, dtype=np.int32)
+    if sparse:
+        positions = np.delete(positions, slice(10, 15))
+    cache.take_in(model, IDS, positions, StepSize(8), lambda done: None)
+    return cache
+
+
+def feed_one(name: str, cache: prefix_cache.Held) -> None:
+    logits = feed(tiny.build(name), cache.cache, IDS[-1:])
+    mx.eval(logits)
+
+
+NAMES = ("llama", "gemma3", "qwen3_next", "falcon_h1", "deepseek_v32", "gemma3n")
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_token_that_was_fed_but_not_noted_is_found(name: str, sparse: bool) -> None:
+    cache = cached(name, sparse)
+    assert disagreement(cache) is None
+    assert disagreement(cache.fork()) is None
+    feed_one(name, cache)
+    assert disagreement(cache) is not None
+    cache.clear()
+    assert disagreement(cache) is None
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_token_that_was_noted_but_not_fed_is_found(name: str, sparse: bool) -> None:
+    cache = cached(name, sparse)
+    cache.follow(IDS[-1:])
+    found = disagreement(cache)
+    assert found is not None or all(hasattr(c, "cache") for c in cache.cache)
+
+
+def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {**tiny.CONFIGS["llama"], "head_dim": 32}
+    monkeypatch.setitem(tiny.CONFIGS, "llama", config)
+    for sparse in (False, True):
+        cache = cached("llama", sparse, bits=8)
+        assert disagreement(cache) is None
+        feed_one("llama", cache)
+        assert disagreement(cache) is not None
+
+
+@pytest.mark.parametrize("layer", [0, 1], ids=["recurrent", "attention"])
+def test_a_single_layer_that_went_on_is_found(layer: int) -> None:
+    """As when a step fails half way."""
+    cache = cached("qwen3_next", True)
+    ahead = cached("qwen3_next", True)
+    feed_one("qwen3_next", ahead)
+    cache.cache[layer] = ahead.cache[layer]
+    assert f"layer {layer}" in (disagreement(cache) or "")
+
+
+def test_a_cache_without_memory_for_what_it_counts_is_found() -> None:
+    cache = cached("llama", True)
+    cache.cache[1].inner.keys = None
+    assert "layer 1" in (disagreement(cache) or "")
+
+
+# ----------------------------------------------------------------------- errors while scoring
+
+
+def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable[..., Any]:
+    """`function`, which raises after it has done its work for the nth time."""
+    calls = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        result = function(*args, **kwargs)
+        if calls == n:
+            raise error
+        return result
+
+    return counted
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    error = ValueError("broken on purpose")
+    if step == "the draft reads":  # the caches have its second step, what is noted has not
+        fill = nth_call(prefix_cache.prefill.__globals__["fill"], 2, error)
+        monkeypatch.setitem(prefix_cache.prefill.__globals__, "fill", fill)
+    elif step == "the draft observes the question":
+        monkeypatch.setattr(scoring, "_run", nth_call(scoring._run, 1, error))
+    elif step == "the draft looks ahead":
+        monkeypatch.setattr(scoring, "_run", nth_call(scoring._run, 3, error))
+    elif step == "half a layer is observed":
+        monkeypatch.setattr(Observations, "_compute", nth_call(Observations._compute, 2, error))
+    elif step == "chunks are selected":
+        monkeypatch.setattr(Scored, "selected", nth_call(Scored.selected, 1, error))
+    else:
+        prefill = prefix_cache.prefill
+
+        def target_only(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
+            prefill(model, cache, ids, positions, *rest)
+            if positions is not None:
+                raise error
+
+        monkeypatch.setattr(prefix_cache, "prefill", target_only)
+
+
+STEPS = (
+    "the draft reads",
+    "the draft observes the question",
+    "half a layer is observed",
+    "the draft looks ahead",
+    "chunks are selected",
+    "the target reads",
+)
+
+
+@pytest.fixture
+def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The importance of each turn that scores."""
+    found: list[Any] = []
+    score = prompt_reader.score
+
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        importance = score(*args, **kwargs)
+        found.append(importance)
+        return importance
+
+    monkeypatch.setattr(prompt_reader, "score", kept)
+    loaded.engine.send(Upkeep(HealWhen.NEVER))
+    return found
+
+
+TEXT = " ".join(f"The code of gate {n} is {n * 37 % 101}." for n in range(12))
+MORE = " ".join(f"Gate {n} was opened on day {n * 53 % 97}." for n in range(12))
+
+
+def first_question(turn: int = 1) -> Ask:
+    message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", TEXT),))
+    sampling = Sampling(max_tokens=3)
+    return Ask(turn, (message,), Mode.SPARSE, 0.2, sampling, conversation="c")
+
+
+def follow_up(first: Ask, answer: Finished, turn: int, name: str | None) -> Ask:
+    """About one more document: what was read in full has nothing to leave out."""
+    said = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
+    asked = Message(Role.USER, "And of gate 41?", (Document("more.txt", MORE),))
+    messages = (*first.messages, said, asked)
+    return replace(first, turn=turn, messages=messages, conversation=name)
+
+
+@pytest.mark.parametrize(
+    ("step", "before"),
+    [
+        *((step, False) for step in STEPS),
+        *(pytest.param(step, True, marks=pytest.mark.slow) for step in STEPS),
+    ],
+)
+def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
+    loaded: Driver, scored: list[Any], monkeypatch: pytest.MonkeyPatch, step: str, before: bool
+) -> None:
+    ask = first_question()
+    if before:
+        ask = follow_up(ask, loaded.answer(ask), 2, "c")
+    with monkeypatch.context() as patched:
+        broken(patched, step)
+        first = loaded.answer(ask)
+        assert len(loaded.of(FellBack)) == 1
+    assert first.statistics
+    assert first.statistics.reading is Reading.DENSE
+    later = loaded.answer(follow_up(ask, first, 3, "c"))
+    assert not loaded.of(EngineWarning), "it was put right where it broke"
+    fresh = loaded.answer(follow_up(ask, first, 4, "fresh"))
+    np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
+    assert later.statistics
+    assert fresh.statistics
+    assert later.statistics.reading is fresh.statistics.reading is Reading.SPARSE
+
+
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_a_cache_that_is_out_of_step_is_dropped_and_said(
+    loaded: Driver, scored: list[Any], which: str
+) -> None:
+    """However it came to that: it is found where it is used again."""
+    ask = first_question()
+    first = loaded.answer(ask)
+    residents = loaded.engine._residents
+    assert residents is not None
+    remembered = residents._held["c"]
+    cache = remembered.target if which == "target" else remembered.draft
+    assert cache is not None
+    cache.ids, cache.read = cache.ids[:-9], cache.read[:-9]
+    later = loaded.answer(follow_up(ask, first, 2, "c"))
+    (warning,) = loaded.of(EngineWarning)
+    assert warning.conversation == "c"
+    assert warning.sentence.startswith(f"The {which}'s cache was damaged (layer 0 holds ")
+    assert warning.sentence.endswith("), so it was dropped and is read again.")
+    fresh = loaded.answer(follow_up(ask, first, 3, "fresh"))
+    np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
+    if which == "target":
+        assert later.generated_ids == fresh.generated_ids
+
+
+def test_a_draft_of_windows_is_not_left_out_of_step(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows and recurrent states cannot be cut back, so they are read again."""
+    driver.load(folders["target"], folders["hybrid"])
+    ask = first_question()
+    with monkeypatch.context() as patched:
+        broken(patched, "the draft observes the question")
+        first = driver.answer(ask)
+    residents = driver.engine._residents
+    assert residents is not None
+    assert residents._held["c"].drop_damaged() is None
+    later = driver.answer(follow_up(ask, first, 2, "c"))
+    assert later.statistics
+    assert later.statistics.reading is Reading.SPARSE

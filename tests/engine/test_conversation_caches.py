@@ -1,0 +1,338 @@
+"""Between turns: healing, snapshots, and who has to leave."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from app.engine.background_prefill import Healing, is_sick
+from app.engine.loader import LoadedModel
+from app.engine.memory import CacheSize
+from app.engine.messages import (
+    Ask,
+    Document,
+    Ended,
+    Event,
+    Finished,
+    Forget,
+    Heal,
+    Healed,
+    Message,
+    Mode,
+    ModelInfo,
+    NotSaved,
+    Phase,
+    PhaseProgress,
+    Restored,
+    Role,
+    Sampling,
+    Saved,
+    Selected,
+    Upkeep,
+)
+from app.engine.prefill import StepSize, feed
+from app.engine.snapshot import MANIFEST
+from app.engine.snapshot_folder import snapshot_folder
+from tests.engine.driver import TEXT, Driver
+from tests.engine.oracle import difference
+from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
+from tests.limits import files_end_early
+from tests.tiny import ORACLE, build
+
+TOLERANCE = 1e-4
+Trouble = Callable[[Path], AbstractContextManager[None]]
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_healing_equals_a_dense_pass(name: str) -> None:
+    model = build(name)
+    first, answer, second = conversation()
+    chat = Chat(model)
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    assert is_sick(chat.remembered)
+    info = ModelInfo("tiny", "", 0, 0, 0)
+    healing = Healing(
+        LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16)), chat.remembered
+    )
+    steps = [healing.done]
+    while not healing.step():
+        steps.append(healing.done)
+    assert len(steps) > 5
+    assert steps == sorted(steps)
+    held = chat.remembered.target
+    assert not is_sick(chat.remembered)
+    assert held.read.all()
+    rest = second.ids[len(first.ids) + ANSWER :]
+    logits = feed(model, held.cache, rest)[0, -1]
+    assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
+
+
+def ask(turn: int, *texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c", **kw: Any) -> Ask:
+    """The last of `texts` after the earlier questions and answers, about the document."""
+    roles = (Role.USER, Role.ASSISTANT)
+    documents = (Document("gates.txt", TEXT),)
+    messages = tuple(
+        Message(roles[i % 2], text, documents if i == 0 else ()) for i, text in enumerate(texts)
+    )
+    sampling = Sampling(max_tokens=8)
+    return Ask(turn, messages, mode, kw.pop("keep", 0.2), sampling, conversation=name, **kw)
+
+
+def reply(driver: Driver, question: Ask) -> tuple[Message, Finished]:
+    finished = driver.answer(question)
+    return Message(Role.ASSISTANT, finished.text, token_ids=finished.generated_ids), finished
+
+
+def second(question: Ask, answer: Message, turn: int, text: str) -> Ask:
+    messages = (*question.messages, answer, Message(Role.USER, text))
+    return replace(question, turn=turn, messages=messages)
+
+
+def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
+    question = ask(1, "What is the code of gate 7?")
+    answer, first = reply(loaded, question)
+    _, later = reply(loaded, second(question, answer, 2, "And that of gate 40?"))
+    assert first.statistics
+    assert later.statistics
+    assert first.statistics.reused_tokens == 0
+    assert later.statistics.reused_tokens > 0.9 * first.statistics.kept_tokens
+    new = later.statistics.kept_tokens - later.statistics.reused_tokens
+    assert new - later.statistics.recalled_tokens < 60
+    assert loaded.of(Selected)[-1].kept_tokens == later.statistics.kept_tokens
+
+
+def test_a_turn_without_a_conversation_leaves_nothing(loaded: Driver) -> None:
+    question = ask(1, "What is the code of gate 7?", name=None)
+    answer, _ = reply(loaded, question)
+    _, later = reply(loaded, second(question, answer, 2, "And that of gate 40?"))
+    assert later.statistics
+    assert later.statistics.reused_tokens == 0
+
+
+def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
+    loaded.engine.send(Upkeep(heal=Heal.ALWAYS))
+    question = ask(1, "What is the code of gate 7?")
+    answer, _ = reply(loaded, question)
+    while True:
+        event = loaded.until(Healed)
+        assert isinstance(event, Healed)
+        if event.done == event.total:
+            break
+    full = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.FULL)
+    _, later = reply(loaded, full)
+    assert later.statistics
+    assert later.statistics.reused_tokens >= event.total
+    fresh = replace(full, turn=3, conversation=None)
+    assert loaded.answer(fresh).generated_ids == later.generated_ids
+
+
+def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
+    driver = Driver()
+    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    question = ask(1, "What is the code of gate 7?")
+    driver.engine.send(upkeep)
+    driver.load(folders["target"], folders["draft"])
+    answer, _ = reply(driver, question)
+    expected = driver.answer(second(question, answer, 2, "And that of gate 40?"))
+    driver.close()
+    again = Driver()
+    try:
+        again.engine.send(upkeep)
+        again.load(folders["target"], folders["draft"])
+        third = second(question, answer, 2, "And that of gate 40?")
+        finished = again.answer(third)
+        assert [e.tokens > 0 for e in again.of(Restored)] == [True]
+        assert finished.statistics
+        assert expected.statistics
+        assert finished.statistics.reused_tokens > 0
+        assert finished.generated_ids == expected.generated_ids
+        again.engine.send(Forget("c"))
+    finally:
+        again.close()
+    assert not any((tmp_path / "snapshots").iterdir())
+
+
+def test_loading_and_saving_a_snapshot_can_be_seen(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    question = ask(1, "What is the code of gate 7?")
+
+    def opened() -> Driver:
+        driver = Driver()
+        driver.engine.send(upkeep)
+        driver.load(folders["target"], folders["draft"])
+        return driver
+
+    driver = opened()
+    answer, first = reply(driver, question)
+    driver.events.clear()
+    while driver.until(Saved) and (saved := driver.of(Saved))[-1].done < saved[-1].total:
+        pass
+    assert [e.done for e in saved] == list(range(1, saved[-1].total + 1))
+    assert {e.conversation for e in saved} == {"c"}
+    driver.close()
+
+    third = second(question, answer, 2, "And that of gate 40?")
+    driver = opened()
+    driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE, 2)
+    assert driver.answer(third).ended is Ended.CANCELLED
+    driver.on_event = lambda event: None
+    later = driver.answer(third)
+    (restored,) = driver.of(Restored)
+    assert restored.tokens > 0, "a cancel does not cost the snapshot"
+    loading = [e for e in driver.of(PhaseProgress) if e.phase is Phase.RESTORE]
+    assert [e.done for e in loading] == sorted(e.done for e in loading)
+    assert (loading[0].done, loading[-1].done) == (0, restored.tokens)
+    assert {e.total for e in loading} == {restored.tokens}
+    read = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
+    assert first.statistics
+    assert read[0].done > first.statistics.prompt_tokens, "the draft's cache came back too"
+    assert later.statistics
+    phases = {part.phase: part.seconds for part in later.statistics.phases}
+    assert phases[Phase.RESTORE] >= loading[-1].elapsed
+    assert sum(phases.values()) == pytest.approx(later.statistics.ttft, abs=0.02)
+    driver.close()
+
+
+def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
+    """Here the second question waits for the first one's answer."""
+    questions = [ask(turn, "What is the code of gate 7?", name=None) for turn in (1, 2)]
+    for question in questions:
+        loaded.engine.send(question)
+    one, other = (loaded.until(Finished) for _ in questions)
+    assert isinstance(one, Finished)
+    assert isinstance(other, Finished)
+    assert one.statistics
+    assert other.statistics
+    waited = {part.phase: part.seconds for part in other.statistics.phases}[Phase.WAIT]
+    assert other.statistics.ttft > waited > one.statistics.decode_seconds
+
+
+def test_the_least_recently_used_goes_first(loaded: Driver) -> None:
+    loaded.engine.send(Upkeep(Heal.NEVER, memory_budget=1))
+    for turn, name in enumerate("aba", 1):
+        finished = loaded.answer(ask(turn, "What is the code of gate 7?", name=name))
+        assert finished.statistics
+        assert finished.statistics.reused_tokens == 0
+    again = loaded.answer(ask(4, "What is the code of gate 7?", name="a"))
+    assert again.statistics
+    assert again.statistics.reused_tokens > 0
+
+
+# ------------------------------------------------------------------- where nothing can be saved
+
+
+@contextmanager
+def a_file_instead(snapshots: Path) -> Iterator[None]:
+    snapshots.write_text("mine")
+    yield
+    assert snapshots.read_text() == "mine"
+
+
+@contextmanager
+def a_file_among_them(snapshots: Path) -> Iterator[None]:
+    snapshots.mkdir()
+    snapshot_folder(snapshots, "c").write_text("mine")
+    yield
+
+
+def failing(name: str, code: int) -> Trouble:
+    @contextmanager
+    def trouble(snapshots: Path) -> Iterator[None]:
+        with mock.patch(name, side_effect=OSError(code, os.strerror(code))):
+            yield
+
+    return trouble
+
+
+@contextmanager
+def mlx_cannot_write(snapshots: Path) -> Iterator[None]:
+    error = RuntimeError("[write] Unable to write 4096 bytes to file.")
+    with mock.patch("app.engine.snapshot.save_prompt_cache", side_effect=error):
+        yield
+
+
+@contextmanager
+def really_full(snapshots: Path) -> Iterator[None]:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounts a tmpfs")
+    snapshots.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(snapshots)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(snapshots)], check=True)
+
+
+UNSAVED: dict[str, Trouble] = {
+    "a file where the folder should be": a_file_instead,
+    "a file where a conversation's should be": a_file_among_them,
+    "a read-only folder": failing("pathlib.Path.mkdir", errno.EROFS),
+    "a folder of somebody else": failing("pathlib.Path.mkdir", errno.EACCES),
+    "a full disk when a file is synced": failing("app.engine.snapshot.os.fsync", errno.ENOSPC),
+    "a broken disk": failing("app.engine.snapshot.os.fsync", errno.EIO),
+    "a full disk when a file is written": mlx_cannot_write,
+    "files that may not grow": files_end_early,
+    "a folder that turns read-only": failing("app.engine.snapshot.os.replace", errno.EROFS),
+    "a disk that is really full": really_full,
+}
+
+
+@pytest.mark.parametrize("trouble", UNSAVED.values(), ids=UNSAVED)
+@pytest.mark.parametrize("when", ["at once", "to make room", "at the end"])
+def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
+    folders: dict[str, Path], tmp_path: Path, trouble: Trouble, when: str
+) -> None:
+    driver, snapshots = Driver(), tmp_path / "snapshots"
+    budget = 1 if when == "to make room" else 10**9
+    with trouble(snapshots):
+        driver.engine.send(Upkeep(Heal.NEVER, budget, str(snapshots)))
+        driver.load(folders["target"], folders["draft"])
+        first = driver.answer(ask(1, "What is the code of gate 7?", mode=Mode.FULL))
+        unsaved: list[Event] = []
+        if when == "at once":
+            unsaved.append(driver.until(NotSaved))
+        elif when == "to make room":
+            driver.run(ask(2, "What?", name="other"))
+            unsaved += driver.of(NotSaved)
+        again = driver.answer(ask(3, "What is the code of gate 7?", mode=Mode.FULL))
+        assert again.generated_ids == first.generated_ids
+        driver.events.clear()
+        driver.close()
+        unsaved += driver.of(NotSaved)
+    assert unsaved
+    for event in unsaved:
+        assert isinstance(event, NotSaved)
+        assert re.fullmatch(r"[A-Z][^\n]*: see that '.*' is writable and has room\.", event.reason)
+    assert not (snapshot_folder(snapshots, "c") / MANIFEST).is_file()
+
+
+def test_a_snapshot_that_can_only_be_read_is_used(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    for _ in range(2):
+        driver = Driver()
+        driver.engine.send(upkeep)
+        driver.load(folders["target"], folders["draft"])
+        driver.answer(ask(1, "What is the code of gate 7?"))
+        restored = driver.of(Restored)
+        driver.close()
+        error = OSError(errno.EROFS, os.strerror(errno.EROFS))
+        monkeypatch.setattr("app.engine.snapshot.os.utime", mock.Mock(side_effect=error))
+    assert [event.tokens > 0 for event in restored] == [True]

@@ -1,0 +1,104 @@
+"""What was timed of a pair outlives the program, and damage costs no more than the figures."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from app.engine import cost_store
+from app.engine.cost_fit import REMEMBERED
+from app.engine.cost_store import Stopwatch
+from app.engine.costs import Clocked, Part, Work
+from app.engine.loader import Pair, load_pair
+from app.engine.messages import UNKNOWN, Load
+
+
+@pytest.fixture(scope="module")
+def pair(folders: dict[str, Path]) -> Pair:
+    return load_pair(Load(str(folders["target"]), str(folders["draft"])))
+
+
+def clocked(part: Part = Part.TARGET, tokens: int = 1_000, seconds: float = 2.0) -> Clocked:
+    return Clocked(part, Work(tokens), seconds)
+
+
+def test_a_later_start_knows_what_was_timed(pair: Pair, tmp_path: Path) -> None:
+    first = Stopwatch(pair, tmp_path / "costs")
+    assert first.costs == UNKNOWN
+    first.note([clocked(), clocked(Part.DRAFT, seconds=0.1)])
+    later = Stopwatch(pair, tmp_path / "costs")
+    assert later.costs == first.costs != UNKNOWN
+
+
+def test_another_pair_knows_nothing_of_it(
+    pair: Pair, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    Stopwatch(pair, tmp_path).note([clocked()])
+    other = load_pair(Load(str(folders["target"]), str(folders["target"])))
+    assert Stopwatch(other, tmp_path).costs == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"format": 99, "clocked": []}',
+        '{"format": 1, "clocked": [["target", 5, 0, -1.0]]}',
+        '{"format": 1, "clocked": [["target", 5, 0, NaN]]}',
+        '{"format": 1, "clocked": [["nobody", 5, 0, 1.0]]}',
+        '{"format": 1, "clocked": [["target", "many", 0, 1.0]]}',
+        '{"format": 1, "clocked": [["target", Infinity, 0, 1.0]]}',
+        '{"format": 1, "clocked": [5]}',
+    ],
+)
+def test_a_damaged_file_is_as_if_it_was_not_there(pair: Pair, tmp_path: Path, text: str) -> None:
+    Stopwatch(pair, tmp_path).note([clocked()])
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(text)
+    anew = Stopwatch(pair, tmp_path)
+    assert anew.costs == UNKNOWN
+    anew.note([clocked()])
+    assert Stopwatch(pair, tmp_path).costs == anew.costs != UNKNOWN
+
+
+def test_two_programs_write_the_same_file(pair: Pair, tmp_path: Path) -> None:
+    watches = [Stopwatch(pair, tmp_path) for _ in range(2)]
+
+    def note(watch: Stopwatch) -> None:
+        for _ in range(20):
+            watch.note([clocked()])
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(note, watches))
+    (file,) = tmp_path.iterdir()
+    assert 20 <= len(json.loads(file.read_text())["clocked"]) <= REMEMBERED
+    watches[0].note([clocked(Part.DRAFT)])
+    watches[1].note([clocked(Part.FULL)])
+    assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"
+
+
+def test_the_folder_and_its_files_stay_small(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_store, "MOST_FILES", 3)
+    for number in range(5):
+        (tmp_path / f"{number}.json").write_text("{}")
+    Stopwatch(pair, tmp_path).note([clocked()] * 500)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 3
+    assert max(file.stat().st_size for file in files) < 10_000
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_else(pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    watch = Stopwatch(pair, tmp_path / "file" / "costs")
+    watch.note([clocked()])
+    watch.note([clocked(Part.DRAFT)])
+    assert watch.costs.target is not None
+    assert watch.costs.draft is not None

@@ -1,0 +1,195 @@
+"""What the system says. Of the Mac's part only what needs no Mac is run here."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import psutil
+import pytest
+
+from app.engine import memory, memory_probes
+from app.engine.memory_probes import (
+    Level,
+    Limit,
+    LinuxProbe,
+    MacProbe,
+    SwapPace,
+    stalls,
+    system_probe,
+)
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
+QUIET = "some avg10=0.00 avg60=1.00 avg300=0.00 total=8\nfull avg10=0.00 avg60=0 avg300=0 total=7\n"
+
+
+def test_this_system_can_be_read() -> None:
+    read = system_probe().read()
+    assert 0 <= read.used <= read.ceiling
+    assert 0 < read.ceiling <= psutil.virtual_memory().total
+    assert memory_probes.available() > 0
+    assert read.level in tuple(Level)
+
+
+@linux
+@pytest.mark.parametrize(
+    ("some", "full", "left", "level"),
+    [
+        ("0.00", "0.00", 90, Level.NORMAL),
+        ("30.5", "3.0", 90, Level.WARN),
+        ("60", "41.2", 90, Level.WARN),
+        ("60", "41.2", 9, Level.CRITICAL),
+    ],
+)
+def test_stalls_are_pressure(
+    some: str, full: str, left: int, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plenty = psutil.virtual_memory()._replace(total=100, available=left)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: plenty)
+    file = tmp_path / "memory"
+    file.write_text(QUIET.replace("some avg10=0.00", f"some avg10={some}"))
+    file.write_text(file.read_text().replace("full avg10=0.00", f"full avg10={full}"))
+    assert stalls(file.read_text()) == {"some": float(some), "full": float(full)}
+    assert LinuxProbe(file)._level() is level
+
+
+@linux
+@pytest.mark.parametrize(
+    ("left", "level"), [(6, Level.NORMAL), (4, Level.WARN), (2, Level.CRITICAL)]
+)
+def test_without_stall_information_what_is_left_tells(
+    left: int, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = psutil.virtual_memory()._replace(total=100, available=left)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert LinuxProbe(tmp_path / "none")._level() is level
+
+
+def group(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def test_a_control_groups_limit_or_that_of_one_around_it(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/a/b\n")
+    group(
+        tmp_path / "fs/a",
+        {
+            "memory.max": "900\n",
+            "memory.current": "700\n",
+            "memory.stat": "x 1\ninactive_file 50\n",
+        },
+    )
+    group(tmp_path / "fs/a/b", {"memory.max": "max\n", "memory.current": "1\n", "memory.stat": ""})
+    assert list(memory_probes._group_limits(tmp_path / "fs", own)) == [Limit(900, 650)]
+
+
+def test_an_older_control_group(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("9:name=systemd:/\n4:cpu,memory:/x\n0::/\n")
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+    inner = dict(zip(names, ("900", "1000", "inactive_file 0"), strict=True))
+    none = dict(zip(names, (str((1 << 63) - 4096), "1000", ""), strict=True))
+    group(tmp_path / "fs/memory/x", inner)
+    group(tmp_path / "fs/memory", none)
+    (found,) = memory_probes._group_limits(tmp_path / "fs", own)
+    assert found.free == 0
+    assert not list(memory_probes._group_limits(tmp_path / "fs", tmp_path / "missing"))
+
+
+CHILD = """
+import resource, sys
+resource.setrlimit(resource.{kind}, (3_000_000_000, resource.RLIM_INFINITY))
+from app.engine import probes
+limit = probes.process_limit()
+print(limit.most, limit.used, probes.ceiling(), probes.available())
+"""
+
+
+@linux
+@pytest.mark.parametrize("kind", ["RLIMIT_DATA", "RLIMIT_AS"])
+def test_the_processs_own_limit_is_the_ceiling(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD.format(kind=kind)], capture_output=True, text=True, check=True
+    )
+    most, used, ceiling, available = map(int, done.stdout.split())
+    assert most == 3_000_000_000
+    assert 10_000_000 < used < most
+    assert available <= most - used + 50_000_000
+    assert ceiling <= available + 50_000_000
+    assert resource.getrlimit(getattr(resource, kind))[0] != most, "of the child alone"
+
+
+def test_how_fast_swap_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = [10.0], [1000]
+    monkeypatch.setattr(memory_probes.time, "monotonic", lambda: now[0])
+    pace = SwapPace(lambda: written[0])
+    now[0], written[0] = 10.1, 5000
+    assert pace.pace() == 0.0, "too soon to tell"
+    now[0] = 12.0
+    assert pace.pace() == 2000.0
+    now[0], written[0] = 13.0, 4000
+    assert pace.pace() == 0.0, "the counter began anew"
+
+
+class Kernel:
+    """A `sysctlbyname` as <sys/sysctl.h> has it, that knows one name."""
+
+    def __init__(self, value: int | None) -> None:
+        self.value = value
+
+    def sysctlbyname(self, name: bytes, old: Any, size: Any, new: Any, length: int) -> int:
+        assert name == b"kern.memorystatus_vm_pressure_level"
+        assert (new, length) == (None, 0)
+        if self.value is None:
+            return -1
+        assert size._obj.value == 4
+        old._obj.value = self.value
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [(1, Level.NORMAL), (2, Level.WARN), (4, Level.CRITICAL), (None, Level.NORMAL)],
+)
+def test_the_macs_level(value: int | None, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel(value)
+
+    class Library:
+        def __init__(self) -> None:
+            self.sysctlbyname = lambda *given: kernel.sysctlbyname(*given)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
+    assert MacProbe().read().level is level
+
+
+def test_mlx_is_told_the_ceiling_but_never_more_than_it_has_set_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"set_memory_limit": 1000, "set_cache_limit": 20}
+    limits = dict(own)
+
+    def setter(name: str) -> Callable[[int], int]:
+        def change(limit: int) -> int:
+            before, limits[name] = limits[name], limit
+            return before
+
+        return change
+
+    for name in own:
+        monkeypatch.setattr(mx, name, setter(name))
+    monkeypatch.setattr(mx, "set_wired_limit", None)
+    monkeypatch.setattr(memory, "ceiling", lambda: 2000)
+    memory.set_limits()
+    assert limits == own
+    monkeypatch.setattr(memory, "ceiling", lambda: 160)
+    memory.set_limits()
+    assert limits == {"set_memory_limit": 160, "set_cache_limit": 10}

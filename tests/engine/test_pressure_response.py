@@ -1,0 +1,175 @@
+"""What the engine does on each rung, with a probe that reads what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from app.engine import memory_monitor, pressure_levels
+from app.engine.memory_probes import Level, MemoryReading
+from app.engine.messages import (
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Heal,
+    Healed,
+    Loaded,
+    MadeRoom,
+    MemoryReport,
+    Parked,
+    Phase,
+    PhaseProgress,
+    PressureChanged,
+    Rung,
+    Selected,
+    Token,
+    Unparked,
+    Upkeep,
+)
+from tests.engine.driver import Driver, question
+from tests.engine.scripted import ScriptedProbe, reading
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its waits the ladder follows every reading; how long it waits is tested by itself."""
+    for name in ("GAP", "CONFIRMED", "SETTLED"):
+        monkeypatch.setattr(pressure_levels, name, 0.0)
+    monkeypatch.setattr(memory_monitor, "SOONEST", 0.0)
+
+
+@pytest.fixture
+def probe() -> ScriptedProbe:
+    return ScriptedProbe()
+
+
+@pytest.fixture
+def watched(probe: ScriptedProbe, folders: dict[str, Path]) -> Iterator[Driver]:
+    driver = Driver(probe=probe)
+    assert isinstance(driver.load(folders["target"], folders["draft"]), Loaded)
+    driver.engine.send(Upkeep(Heal.NEVER))
+    yield driver
+    driver.on_event = lambda event: None
+    driver.close()
+
+
+def rise(driver: Driver, probe: ScriptedProbe, when: type[Event], to: MemoryReading) -> None:
+    def act(event: Event) -> None:
+        if isinstance(event, when):
+            probe.now = to
+
+    driver.on_event = act
+
+
+def test_a_warning_drops_what_is_kept_and_halves_the_step(
+    watched: Driver, probe: ScriptedProbe
+) -> None:
+    watched.answer(replace(question(1), conversation="a"))
+    rise(watched, probe, Selected, reading(0.87))
+    watched.answer(replace(question(2), conversation="b"))
+    (change,) = watched.of(PressureChanged)
+    assert (change.rung, change.was) == (Rung.WARN, Rung.CALM)
+    assert "8.1 GB of 9.3 GB" in change.sentence
+    (room,) = watched.of(MadeRoom)
+    assert room.freed > 0
+    assert "other conversations" in room.sentence
+    steps = [e.done for e in watched.of(PhaseProgress) if e.phase is Phase.PREFILL]
+    assert max(b - a for a, b in pairwise(steps[1:])) == 32, "half of the driver's 64"
+    watched.until(MemoryReport)
+    watched.on_event = lambda event: None
+    probe.now = reading(0.3)
+    finished = watched.answer(replace(question(3), conversation="b"))
+    assert finished.statistics
+    assert finished.statistics.reused_tokens > 0, "the last conversation was kept"
+    assert watched.of(PressureChanged)[0].rung is Rung.CALM
+
+
+def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: ScriptedProbe) -> None:
+    watched.engine.send(Upkeep(Heal.ALWAYS))
+    first = watched.answer(replace(question(1), conversation="a"))
+    rise(watched, probe, Healed, reading(0.87))
+    room = watched.until(MadeRoom)
+    assert isinstance(room, MadeRoom)
+    assert room.freed > 0
+    assert room.sentence.startswith("Background reading was stopped to make room, ")
+    watched.on_event = lambda event: None
+    again = watched.answer(replace(question(2), conversation="a"))
+    assert first.statistics
+    assert again.statistics
+    assert again.statistics.reused_tokens >= first.statistics.kept_tokens - 1
+    watched.events.clear()
+    probe.now = reading(0.3)
+    while not (healed := watched.of(Healed)) or healed[-1].done < healed[-1].total:
+        watched.until(Healed)
+
+
+def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:
+    probe.now = reading(0.2, Level.WARN)
+    change = watched.until(PressureChanged)
+    assert isinstance(change, PressureChanged), "also while nothing is asked"
+    assert "the system says so" in change.sentence
+
+
+def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
+    watched: Driver, probe: ScriptedProbe
+) -> None:
+    expected = watched.answer(question(1)).generated_ids
+    rise(watched, probe, Selected, reading(0.91))
+    watched.answer(question(2))
+    (parked,) = watched.of(Parked)
+    assert parked.model == "draft"
+    assert parked.freed > 0
+    watched.until(MemoryReport)
+    watched.on_event = lambda event: None
+    probe.now = reading(0.3)
+    finished = watched.answer(question(3))
+    (back,) = watched.of(Unparked)
+    assert back.model == "draft"
+    assert finished.statistics
+    assert {part.phase for part in finished.statistics.phases} >= {Phase.LOAD, Phase.SCORE}
+    assert finished.generated_ids == expected
+
+
+def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: ScriptedProbe) -> None:
+    rise(watched, probe, Token, reading(0.97))
+    finished = watched.answer(replace(question(1, tokens=400), conversation="a"))
+    assert finished.ended is Ended.MEMORY
+    assert 0 < len(finished.generated_ids) < 400
+    assert finished.statistics
+    assert watched.of(PressureChanged)[-1].rung is Rung.CRITICAL
+    watched.until(MadeRoom)
+    assert "What was read of conversations was dropped" in watched.of(MadeRoom)[-1].sentence
+    watched.on_event = lambda event: None
+    probe.now = reading(0.3)
+    assert watched.answer(question(2)).ended is not Ended.MEMORY, "the engine lives on"
+
+
+def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(
+    watched: Driver, probe: ScriptedProbe
+) -> None:
+    rise(watched, probe, Selected, reading(0.97))
+    failed = watched.run(question(1))
+    assert isinstance(failed, Failed)
+    assert "Memory was nearly used up" in failed.problem
+    assert "lower keep" in failed.advice
+    again = watched.run(question(2))
+    assert isinstance(again, Failed), "as long as it is"
+    watched.on_event = lambda event: None
+    probe.now = reading(0.3)
+    assert isinstance(watched.run(question(3)), Finished)
+
+
+def test_a_probe_that_fails_tells_nothing(folders: dict[str, Path]) -> None:
+    class Broken(ScriptedProbe):
+        def read(self) -> MemoryReading:
+            raise OSError("no /proc here")
+
+    driver = Driver(probe=Broken())
+    driver.load(folders["target"], folders["draft"])
+    assert isinstance(driver.run(question(1)), Finished)
+    driver.close()

@@ -1,0 +1,235 @@
+"""Keys and values in few bits: what they change, what they take, and whom they do not suit."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models import base as mlx_base
+
+from app.engine import mlx_patches
+from app.engine.backend import CPU
+from app.engine.caches import QuantisedCache, WindowedCache, layers
+from app.engine.loader import CacheMaker, LoadError, load_one, load_pair
+from app.engine.memory import CacheSize, Transient
+from app.engine.messages import (
+    Document,
+    Failed,
+    Heal,
+    Load,
+    Loaded,
+    Message,
+    Reading,
+    Restored,
+    Role,
+    Upkeep,
+)
+from app.engine.prefill import StepSize, dense_cache, feed, prefill, seek, sparse_cache
+from app.engine.quantised_attention import NotQuantisable, Quantisation, quantisation_of
+from app.models.architecture import shape_of
+from app.models.fit import cache_bytes
+from tests import tiny
+from tests.engine.driver import TEXT, Driver, question
+from tests.engine.oracle import difference, prompt
+
+WIDE = {"head_dim": 32}
+SINKS = ("gpt_oss",)
+SUITED = tuple(name for name in tiny.ORACLE if name not in SINKS)
+
+
+mlx_patches.install()
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The oracle's architectures with heads that 32 numbers fit into."""
+    for name in tiny.ORACLE:
+        config = copy.deepcopy(tiny.CONFIGS[name])
+        for part in (config, config.get("text_config", {})):
+            part.update({key: value for key, value in WIDE.items() if key in part})
+        if name in ("phi3", "qwen2"):  # their heads have no width of their own
+            config.update(hidden_size=128)
+        monkeypatch.setitem(tiny.CONFIGS, name, config)
+    return tiny.build
+
+
+def read_sparsely(model: Any, caches: Any) -> tuple[mx.array, Any]:
+    """The logits after the kept tokens of the oracle's prompt, and the cache."""
+    ids, kept = prompt()
+    cache = sparse_cache(caches)
+    prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(16), lambda done: None)
+    seek(cache, int(kept[-1]))
+    return feed(model, cache, ids[kept[-1:]])[0, -1].astype(mx.float32), cache
+
+
+@pytest.mark.parametrize("name", SUITED)
+def test_sparse_reading_with_few_bits_is_nearly_the_same(name: str, wide: Any) -> None:
+    model = wide(name)
+    expected, _ = read_sparsely(model, model)
+    errors = {}
+    for bits in (8, 4):
+        how = quantisation_of(model, bits)
+        found, cache = read_sparsely(model, CacheMaker(model, how))
+        assert any(isinstance(c, QuantisedCache) for c in layers(cache))
+        errors[bits] = float((mx.linalg.norm(found - expected) / mx.linalg.norm(expected)).item())
+    assert errors[8] < 0.1
+    assert 0 < errors[8] < errors[4]
+
+
+@pytest.mark.parametrize("name", SUITED)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_what_it_takes_is_foretold_within_a_hundredth(name: str, bits: int, wide: Any) -> None:
+    model = wide(name)
+    caches = CacheMaker(model, quantisation_of(model, bits))
+    cache = dense_cache(caches)
+    tokens = 512  # whole blocks, so that buffers are no longer than what they hold
+    ids = np.arange(tokens, dtype=np.int32) % tiny.VOCABULARY
+    prefill(model, cache, ids, None, StepSize(64), lambda done: None)
+    held = sum(int(c.nbytes) for c in cache)
+    config = {**tiny.config_of(name), "dtype": "float32"}
+    shape = replace(shape_of(config), kv_bits=bits)
+    assert cache_bytes(shape, tokens, 64) == pytest.approx(held, rel=0.01)
+    growing = CacheSize.of(cache).growing
+    assert growing < {8: 0.35, 4: 0.22}[bits] * CacheSize.of(filled(model, ids)).growing
+
+
+@pytest.mark.parametrize("mask", ["causal", "array", None])
+def test_attention_on_dequantised_keys_is_the_same(mask: str | None) -> None:
+    q, k, v = (mx.random.normal((1, heads, 200, 64)) for heads in (8, 2, 2))
+    packed = [mx.quantize(each, group_size=64, bits=8) for each in (k, v)]
+    seen = mx.tril(mx.ones((200, 200), mx.bool_)) if mask == "array" else mask
+    ours = mlx_base.quantized_scaled_dot_product_attention
+    found = ours(q, *packed, scale=0.125, mask=seen, group_size=64, bits=8)
+    expected = ours.__wrapped__(q, *packed, scale=0.125, mask=seen, group_size=64, bits=8)
+    assert difference(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_next"])
+def test_a_quantised_cache_was_prefilled_unfused(
+    name: str, wide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every score of a step was written, three times over."""
+    model = wide(name)
+    caches = CacheMaker(model, quantisation_of(model, 8))
+    ids = (np.arange(1024, dtype=np.int32) * 7) % tiny.VOCABULARY
+    calls: list[int] = []
+    attend = mlx_base.quantized_scaled_dot_product_attention.__wrapped__
+
+    def counted(queries: mx.array, *args: Any) -> mx.array:
+        calls.append(queries.shape[2])
+        return attend(queries, *args)
+
+    def read(unpacked_from: int) -> tuple[mx.array, int]:
+        with monkeypatch.context() as patch:
+            patch.setattr(mlx_patches, "UNPACKED_FROM", unpacked_from)
+            name = "quantized_scaled_dot_product_attention"
+            patch.setattr(mlx_base, name, mlx_patches._unpacking(counted))
+            cache = dense_cache(caches)
+            mx.clear_cache()
+            before = mx.get_active_memory()
+            mx.reset_peak_memory()
+            prefill(model, cache, ids, None, StepSize(256), lambda done: None)
+            peak = mx.get_peak_memory() - before
+            return feed(model, cache, ids[:2])[0, -1].astype(mx.float32), peak
+
+    unfused, much = read(1 << 20)
+    assert max(calls) == 256
+    calls.clear()
+    fused, less = read(mlx_patches.UNPACKED_FROM)
+    assert max(calls) == 2, "a few tokens are attended to as they are stored"
+    # What is rounded otherwise in one layer may round to another number of 8 bits in the next.
+    assert float((mx.linalg.norm(fused - unfused) / mx.linalg.norm(unfused)).item()) < 1e-2
+    assert less < 0.7 * much
+    config = tiny.config_of(name)
+    size = CacheSize.of(filled(caches, ids, model))
+    step = Transient.of(config.get("text_config") or config, 4, True, False, CPU).bytes(
+        256, len(ids)
+    )
+    assert size.bytes(len(ids)) + 2 * size.largest * len(ids) + step >= 0.9 * less
+
+
+def filled(caches: Any, ids: Any, model: Any = None) -> Any:
+    cache = dense_cache(caches)
+    mx.eval(feed(model or caches, cache, ids))
+    return cache
+
+
+def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotQuantisable, match="sinks"):
+        quantisation_of(wide("gpt_oss"), 8)
+    with pytest.raises(NotQuantisable, match="none of 8 and 4"):
+        quantisation_of(wide("llama"), 3)
+    monkeypatch.undo()
+    with pytest.raises(NotQuantisable, match="16 wide"):
+        quantisation_of(tiny.build("llama"), 8)
+
+
+def test_windows_stay_as_they_are(wide: Any) -> None:
+    model = wide("gemma3")
+    cache = sparse_cache(CacheMaker(model, Quantisation(8, 32)))
+    kinds = {type(c) for c in layers(cache)}
+    assert kinds == {QuantisedCache, WindowedCache}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, wide: Any) -> tuple[Path, Path]:
+    return tiny.save(tmp_path / "target", "qwen3", 0), tiny.save(tmp_path / "draft", "qwen3", 1)
+
+
+def test_turns_recall_rewind_and_come_back_from_disk(
+    tmp_path: Path, pair: tuple[Path, Path]
+) -> None:
+    def asked(number: int, texts: list[str]) -> Any:
+        messages = [Message(Role.USER, texts[0], (Document("gates.txt", TEXT),))]
+        for text in texts[1:]:
+            messages += [Message(Role.ASSISTANT, "Seven."), Message(Role.USER, text)]
+        return replace(question(number), messages=tuple(messages), conversation="c")
+
+    answers = []
+    for restart in (False, True):
+        driver = Driver()
+        driver.engine.send(Load(*map(str, pair), kv_bits=8))
+        assert isinstance(driver.until(Loaded, Failed), Loaded)
+        folder = tmp_path / ("again" if restart else "once")
+        driver.engine.send(Upkeep(Heal.NEVER, snapshots=str(folder)))
+        first = driver.answer(asked(1, ["What is the code of gate 7?"]))
+        assert first.statistics
+        assert first.statistics.reading is Reading.SPARSE
+        assert first.statistics.fallback is None
+        if restart:
+            driver.close()
+            driver = Driver()
+            driver.engine.send(Load(*map(str, pair), kv_bits=8))
+            driver.until(Loaded)
+            driver.engine.send(Upkeep(Heal.NEVER, snapshots=str(folder)))
+        second = driver.answer(asked(2, ["What is the code of gate 7?", "And of gate 41?"]))
+        assert second.statistics
+        assert second.statistics.reused_tokens > 0
+        assert second.statistics.recalled_tokens > 0
+        assert second.statistics.fallback is None
+        if restart:
+            (restored,) = driver.of(Restored)
+            assert restored.tokens > 0
+        answers.append((first.generated_ids, second.generated_ids))
+        driver.close()
+    assert answers[0] == answers[1]
+
+
+def test_another_precision_makes_a_snapshot_worthless(pair: tuple[Path, Path]) -> None:
+    prints = {load_one(str(pair[0]), "t", None, bits).fingerprint for bits in (None, 8, 4)}
+    assert len(prints) == 3
+
+
+def test_a_refusal_is_one_sentence(folders: dict[str, Path], driver: Driver) -> None:
+    with pytest.raises(LoadError, match="16 wide"):
+        load_pair(Load(str(folders["target"]), str(folders["draft"]), kv_bits=8))
+    driver.engine.send(Load(str(folders["sliding"]), str(folders["draft"]), kv_bits=4))
+    failed = driver.until(Loaded, Failed)
+    assert isinstance(failed, Failed)
+    assert failed.problem.startswith("What sliding reads cannot be kept in 4 bits")
+    assert failed.advice == "keep it in full"

@@ -1,0 +1,248 @@
+"""Which draft goes with a target, in which order, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.models import speedup
+from app.models.architecture import shape_of
+from app.models.cache import Cache
+from app.models.catalogue import Entry, catalogue
+from app.models.draft_selection import candidates, choice
+from app.models.errors import ModelError
+from app.models.fit import Sized, machine_of
+from app.models.model_info import Described, describe, everything
+from app.sessions.records import Run
+from tests.models import files
+
+OURS = catalogue()
+NOWHERE = Cache(Path("nowhere"))
+MACHINE = machine_of(128 << 30)
+
+
+def known(name: str) -> Described:
+    return describe(f"mlx-community/{name}", NOWHERE, OURS)
+
+
+def drafts(target: Described, **more: Any) -> list[str]:
+    found = candidates(target, everything(NOWHERE, OURS), MACHINE, **more)
+    return [candidate.draft.name.partition("/")[2] for candidate in found]
+
+
+def test_the_smallest_of_the_family_comes_first() -> None:
+    assert drafts(known("Qwen3.5-27B-4bit")) == [
+        "Qwen3.5-0.8B-MLX-4bit",
+        "Qwen3.5-2B-MLX-4bit",
+        "Qwen3.5-4B-MLX-4bit",
+    ]
+    assert drafts(known("NVIDIA-Nemotron-3-Super-120B-A12B-4bit")) == [
+        "NVIDIA-Nemotron-3-Nano-4B-4bit"
+    ]
+    assert drafts(known("gpt-oss-120b-MXFP4-Q8")) == ["gpt-oss-20b-MXFP4-Q8"]
+
+
+def test_what_has_no_draft() -> None:
+    assert drafts(known("Mistral-Small-24B-Instruct-2501-4bit")) == []
+    assert drafts(known("Qwen3-0.6B-4bit")) == []
+
+
+def test_a_draft_that_does_not_pay_is_named_but_not_taken() -> None:
+    found = candidates(known("Qwen3-1.7B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    assert [candidate.draft.name.partition("/")[2] for candidate in found] == ["Qwen3-0.6B-4bit"]
+    assert choice(found) is None
+
+
+def test_a_draft_with_more_active_parameters_than_its_target_is_offered_where_it_pays() -> None:
+    """1.86 times sooner on a Mac; it was left out, since 3.6 billion are more than 2.4."""
+    found = candidates(known("Qwen3.5-35B-A3B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    draft = next(each for each in found if "Qwen3.5-4B" in each.draft.name)
+    assert draft.worth
+    assert "how fast experts are read differs" in draft.notes[0]
+
+
+def test_speedup_is_the_formula() -> None:
+    assert speedup.speedup(0.1, 0.2, 0.0) == pytest.approx(1 / 0.3)
+    assert speedup.speedup(0.0, 1.0, 0.0) == 1.0
+
+
+def test_operations_by_hand() -> None:
+    """Two layers, four heads of 16, 8 * 4 elements each, at 100 tokens."""
+    shape = shape_of(
+        {
+            "model_type": "qwen3",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "head_dim": 16,
+            "vocab_size": 10,
+        }
+    )
+    matrices = 4 * 64 * 64 + 3 * 64 * 128
+    assert speedup.operations(shape, 100) == 2 * (2 * matrices + 4 * 64 * 50)
+
+
+def test_a_warning_above_fifteen_hundredths() -> None:
+    found = candidates(known("Qwen3-14B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    for candidate in found:
+        warned = any("so that no keep makes it more than" in note for note in candidate.notes)
+        assert warned == (candidate.ratio > 0.15)
+    assert {
+        c.ratio > 0.15
+        for c in candidates(known("Qwen3-32B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    } == {True, False}
+
+
+def test_a_draft_with_a_shorter_context_is_taken_with_a_word() -> None:
+    target = known("Qwen3-30B-A3B-Instruct-2507-4bit")
+    found = candidates(target, everything(NOWHERE, OURS), MACHINE)
+    assert any("made for 40,960 tokens" in note for note in found[0].notes)
+
+
+def test_what_does_not_fit_is_not_taken() -> None:
+    small = machine_of(16 << 30)
+    found = candidates(known("Qwen3-32B-4bit"), everything(NOWHERE, OURS), small)
+    assert found
+    assert choice(found) is None
+    assert all("16 GB" in candidate.notes[-1] for candidate in found[:1])
+
+
+# ------------------------------------------------------------------------------------- by the clock
+
+RUN = Run(
+    mode="sparse",
+    reading="sparse",
+    keep=0.2,
+    reason="",
+    prompt_tokens=1000,
+    eligible_tokens=900,
+    kept_tokens=200,
+    reused_tokens=0,
+    recalled_tokens=0,
+    generated_tokens=9,
+    seed=0,
+    ttft=3.0,
+    phases=(("score", 1.0), ("prefill", 2.0)),
+    decode_seconds=1.0,
+    peak_bytes=0,
+    target="big",
+    draft="small",
+)
+
+
+def test_the_ratio_by_the_clock() -> None:
+    """1 ms a token against 10 ms."""
+    assert speedup.measured_ratio([RUN], "big", "small") == pytest.approx(0.1)
+    slower = replace(RUN, phases=(("score", 3.0), ("prefill", 2.0)))
+    assert speedup.measured_ratio([RUN, slower, slower], "big", "small") == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": "other"},
+        {"draft": None},
+        {"reading": "dense"},
+        {"reused_tokens": 5},
+        {"recalled_tokens": 5},
+        {"fallback": "it failed"},
+        {"phases": ()},
+        {"kept_tokens": 0},
+    ],
+)
+def test_runs_that_say_nothing_of_the_ratio(change: dict[str, Any]) -> None:
+    assert speedup.measured_ratio([replace(RUN, **change)], "big", "small") is None
+
+
+def test_the_clock_is_believed_before_the_configuration() -> None:
+    target = known("Qwen3-8B-4bit")
+    asked = []
+
+    def measured(target: str, draft: str) -> float | None:
+        asked.append((target, draft))
+        return 0.5 if draft == "Qwen3-0.6B-4bit" else None
+
+    found = candidates(target, everything(NOWHERE, OURS), MACHINE, measured)
+    assert ("Qwen3-8B-4bit", "Qwen3-0.6B-4bit") in asked
+    clocked = next(c for c in found if c.by_clock)
+    assert clocked.ratio == 0.5
+    assert "as measured here" in clocked.notes[0]
+    # At 1.4 it is worth its while, and still the smallest.
+    assert found[0] is clocked
+
+
+# -------------------------------------------------------------------------------- by their contents
+
+SIZES = {
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 6,
+    "max_position_embeddings": 4096,
+}
+
+
+def folder(path: Path, layers: int = 2, kind: str = "qwen3", **tokenizer: Any) -> Path:
+    files.model(path)
+    files.write(path / "config.json", {**SIZES, "num_hidden_layers": layers, "model_type": kind})
+    files.write(path / "tokenizer.json", files.tokenizer(**tokenizer))
+    return path
+
+
+def here(path: Path) -> Described:
+    return describe(str(path), NOWHERE, OURS)
+
+
+def test_models_in_folders_pair_by_the_content_of_their_tokenizers(tmp_path: Path) -> None:
+    target = here(folder(tmp_path / "target", layers=40))
+    same = here(folder(tmp_path / "same", layers=2))
+    other = here(folder(tmp_path / "other", layers=2, vocab={"a": 1, "b": 0}))
+    larger = here(folder(tmp_path / "larger", layers=50))
+    blind = here(folder(tmp_path / "blind", kind="gemma2"))
+    broken = here(folder(tmp_path / "broken"))
+    (tmp_path / "broken" / "tokenizer.json").write_text("{}")
+    found = candidates(target, [same, other, larger, blind, broken, target], MACHINE)
+    assert [candidate.draft.name for candidate in found] == [str(tmp_path / "same")]
+
+
+def test_a_model_that_is_here_and_one_to_download_pair_by_the_catalogue(tmp_path: Path) -> None:
+    mine = replace(here(folder(tmp_path / "mine")), entry=Entry("mine", tokenizer="qwen3"))
+    assert candidates(known("Qwen3-8B-4bit"), [mine], MACHINE)
+    assert not candidates(known("Qwen3.5-9B-4bit"), [mine], MACHINE)
+    unknown = replace(mine, entry=None)
+    assert not candidates(known("Qwen3-8B-4bit"), [unknown], MACHINE)
+
+
+def test_a_large_model_of_the_family_is_offered_only_where_it_is_here() -> None:
+    target = known("Qwen3-32B-4bit")
+    large = known("Qwen3-14B-4bit")
+    assert not candidates(target, [large], MACHINE)
+    assert candidates(target, [replace(large, folder=Path("x"))], MACHINE)
+
+
+def test_weights_that_a_text_model_does_not_load_are_not_counted(tmp_path: Path) -> None:
+    path = folder(tmp_path / "sees")
+    tensors = {
+        "language_model.w": {"dtype": "U8", "shape": [5], "data_offsets": [0, 5]},
+        "vision_tower.w": {"dtype": "U8", "shape": [90], "data_offsets": [5, 95]},
+        "model.visual.w": {"dtype": "U8", "shape": [5], "data_offsets": [95, 100]},
+    }
+    header = json.dumps(tensors).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(100)
+    (path / "model.safetensors").write_bytes(data)
+    assert here(path).sized == Sized(str(path), shape_of(SIZES), 5)
+
+
+@pytest.mark.parametrize("header", [b"[]", b'{"w": 3}', b'{"w": {"data_offsets": [1]}}', b"{"])
+def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: bytes) -> None:
+    path = folder(tmp_path / "m")
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ModelError, match="damaged"):
+        here(path)

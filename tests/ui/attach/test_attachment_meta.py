@@ -1,0 +1,65 @@
+"""What was skipped in a folder, as it is kept with a draft."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.engine.messages import Document
+from app.ingest.records import WORDS, Reason, Skipped
+from app.ui.attach.attachment import attached
+from app.ui.attach.attachment_meta import MOST, noted, with_notes
+
+FOLDER = attached([Document("src/", "tree"), Document("src/a.py", "a")])
+FILE = attached([Document("a.txt", "A.")])
+
+
+def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
+    _, words, advice = WORDS[reason]
+    return Skipped(f"src/{reason}", reason, detail or words, advice, rest)
+
+
+def test_every_reason_comes_back() -> None:
+    every = tuple(skipped(reason) for reason in Reason)
+    own = (skipped(Reason.TOO_MUCH, "was left out, beyond the limit of 7 files", rest=True),)
+    folder = replace(FOLDER, files=3, skipped=every + own, odd=("src/odd\u202e.txt",))
+    found, file = with_notes((FOLDER, FILE), noted((folder, FILE)))
+    assert (found.files, found.skipped, found.odd) == (3, every + own, ("src/odd\u202e.txt",))
+    assert [each.sentence for each in found.skipped] == [each.sentence for each in every + own]
+    assert (file.files, file.skipped) == (None, ())
+
+
+def test_nothing_is_noted_of_files_and_of_very_much() -> None:
+    assert noted(()) == noted((FILE, FOLDER)) == ""
+    many = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(MOST))
+    assert len(with_notes((FOLDER,), noted((replace(FOLDER, files=1, skipped=many),)))[0].skipped)
+    assert noted((replace(FOLDER, files=1, skipped=many, odd=("one more",)),)) == ""
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "",
+        "nonsense",
+        "7",
+        "[]",
+        '{"src/": 7}',
+        '{"src/": {}}',
+        '{"src/": {"files": "x", "skipped": [], "odd": []}}',
+        '{"src/": {"files": 1, "skipped": [["a", "no reason", false]], "odd": []}}',
+        '{"src/": {"files": 1, "skipped": [["a"]], "odd": []}}',
+        '{"src/": {"files": 1, "skipped": [["a", "empty", false, "one"]], "odd": []}}',
+        '{"src/": {"files": 1, "skipped": 3, "odd": []}}',
+    ],
+)
+def test_what_is_damaged_is_not_known(notes: str) -> None:
+    (found,) = with_notes((FOLDER,), notes)
+    assert (found.files, found.skipped, found.odd) == (None, (), ())
+
+
+def test_it_is_short() -> None:
+    some = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(100))
+    assert len(noted((replace(FOLDER, files=1, skipped=some),))) < 4_000
+    assert json.loads(noted((replace(FOLDER, files=1, skipped=some),)))["src/"]["files"] == 1

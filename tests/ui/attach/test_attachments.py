@@ -1,0 +1,296 @@
+"""Files and folders as chips: read, counted, kept, taken back, refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.engine.messages import Document, Load
+from app.errors import UserError
+from app.ingest.records import Cancelled, Progress
+from app.models.embedded import target_path
+from app.ui.app import SpecchatApp
+from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.file_job import Reading
+from app.ui.attach.skipped_screen import SkippedScreen
+from app.ui.chat.chips import Chip
+from tests.fakes import FakeEngine, Story
+from tests.ingest.helpers import written
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+def attach(pilot: Pilot[None], path: Path) -> None:
+    assert isinstance(pilot.app, SpecchatApp)
+    pilot.app.chat.attaching.attach(str(path), f"@{path.name}")
+
+
+def box_text(pilot: Pilot[None]) -> str:
+    assert isinstance(pilot.app, SpecchatApp)
+    return pilot.app.chat.entry.box.text
+
+
+class Held:
+    """A reading that goes on only when it is told to."""
+
+    def __init__(self, then: Callable[[Reading], Attached] = Reading.run) -> None:
+        self._then, self._goes_on = then, threading.Event()
+
+    def __call__(self, reading: Reading) -> Attached:
+        reading.progress = Progress(40, 34, 1_200_000, "src/x")
+        while not self._goes_on.wait(0.01):
+            if reading.cancelled.is_set():
+                raise Cancelled
+        return self._then(reading)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+def repository(root: Path) -> Path:
+    written(root / "src" / "main.py", "print()\n" * 30)
+    written(root / "src" / "data.bin", b"\0\1\2\3" * 100)
+    written(root / "src" / ".env", "SECRET=1\n")
+    return root / "src"
+
+
+# ------------------------------------------------------------------------------ what is read
+
+
+async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, repository(tmp_path))
+        await until_shown(pilot, "▣ src/ · 1 file · 240 B · 30 lines · 2 skipped")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "src/.env may hold passwords", "src/data.bin is a binary file")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, SkippedScreen))
+        chip = pilot.app.screen.query_one(Chip)
+        await pilot.click(chip, offset=(3, 0))
+        await until_shown(pilot, "src/.env may hold passwords")
+        await pilot.press("q")
+        pilot.app.screen.query_one("ComposeBox").focus()
+        await ask(pilot, engine)
+        documents = engine.asks[0].messages[0].documents
+        assert [each.name for each in documents] == ["src/", "src/main.py"]
+        await until_shown(pilot, "▣ src/  1 document · 240 B")
+
+
+async def test_keys_reach_every_chip(tmp_path: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        for number in range(3):
+            await paste(pilot, f"{number}{DOCUMENT}")
+            await until_shown(pilot, f"Paste {number + 1}")
+        chips = [*pilot.app.screen.query(Chip)]
+        for chip in reversed(chips):
+            await pilot.press("shift+tab")
+            await until(pilot, lambda chip=chip: pilot.app.focused is chip, "the chip before")
+        await pilot.press("shift+tab")
+        await until(pilot, lambda: pilot.app.focused is pilot.app.chat.entry.box)
+
+
+async def test_progress_and_stopping_it(tmp_path: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        pilot.app.chat.attaching.read = Held()
+        attach(pilot, repository(tmp_path))
+        await until_shown(pilot, "◌ src · reading · 34 files · 1.2 MB")
+        await pilot.press("backspace")
+        await until_gone(pilot, "src")
+        assert pilot.app.chat.attaching.readings(pilot.app.chat.desk.shown) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [("gone", None, "There is no file"), ("a.bin", b"\0" * 999, "binary"), ("e", b"", "empty")],
+    ids=["gone", "binary", "empty"],
+)
+async def test_what_cannot_be_read_is_said_and_what_was_typed_stays(
+    tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    if content is not None:
+        written(tmp_path / name, content)
+    async with app_with(FakeEngine()).run_test(size=(200, 24)) as pilot:
+        await until_shown(pilot, "ready")
+        await type_in(pilot, "What is")
+        attach(pilot, tmp_path / name)
+        await until_shown(pilot, words)
+        assert box_text(pilot) == f"What is @{name}"
+        await until(pilot, lambda: not pilot.app.screen.query(Chip))
+
+
+async def test_the_same_text_is_attached_once(tmp_path: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, "What 'Paste 2' holds is attached already, with 'Paste 1'.")
+        attach(pilot, written(tmp_path / "fox.txt", DOCUMENT))
+        await until_shown(pilot, "What 'fox.txt' holds is attached already, with 'Paste 1'.")
+        await until(pilot, lambda: len(pilot.app.screen.query(Chip)) == 1)
+
+
+# ------------------------------------------------------------------------------ asking meanwhile
+
+
+async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        pilot.app.chat.attaching.read = held = Held()
+        attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
+        await type_in(pilot, "What?")
+        await pilot.press("enter")
+        await until_shown(pilot, "It is asked as soon as 'a.txt' is read.")
+        await pilot.press("escape")
+        await until_shown(pilot, "Not asked yet.")
+        await pilot.press("enter")
+        held.go_on()
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].documents == (Document("a.txt", "Text.\n"),)
+        assert box_text(pilot) == ""
+
+
+async def test_the_models_get_documents_in_the_order_of_the_chips(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        pilot.app.chat.attaching.read = held = Held()
+        attach(pilot, written(tmp_path / "slow.txt", "Slow.\n"))
+        await until_shown(pilot, "slow.txt")
+        pilot.app.chat.attaching.read = Reading.run
+        attach(pilot, written(tmp_path / "quick.txt", "Quick.\n"))
+        await until_shown(pilot, "▣ quick.txt")
+        held.go_on()
+        await until_shown(pilot, "▣ slow.txt")
+        await ask(pilot, engine)
+        documents = engine.asks[0].messages[0].documents
+        assert [each.name for each in documents] == ["slow.txt", "quick.txt"]
+
+
+# ------------------------------------------------------------------------------ tokens
+
+
+async def test_a_chip_says_tokens_once_they_are_counted() -> None:
+    app = SpecchatApp(FakeEngine(), Load(str(target_path())))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, " tok · 2,276 lines")
+        (chip,) = app.chat.entry.chips.attached
+        assert chip.tokens is not None
+        assert f"Paste 1 · {chip.tokens:,} tok" in screen_text(pilot)
+
+
+# ------------------------------------------------------------------------------ keeping
+
+
+async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
+    src = repository(tmp_path)
+    written(src / "same.py", "print()\n" * 30)
+    async with kept_app(tmp_path / "store") as (pilot, _):
+        attach(pilot, written(tmp_path / "a.txt", "A.\n"))
+        attach(pilot, src)
+        await until_shown(pilot, "▣ src/", "▣ a.txt")
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, "▣ Paste 1")
+    written(tmp_path / "a.txt", "Changed since.\n")
+    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "▣ a.txt", "▣ src/ · 2 files", "2 skipped", "▣ Paste 1")
+        await pilot.click(app.screen.query(Chip)[1], offset=(4, 0))
+        await until_shown(pilot, "2 files read, 2 skipped", "src/.env", "src/data.bin")
+        await pilot.press("escape")
+        await until_gone(pilot, "2 files read")
+        await pilot.press("escape")  # back to the box
+        await ask(pilot, engine)
+        documents = engine.asks[0].messages[0].documents
+        names = ["a.txt", "src/", "src/main.py", "src/same.py", "paste-1.txt"]
+        assert [each.name for each in documents] == names
+        assert documents[0].text == "A.\n"
+
+
+async def test_what_is_being_read_at_the_end_is_written_again(tmp_path: Path) -> None:
+    async with kept_app(tmp_path / "store") as (pilot, app):
+        app.chat.attaching.read = Held()
+        await type_in(pilot, "What is in")
+        attach(pilot, written(tmp_path / "a.txt", "A.\n"))
+        await until_shown(pilot, "◌ a.txt")
+    async with kept_app(tmp_path / "store") as (pilot, app):
+        assert box_text(pilot) == "What is in @a.txt"
+
+
+async def test_what_is_read_comes_to_the_conversation_it_was_begun_in(tmp_path: Path) -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    async with kept_app(tmp_path / "store", engine) as (pilot, app):
+        await ask(pilot, engine, "First?")
+        await until_shown(pilot, "Yes.")
+        app.chat.attaching.read = held = Held()
+        attach(pilot, written(tmp_path / "a.txt", "A.\n"))
+        await until_shown(pilot, "◌ a.txt")
+        first = app.chat.desk.shown
+        await pilot.press("ctrl+n")
+        await until_gone(pilot, "a.txt")
+        held.go_on()
+        await until(pilot, lambda: first.draft.attached)
+        assert app.chat.entry.chips.items == ()
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "First?")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ a.txt")
+
+
+async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(step_load=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        attach(pilot, repository(tmp_path))
+        await until_shown(pilot, "2 skipped")
+        await type_in(pilot, "Early?")
+        await pilot.press("enter")
+        await until_shown(pilot, "waiting for its turn")
+        await pilot.press("escape")
+        await until_shown(pilot, "▣ src/ · 1 file", "2 skipped", "❯ Early?")
+
+
+# ------------------------------------------------------------------------------ narrow, hostile
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+async def test_a_long_name_gives_way_and_the_cross_stays(width: int) -> None:
+    thing = attached([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
+    async with app_with(FakeEngine()).run_test(size=(width, 24)) as pilot:
+        pilot.app.chat.entry.chips.add(thing)
+        await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
+        assert "\x1b" not in screen_text(pilot)
+
+
+async def test_an_error_is_one_sentence(tmp_path: Path) -> None:
+    def fails(reading: Reading) -> Attached:
+        raise UserError("It is \x1b[31mgone", "look elsewhere")
+
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        pilot.app.chat.attaching.read = fails
+        attach(pilot, tmp_path / "x")
+        await until_shown(pilot, "It is ␛[31mgone: look elsewhere.")

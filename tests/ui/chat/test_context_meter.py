@@ -1,0 +1,149 @@
+"""The figures of the next message: how full the context gets, and how soon the first word comes."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from app.engine.costs import Line
+from app.engine.messages import Costs, Healed, Learnt, Load
+from app.models.embedded import draft_path, target_path
+from app.ui.app import SpecchatApp
+from app.ui.chat import submission
+from app.ui.chat.context_meter import Meter
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+KNOWN = Costs(Line(0, 5e-5), Line(0, 1e-5), Line(0.1, 0), Line(0.1, 0))
+
+
+def counting_app(engine: FakeEngine) -> SpecchatApp:
+    """One that has a tokenizer to count with."""
+    return SpecchatApp(engine, Load(str(target_path()), str(draft_path())))
+
+
+def figures(pilot: Pilot[None]) -> str:
+    return next((line for line in screen_text(pilot).splitlines() if "ctx" in line), "")
+
+
+def drawn(meter: Meter) -> list[str]:
+    return [each.plain for each in meter.drawn()]
+
+
+async def test_the_sketch_of_the_design() -> None:
+    assert drawn(Meter(118_100, 104, 131_072, 0.4)) == [
+        "ctx 118K/131K ▓▓▓▓▓▓▓▓▓░   new 0.1K · est <1 s",
+        "ctx 118K/131K   new 0.1K · est <1 s",
+        "new 0.1K · est <1 s",
+    ]
+    assert drawn(Meter(20_000, 20_000, 131_072, None))[0] == "ctx 40K/131K ▓▓▓░░░░░░░   new 20K"
+    assert drawn(Meter(950, 0, 0))[0] == "ctx 950"
+    assert drawn(Meter(None, 20, 40_960, 12.0))[0] == "new <0.1K · est 12 s"
+    assert drawn(Meter(0, None, 40_960))[0] == "ctx 0/41K ░░░░░░░░░░   new …"
+    assert drawn(Meter(40_000, 960, 40_960))[1] == "ctx 41K/41K full   new 1.0K"
+
+
+async def test_an_empty_conversation_says_how_much_there_is_room_for() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready", "next: AUTO", "ctx 0/41K ░░░░░░░░░░")
+        assert "new" not in figures(pilot)
+
+
+async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    async with counting_app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, " tok · 2,276 lines", "/41K ▓", "next: AUTO  (^T full)")
+        (chip,) = pilot.app.chat.entry.chips.attached  # type: ignore[attr-defined]
+        assert f"new {chip.tokens / 1000:.0f}K" in figures(pilot)
+        assert "est" not in figures(pilot)  # nothing was ever clocked
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read 2")
+        await until(pilot, lambda: "ctx 26K/41K" in figures(pilot) and "new" not in figures(pilot))
+
+
+async def test_a_document_is_foretold_at_every_keep_once_the_pair_was_timed() -> None:
+    engine = FakeEngine()
+    async with counting_app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT + "more")
+        await until_shown(pilot, " tok · 2,27")
+        assert "est" not in figures(pilot)
+        engine.say(Learnt(KNOWN))
+        await until_shown(pilot, "· est <1 s")
+        engine.say(Learnt(Costs(Line(0, 1e-3), Line(0, 1e-4), Line(1, 0), Line(1, 0))))
+        await until_shown(pilot, "· est 11 s")
+        await pilot.press("ctrl+g", "9", "0")
+        await until_shown(pilot, "90%   est 35 s")
+        await pilot.press("enter")
+        await until_shown(pilot, "next: SPARSE 90%", "· est 35 s")
+        await type_in(pilot, "How many foxes?")
+        await pilot.press("ctrl+g", "a")
+        await until(pilot, lambda: "est" not in figures(pilot))  # auto may read all of it
+        engine.say(Learnt(Costs()))
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "est" not in figures(pilot))  # another pair, never timed
+
+
+async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    async with counting_app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await pilot.press("ctrl+g", "enter")
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read 2")
+        await pilot.press("ctrl+g", "5")
+        await until_shown(pilot, "would read")
+        await pilot.press("escape")
+        name = engine.asks[0].conversation
+        assert name is not None
+        engine.say(Healed(name, 10, 20))
+        engine.say(Healed(name, 20, 20))
+        desk = pilot.app.chat.desk  # type: ignore[attr-defined]
+        await until(pilot, lambda: desk.is_cached_whole(desk.shown.conversation.last))
+        await pilot.press("ctrl+g", "4")
+        await until_shown(pilot, "all cached: saves nothing")
+
+
+async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:
+    engine = FakeEngine()
+    async with counting_app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT * 3)
+        await until_shown(pilot, "tokens, and qwen3-8b-4bit takes at", "K/41K full")
+        await until_shown(pilot, "start over with ^N")
+        await pilot.press("backspace")
+        await until_gone(pilot, "takes at")
+
+
+@pytest.mark.parametrize("width", [46, 60, 80, 200])
+async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "lacks_document", lambda load, turns, documents: False)
+    engine = FakeEngine(Story(answer="Yes."))
+    async with counting_app(engine).run_test(size=(width, 24)) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ read")
+        await pilot.press("ctrl+g", "5", "5", "enter")
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, " tok", "new 3", "next: SPARSE 55%", "⏎ send")
+        assert ("(^T full)" in screen_text(pilot)) == (width > 46)
+        await pilot.press("tab")
+        await until_gone(pilot, "next:")
+        await until_shown(pilot, "ctx")

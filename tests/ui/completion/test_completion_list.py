@@ -1,0 +1,250 @@
+"""Files after `@` and commands after `/`, through the whole app."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.ingest.dir_listing import Listing
+from app.ui.app import SpecchatApp
+from app.ui.completion.commands import commands
+from app.ui.terminal.paste import PasteSafeParser
+from tests.fakes import FakeEngine, Story
+from tests.ingest.helpers import written
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    paste,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the app is started in."""
+    written(tmp_path / "contract.txt", "Clause.\n" * 20)
+    written(tmp_path / "src" / "a.py", "print()\n")
+    written(tmp_path / "src" / "deep" / "b.py", "pass\n")
+    written(tmp_path / "My notes.txt", "Note.\n")
+    written(tmp_path / ".hidden", "No.\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def feed(pilot: Pilot[None], keys: str) -> None:
+    """All in one read, as over a slow line."""
+    driver = pilot.app._driver
+    assert driver is not None
+    for message in PasteSafeParser().feed(keys):
+        driver.process_message(message)
+
+
+def box_text(pilot: Pilot[None]) -> str:
+    assert isinstance(pilot.app, SpecchatApp)
+    return pilot.app.chat.entry.box.text
+
+
+# ------------------------------------------------------------------------------ files
+
+
+async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("@")
+        await until_shown(pilot, "contract.txt", "src/", "My notes.txt")
+        assert ".hidden" not in screen_text(pilot)
+        await pilot.press("c", "t", "enter")
+        await until_shown(pilot, "▣ contract.txt · 160 B · 20 lines")
+        assert box_text(pilot) == ""
+        assert not pilot.app.query_one("#choices").display
+        await ask(pilot, engine, "What?")
+        (document,) = engine.asks[0].messages[0].documents
+        assert (document.name, document.text) == ("contract.txt", "Clause.\n" * 20)
+        await until_shown(pilot, "▣ contract.txt  160 B")
+
+
+async def test_keys_typed_ahead_wait_for_the_names_and_for_the_file(start: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        feed(pilot, "@sr\tde\tb.\tWhat is it?\r")
+        await until(pilot, lambda: engine.asks)
+        message = engine.asks[0].messages[0]
+        assert message.text == "What is it?"
+        assert [(each.name, each.text) for each in message.documents] == [("b.py", "pass\n")]
+
+
+async def test_up_down_tab_and_escape(start: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("s", "e", "e", "space", "@")
+        await until_shown(pilot, "contract.txt")
+        await pilot.press("up", "tab")
+        await until(pilot, lambda: box_text(pilot) == "see @src/")
+        await until_shown(pilot, "./  this folder", "a.py", "deep/")
+        await pilot.press("down", "down", "enter")
+        await until_shown(pilot, "▣ deep/ · 1 file")
+        assert box_text(pilot) == "see "
+        await pilot.press("@")
+        await until_shown(pilot, "  contract.txt")
+        await pilot.press("escape")
+        await until(pilot, lambda: not pilot.app.query_one("#choices").display)
+        await pilot.press("c", "o")
+        assert box_text(pilot) == "see @co"
+        assert not pilot.app.query_one("#choices").display
+
+
+async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("@")
+        await until_shown(pilot, "My notes.txt")
+        choices = pilot.app.query_one("#choices")
+        lines = screen_text(pilot).splitlines()
+        row = next(n for n, line in enumerate(lines) if "My notes.txt" in line)
+        await pilot.click(choices, offset=(6, row - choices.region.y))
+        await until_shown(pilot, "▣ My notes.txt · 6 B · 1 line")
+
+
+async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press(*"@zzz")
+        await until(pilot, lambda: not pilot.app.query_one("#choices").display)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].text == "@zzz"
+
+
+async def test_what_is_pasted_opens_no_list(start: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, "by @c")
+        await until(pilot, lambda: box_text(pilot) == "by @c")
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+
+
+async def test_a_folder_that_never_answers_freezes_nothing(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def hangs(path: str, most: int, seconds: float) -> Listing:
+        answers.wait()
+        return Listing(())
+
+    monkeypatch.setattr("app.ingest.dir_listing.list_folder", hangs)
+    try:
+        async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+            await until_shown(pilot, "ready")
+            await pilot.press("@")
+            await until_shown(pilot, "reading the folder…")
+            await pilot.press("a", "enter", "b")
+            await until(pilot, lambda: box_text(pilot) == "@ab")
+            await pilot.press("escape")
+            await until_gone(pilot, "reading the folder…")
+    finally:
+        answers.set()
+
+
+async def test_a_folder_that_is_not_there_is_said(start: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press(*"@nowhere/")
+        await until_shown(pilot, "There is no folder")
+
+
+async def test_hostile_names_are_shown_as_symbols(start: Path) -> None:
+    written(start / "x\x1b[31m[@click=app.quit]\u202e.txt", "text\n")
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("@", "x", "\\")
+        await pilot.press("backspace")
+        await until_shown(pilot, "x␛[31m[@click=app.quit]⟨RLO⟩.txt")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ x\\x1b[31m[@click=app.quit]⟨RLO⟩.txt")
+        assert pilot.app.is_running
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_keys_at_random_break_nothing(start: Path, seed: int) -> None:
+    """Files chosen, gone into, dismissed, sent and taken away, in any order."""
+    chooser = random.Random(seed)
+    keys = ["@", "@", "c", "s", "space", "tab", "enter", "up", "down", "escape", "backspace"]
+    keys += ["left", "home", "shift+tab", "delete", "ctrl+z", "ctrl+w", "/", ".", "ctrl+n"]
+    engine = FakeEngine(Story(answer="One. Two."))
+    async with app_with(engine).run_test(size=(60, 20)) as pilot:
+        await until_shown(pilot, "ready")
+        for _ in range(80):
+            await pilot.press(chooser.choice(keys))
+            if box_text(pilot).startswith("/"):  # /quit would be right, and the end
+                await pilot.press("escape", "ctrl+u")
+        assert pilot.app.is_running
+
+
+# ------------------------------------------------------------------------------ commands
+
+
+async def test_a_command_is_found_and_run() -> None:
+    engine = FakeEngine(Story(answer="Short."))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("/")
+        await until_shown(pilot, "/attach", "/again", "Ask again, reading in full")
+        await pilot.press("f", "u", "enter")
+        await until_shown(pilot, "next: FULL")
+        assert (box_text(pilot), engine.asks) == ("", [])
+        feed(pilot, "/help\r")
+        await until_shown(pilot, "Files and commands")
+        await pilot.press("escape")
+        await until_gone(pilot, "Files and commands")
+        await pilot.press(*"/attach", "enter")
+        await until(pilot, lambda: box_text(pilot) == "@")
+
+
+@pytest.mark.parametrize("text", ["/etc/hosts is what?", "/newer", "/"])
+async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await type_in(pilot, text)
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].text == text
+
+
+async def test_a_whole_name_is_the_command_however_it_got_there() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, "/full")
+        await pilot.press("enter")
+        await until_shown(pilot, "next: FULL")
+        assert (box_text(pilot), engine.asks) == ("", [])
+
+
+async def test_commands_are_the_bindings_and_each_name_is_one_command() -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        every = commands(app.chat.entry.box, (app.chat, app))
+        names = [each.name for each in every]
+        assert len(set(names)) == len(names)
+        assert {"attach", "new", "conversations", "keep", "full", "spans", "again"} < set(names)
+        assert {"help", "quit"} < set(names)
+        assert all(each.description for each in every)

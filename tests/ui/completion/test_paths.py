@@ -1,0 +1,97 @@
+"""From what is typed after `@` to names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.ingest.dir_listing import Entry, Listing
+from app.ui.completion.paths import MOST_SHOWN, Paths, word_before
+
+LISTING = Listing(
+    (
+        Entry(".env", False, "private"),
+        Entry("app", True),
+        Entry("build", True, "ignored"),
+        Entry("My notes.txt", False),
+        Entry("README.md", False),
+        Entry("reader.py", False),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("@", ""),
+        ("see @src/re", "src/re"),
+        ("see @My\\ notes", "My\\ notes"),
+        ("me@home", None),
+        ("@src done", None),
+        ("see (@src", None),
+        ("@a @b", "b"),
+        ("", None),
+    ],
+)
+def test_the_word_at_the_cursor(line: str, word: str | None) -> None:
+    assert word_before(line) == word
+
+
+def names(word: str, listing: Listing = LISTING) -> list[str]:
+    return [each.name for each in Paths("/start").choices(word, listing)]
+
+
+def test_without_a_name_everything_but_hidden_files_is_offered_and_ignored_ones_last() -> None:
+    assert names("") == ["app", "My notes.txt", "reader.py", "README.md", "build"]
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("read", ["reader.py", "README.md"]),
+        ("note", ["My notes.txt"]),
+        ("rdr", ["reader.py"]),
+        ("b", ["build"]),
+        ("ad", ["reader.py", "README.md"]),
+        ("xyz", []),
+        (".", [".", "..", ".env"]),
+        ("..", [".."]),
+        (".e", [".env"]),
+        ("app/", [".", "app", "My notes.txt", "reader.py", "README.md", "build"]),
+        ("~", ["~"]),
+        ("[", []),
+    ],
+)
+def test_what_begins_so_comes_before_what_holds_it_and_what_has_its_letters(
+    word: str, found: list[str]
+) -> None:
+    assert names(word) == found
+
+
+def test_a_choice_is_typed_so_that_it_can_be_read_again() -> None:
+    (notes,) = Paths("/start").choices("sub/My\\ n", LISTING)
+    assert (notes.typed, notes.path) == ("sub/My\\ notes.txt", "/start/sub/My notes.txt")
+    assert word_before("see @" + notes.typed) == notes.typed
+    app, *_ = Paths("/start").choices("ap", LISTING)
+    assert (app.typed, app.path) == ("app/", "/start/app")
+
+
+@pytest.mark.parametrize(
+    ("word", "folder"),
+    [
+        ("re", "/start"),
+        ("a/b/re", "/start/a/b"),
+        ("../re", "/"),
+        ("/etc/ho", "/etc"),
+        ("~/x", str(Path.home())),
+        ("my\\ a/x", "/start/my a"),
+    ],
+)
+def test_the_folder_that_is_typed(word: str, folder: str) -> None:
+    assert Paths("/start").folder(word) == folder
+
+
+def test_no_more_are_offered_than_one_reads() -> None:
+    many = Listing(tuple(Entry(f"f{number}", False) for number in range(2_000)))
+    assert len(names("f", many)) == MOST_SHOWN

@@ -1,0 +1,261 @@
+"""F3: what holds for one conversation alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.engine.messages import Message, Mode, Role
+from app.sessions import records
+from app.sessions.records import Choices
+from app.sessions.store import Store
+from app.settings.file import SettingsFile
+from app.settings.schema import find
+from app.settings.values import Answers, Reading, Settings
+from app.ui.app import SpecchatApp
+from app.ui.settings.conversation_settings import OwnScreen, own_settings
+from app.ui.settings.row import SettingRow
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import (
+    DOCUMENT,
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    paste,
+    screen_text,
+    until,
+    until_gone,
+    until_shown,
+)
+
+SAMPLING = Settings().sampling()
+
+pytestmark = pytest.mark.asyncio
+
+
+def own(app: SpecchatApp) -> OwnScreen:
+    assert isinstance(app.screen, OwnScreen)
+    return app.screen
+
+
+async def opened(pilot: Pilot[None], app: SpecchatApp) -> OwnScreen:
+    await pilot.press("f3")
+    await until(pilot, lambda: isinstance(app.screen, OwnScreen), "the screen")
+    await until_shown(pilot, "This conversation")
+    return own(app)
+
+
+async def row(pilot: Pilot[None], app: SpecchatApp, name: str) -> SettingRow:
+    """With the focus."""
+    chosen = own(app).rows[name]
+    chosen.focus()
+    await until(pilot, lambda: chosen.has_focus)
+    return chosen
+
+
+def said(messages: tuple[Message, ...]) -> list[str]:
+    return [each.text for each in messages if each.role is Role.SYSTEM]
+
+
+@pytest.mark.parametrize("size", [(60, 20), SMALL, (160, 40)])
+async def test_the_screen_shows_all_and_fits(size: tuple[int, int]) -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "ready")
+        await opened(pilot, app)
+        await until_shown(pilot, "a new conversation", "System prompt", "None. Say who", "Esc done")
+        await pilot.press("down")
+        await until_shown(pilot, "mode", "auto", "sparse", "else auto")
+        await pilot.press(*["down"] * 9)
+        await until(pilot, lambda: own(app).rows["seed"].has_focus)
+        await until_shown(pilot, "The same seed draws")
+        await pilot.press(*["up"] * 9)
+        await until(pilot, lambda: own(app).prompt.has_focus)
+
+
+async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await opened(pilot, app)
+        await pilot.press(*"Be brief.")
+        await row(pilot, app, "temperature")
+        await pilot.press("right", "right")
+        await row(pilot, app, "keep")
+        await pilot.press("3", "5", "enter")
+        await until_shown(pilot, "must be a number from 0.01 to 1")
+        await pilot.press(".", "3", "5", "enter")
+        await row(pilot, app, "mode")
+        await pilot.press("right")
+        await row(pilot, app, "seed")
+        await pilot.press("7", "enter")
+        await until_shown(pilot, "• temperature", "default 0", "• keep", "• mode", "• seed")
+        await pilot.press("escape")
+        await until_shown(pilot, "next: SPARSE 35%")
+        await ask(pilot, engine, "One?")
+        asked = engine.asks[0]
+        assert said(asked.messages) == ["Be brief."]
+        assert asked.sampling == replace(SAMPLING, temperature=0.2, seed=7)
+        assert (asked.mode, asked.keep) == (Mode.SPARSE, 0.35)
+        await until_shown(pilot, "Yes.")
+        with Store(tmp_path) as beside:
+            expected = Choices("Be brief.", "sparse", 0.35, temperature=0.2, seed=7)
+            assert beside.conversation(1).choices == expected
+        await pilot.press("ctrl+n")
+        await until_shown(pilot, "next: AUTO")
+        await ask(pilot, engine, "Elsewhere?")
+        assert said(engine.asks[1].messages) == []
+        assert engine.asks[1].sampling == SAMPLING
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "ready", "Elsewhere?")
+        app.chat.open_conversation(1)
+        await until_shown(pilot, "One?", "next: SPARSE 35%")
+        screen = await opened(pilot, app)
+        assert screen.prompt.text == "Be brief."
+        await until_shown(pilot, "This conversation  One?", "0.35", "• seed")
+        await pilot.press("escape")
+        await until_gone(pilot, "This conversation")
+        await ask(pilot, engine, "Two?")
+        assert said(engine.asks[0].messages) == ["Be brief."]
+
+
+async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine, "One?")
+        await until_shown(pilot, "▸ read")
+        await opened(pilot, app)
+        await pilot.press("escape")
+        await until_gone(pilot, "This conversation")
+        assert app.chat.notice.text == ""
+        await until_shown(pilot, "ctx 26K/41K")
+        assert "new 26K" not in screen_text(pilot)
+        await opened(pilot, app)
+        await pilot.press(*"Be kind.", "f3")
+        await until_shown(pilot, "what was read is read again", "new 26K")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt", "passages")
+        await pilot.press("escape")
+        await ask(pilot, engine, "Two?")
+        assert said(engine.asks[1].messages) == ["Be kind."]
+
+
+async def test_a_command_and_the_palette_open_it() -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press(*"/system", "enter")
+        await until_shown(pilot, "This conversation")
+        await pilot.press("escape")
+        await until_gone(pilot, "This conversation")
+        await pilot.press("ctrl+p")
+        await until_shown(pilot, "What to do?")
+        await pilot.press(*"system prompt")
+        await until_shown(pilot, "This conversation's system prompt")
+        await pilot.press("enter")
+        await until_shown(pilot, "This conversation")
+
+
+async def test_its_keys_are_in_the_help() -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=(100, 60)) as pilot:
+        await until_shown(pilot, "ready")
+        await opened(pilot, app)
+        await pilot.press("f1")
+        await until_shown(pilot, "it holds from the next question on", "Its system prompt", "^D")
+        await pilot.press("escape")
+        await until_gone(pilot, "Its system prompt")
+        assert isinstance(app.screen, OwnScreen)
+
+
+async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) -> None:
+    imported = "Odd\x1b[31m [b]bold[/b] \u202e prompt.\n"
+    with Store(tmp_path) as store:
+        id = store.create("Imported").id
+        store.add_message(id, records.Role.SYSTEM, imported)
+        store.keep_draft(records.Draft(id))
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "ready")
+        screen = await opened(pilot, app)
+        assert "\x1b" not in screen.prompt.text
+        await until_shown(pilot, "Odd␛[31m [b]bold[/b]")
+        await row(pilot, app, "seed")
+        await pilot.press("7", "enter", "escape")
+        await until_gone(pilot, "This conversation")
+        await ask(pilot, engine, "What?")
+        assert said(engine.asks[0].messages) == [imported]
+        assert engine.asks[0].sampling.seed == 7
+        await until_shown(pilot, "▸ read")
+        screen = await opened(pilot, app)
+        screen.prompt.clear()
+        await pilot.press("escape")
+        await until_shown(pilot, "read again")
+        with Store(tmp_path) as beside:
+            assert beside.conversation(id).choices == Choices(system="", seed=7)
+
+
+async def test_a_paste_is_text_and_not_too_long() -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        screen = await opened(pilot, app)
+        await paste(pilot, "One\x1b[31m\r\ntwo\rthree")
+        await until(pilot, lambda: screen.prompt.text == "One␛[31m\ntwo\nthree")
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, "too long for a system prompt")
+        assert len(screen.prompt.text) < 100
+
+
+async def test_what_is_as_the_settings_say_follows_them() -> None:
+    settings = Settings(Reading(Mode.FULL, 0.4), Answers(max_tokens=99, temperature=0.5))
+    rows = own_settings(settings)
+    assert rows["max_tokens"].default == 99
+    assert rows["mode"].default is Mode.FULL
+    app = app_with(engine := FakeEngine(), SettingsFile(settings=settings))
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready", "next: FULL")
+        await opened(pilot, app)
+        await row(pilot, app, "temperature")
+        await pilot.press("right", "ctrl+d")
+        await row(pilot, app, "top_p")
+        await pilot.press("left", "escape")
+        await until_gone(pilot, "This conversation")
+        assert app.chat.desk.shown.conversation.choices == Choices(top_p=0.95)
+        app.settings.change(find("answers.temperature"), 0.9)
+        await ask(pilot, engine, "What?")
+        assert engine.asks[0].sampling == replace(
+            SAMPLING, max_tokens=99, temperature=0.9, top_p=0.95
+        )
+
+
+async def test_what_cannot_be_kept_is_said_and_does_not_hold(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine, "One?")
+        await until_shown(pilot, "Yes.")
+        with Store(tmp_path) as beside:
+            assert beside.read_only is not None
+        screen = await opened(pilot, app)
+        screen.prompt.text = "half a character: \udc80"
+        await pilot.press("escape")
+        await until_shown(pilot, "! ")
+        assert app.chat.desk.shown.conversation.system_prompt == ""
+
+
+async def test_choices_are_plain_values(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await opened(pilot, app)
+        await row(pilot, app, "mode")
+        await pilot.press("right", "right", "escape")
+        await until_shown(pilot, "next: FULL")
+        await ask(pilot, engine, "One?")
+        await until_shown(pilot, "Yes.")
+        with Store(tmp_path) as beside:
+            assert json.dumps(beside.conversation(1).choices.mode) == '"full"'

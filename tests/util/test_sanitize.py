@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ui.chat.markdown import answer_parser
+from app.util.sanitize import BIDI_NAMES, sanitize, sanitize_line
+
+ANYTHING = st.text(
+    st.one_of(
+        st.characters(),
+        st.characters(max_codepoint=0xA0),
+        st.sampled_from([chr(code) for code in BIDI_NAMES]),
+        st.characters(min_codepoint=0xD800, max_codepoint=0xDFFF),
+    )
+)
+
+
+@given(ANYTHING)
+def test_nothing_dangerous_is_left(text: str) -> None:
+    for character in sanitize(text):
+        assert character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs")
+        assert ord(character) not in BIDI_NAMES
+        assert ord(character) not in (0x2028, 0x2029)
+
+
+@given(ANYTHING)
+def test_twice_is_once_and_the_result_can_be_written(text: str) -> None:
+    once = sanitize(text)
+    assert sanitize(once) == once
+    once.encode()
+
+
+@given(ANYTHING, ANYTHING)
+def test_piece_by_piece_is_the_same(left: str, right: str) -> None:
+    assert sanitize(left + right) == sanitize(left) + sanitize(right)
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "Zs"])))
+def test_ordinary_text_is_unchanged(text: str) -> None:
+    assert sanitize(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2J", "␛[2J"),
+        ("a\x00b", "a␀b"),
+        ("\x7f", "␡"),
+        ("\x9b", "⟨9B⟩"),
+        ("\u202etxt", "⟨RLO⟩txt"),
+        ("a\tb\nc", "a\tb\nc"),
+        ("a\r\n", "a␍\n"),
+        ("\ud800", "\ufffd"),
+    ],
+)
+def test_examples(text: str, shown: str) -> None:
+    assert sanitize(text) == shown
+
+
+def test_a_line_stays_one_line() -> None:
+    assert sanitize_line("a\nb\tc") == "a␊b␉c"
+
+
+@pytest.mark.parametrize("entity", ["&#x202E;", "&#8238;", "&#x2066;", "&#12;", "&#x1b;"])
+def test_an_entity_cannot_bring_back_what_was_taken_out(entity: str) -> None:
+    tokens = answer_parser().parse(sanitize(f"text {entity} and `{entity}`\n\n    {entity}"))
+    shown = [part.content for token in tokens for part in (token, *(token.children or ()))]
+    assert all(sanitize(text) == text for text in shown)
