@@ -13,48 +13,39 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from app.engine.messages import (
-    UNKNOWN,
+from app.protocol.commands import (
     Ask,
     Cancel,
     Close,
-    Closed,
     Command,
-    Costs,
-    Ended,
+    Forget,
+    Load,
+    Measure,
+    Reselect,
+    Upkeep,
+)
+from app.protocol.cost_model import UNKNOWN, Costs
+from app.protocol.events import (
+    Closed,
     Event,
     Failed,
     FellBack,
     Finished,
-    Forget,
     ImportanceMap,
     Learnt,
     Listener,
-    Load,
     Loaded,
-    Measure,
-    MemoryFigures,
     MemoryReport,
-    Message,
-    Mode,
     ModelInfo,
-    Phase,
     PhaseProgress,
-    PhaseTime,
     Planned,
-    Reading,
-    Reselect,
-    Role,
-    Segment,
-    SegmentKind,
     Selected,
-    Span,
-    SpanReason,
-    SpanText,
-    Statistics,
     Token,
-    Upkeep,
 )
+from app.protocol.memory import MemoryFigures
+from app.protocol.options import Mode
+from app.protocol.prompt import Message, Role, Segment, SegmentKind, Span, SpanReason, SpanText
+from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
 
 GIB = 1024**3
 CHARACTERS_PER_TOKEN = 4

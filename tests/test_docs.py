@@ -16,7 +16,7 @@ def test_every_file_that_is_named_is_there() -> None:
 
 
 def test_files_of_a_room_that_is_named_before_are_there() -> None:
-    rooms = ("engine", "sessions", "chat", "ui", "models", "eval", "sandbox")
+    rooms = ("engine", "protocol", "sessions", "chat", "ui", "models", "eval", "sandbox")
     for name in re.findall(r"`(\w+\.py)`", TEXT):
         assert any((ROOT / "app" / room / name).is_file() for room in rooms), name
     drawn = re.findall(

@@ -111,7 +111,7 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
     "module",
     [
         "app.ui",
-        "app.engine.messages",
+        "app.protocol.engine",
         "app.models.resolve",
         "app.models.draft_selection",
         "app.ingest.reader",

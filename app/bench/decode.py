@@ -118,7 +118,8 @@ def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float
     """As a turn writes its answer, with the text of each token."""
     from app.bench.token_turn import tokenizer
     from app.engine.decode import Decoder
-    from app.engine.messages import Ended, Sampling
+    from app.protocol.options import Sampling
+    from app.protocol.stats import Ended
 
     words = tokenizer()
     words._eos_token_ids = set()  # a random model may write one

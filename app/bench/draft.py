@@ -20,8 +20,8 @@ import numpy as np
 from app.bench.median_range import spread
 from app.bench.shapes import random_pair
 from app.engine import blas
-from app.engine.tuning import DEFAULT_TUNING
 from app.models.embedded import EMBEDDED, draft_path
+from app.protocol.options import DEFAULT_TUNING
 
 STEP = 512
 SHORTEST = 1024
@@ -91,9 +91,9 @@ def _heads(model: Any) -> tuple[Any, Any]:
 
 
 def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
-    from app.engine.blocks import Blocks
     from app.engine.mlx_patches import blocked_attention, sparse_attention
     from app.engine.prefill import device_backend
+    from app.protocol.options import Blocks
 
     few = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
     block = device_backend().block

@@ -19,7 +19,7 @@ from app.bench.median_range import spread
 from app.bench.shapes import random_pair, shapes
 from app.bench.token_turn import loaded, plain, turn
 from app.engine import blas
-from app.engine.messages import Mode
+from app.protocol.options import Mode
 
 if TYPE_CHECKING:
     from app.engine.loader import LoadedModel

@@ -18,7 +18,7 @@ def check(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
     """Raise UserError, with the longest prompt that fits, where plain mlx-lm's reading of one of
     the lengths would not: its attention writes all scores of a step down where ours does not."""
     from app.engine import memory, memory_estimates
-    from app.engine.pressure import memory_size
+    from app.protocol.memory import memory_size
 
     plain = replace(target, transient=replace(target.transient, rows=step))
 

@@ -25,7 +25,7 @@ from app.bench.overhead_parts import LONG, Built, built, selecting
 from app.bench.shapes import SMALL, random_pair, shapes
 from app.bench.token_turn import dense_turn, plain, sparse_turn
 from app.engine import blas
-from app.engine.tuning import Scoring, Tuning
+from app.protocol.options import Scoring, Tuning
 
 PROMPT, STEP, KEEP = 4096, 512, 0.2
 DENSE_UP_TO = 4096

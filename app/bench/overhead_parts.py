@@ -18,20 +18,12 @@ from tokenizers import Tokenizer
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
 from app.chat.sample import sample
-from app.engine.messages import (
-    Ask,
-    Document,
-    Finished,
-    Message,
-    Mode,
-    Phase,
-    Role,
-    Sampling,
-    Segment,
-    SegmentKind,
-    Statistics,
-)
 from app.models.embedded import target_path
+from app.protocol.commands import Ask
+from app.protocol.events import Finished
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
+from app.protocol.stats import Phase, Statistics
 
 LONG = 131_072
 """Tokens of the prompt that is selected from."""
@@ -86,7 +78,7 @@ def selecting(keep: float, runs: int) -> float:
     """Seconds from a move of the slider to what is kept, at LONG tokens: the median."""
     from app.engine.prompt import Prompt
     from app.engine.prompt_reader import Scored
-    from app.engine.tuning import DEFAULT_TUNING
+    from app.protocol.options import DEFAULT_TUNING
 
     border = LONG - 32
     segments = (

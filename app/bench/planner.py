@@ -22,22 +22,12 @@ from numpy.typing import NDArray
 
 from app.bench.shapes import random_pair, shapes
 from app.engine import blas
-from app.engine.costs import MARGIN, QUICK, Costs, Way, Work, duration, skimmed, sparse_pays
-from app.engine.messages import (
-    Ask,
-    Event,
-    Finished,
-    Message,
-    Mode,
-    ModelInfo,
-    Planned,
-    Reading,
-    Role,
-    Sampling,
-    Segment,
-    SegmentKind,
-    Statistics,
-)
+from app.protocol.commands import Ask
+from app.protocol.cost_model import MARGIN, QUICK, Costs, Way, Work, duration, skimmed, sparse_pays
+from app.protocol.events import Event, Finished, ModelInfo, Planned
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Message, Role, Segment, SegmentKind
+from app.protocol.stats import Reading, Statistics
 
 SHAPES = ("quick", "close")
 SHORTEST, LONGEST = 500, 16_000

@@ -27,7 +27,7 @@ from typing import IO, Any, TextIO
 import psutil
 
 from app.crash import said_last
-from app.engine.messages import Mode
+from app.protocol.options import Mode
 
 MODES = (Mode.SPARSE, Mode.FULL)
 """In turn."""

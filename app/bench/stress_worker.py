@@ -15,16 +15,11 @@ from app.bench.machine import machine
 from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
-from app.engine.messages import (
-    Document,
-    Failed,
-    Finished,
-    Mode,
-    PhaseProgress,
-    Sampling,
-)
 from app.errors import UserError
 from app.paths import assets_path
+from app.protocol.events import Failed, Finished, PhaseProgress
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document
 
 FILE = "gpl-3.0.txt"
 CHARACTERS = 3.6

@@ -10,20 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bench.shapes import weights
-from app.engine.messages import (
-    Ask,
-    Event,
-    Finished,
-    Message,
-    Mode,
-    ModelInfo,
-    Role,
-    Sampling,
-    Segment,
-    SegmentKind,
-    Statistics,
-)
-from app.engine.tuning import DEFAULT_TUNING, Tuning
+from app.protocol.commands import Ask
+from app.protocol.events import Event, Finished, ModelInfo
+from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Tuning
+from app.protocol.prompt import Message, Role, Segment, SegmentKind
+from app.protocol.stats import Statistics
 
 if TYPE_CHECKING:
     from app.engine.loader import LoadedModel, Pair

@@ -25,8 +25,8 @@ from app.bench.memory_check import check
 from app.bench.shapes import random_pair, shapes
 from app.bench.token_turn import loaded, plain, turn
 from app.engine import blas
-from app.engine.messages import Mode
 from app.errors import UserError
+from app.protocol.options import Mode
 
 if TYPE_CHECKING:
     from app.engine.loader import LoadedModel

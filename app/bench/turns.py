@@ -19,18 +19,12 @@ from app.bench.median_range import spread
 from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
-from app.engine.messages import (
-    Document,
-    Finished,
-    Heal,
-    Load,
-    Mode,
-    Sampling,
-    Statistics,
-    Token,
-    Upkeep,
-)
 from app.paths import assets_path
+from app.protocol.commands import Load, Upkeep
+from app.protocol.events import Finished, Token
+from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.prompt import Document
+from app.protocol.stats import Statistics
 
 FILE, KEEP = "gpl-3.0.txt", 0.1
 QUESTIONS = (

@@ -10,24 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
 
-from app.engine.messages import (
-    DEFAULT_KEEP,
-    Ask,
-    Document,
-    Ended,
-    Event,
-    Failed,
-    Finished,
-    Message,
-    Mode,
-    Planned,
-    Reading,
-    Role,
-    Sampling,
-    Statistics,
-    Token,
-)
 from app.errors import UserError
+from app.protocol.commands import Ask
+from app.protocol.events import Event, Failed, Finished, Planned, Token
+from app.protocol.options import DEFAULT_KEEP, Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Ended, Reading, Statistics
 from app.sessions.records import Choices
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]

@@ -6,14 +6,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from app.engine.messages import (
-    DEFAULT_TUNING,
+from app.protocol.cost_model import (
     FEW,
     UNMEASURED_BELOW,
     Costs,
-    Mode,
-    Reading,
-    Statistics,
     Way,
     Work,
     duration,
@@ -21,6 +17,8 @@ from app.engine.messages import (
     skimmed,
     sparse_pays,
 )
+from app.protocol.options import DEFAULT_TUNING, Mode
+from app.protocol.stats import Reading, Statistics
 
 LENGTH = 32_768
 """Tokens of the prompt that a pair's pace is told by."""

@@ -6,22 +6,11 @@ import queue
 from collections.abc import Iterator
 
 from app.engine.engine import MlxEngine
-from app.engine.messages import (
-    Ask,
-    Cancel,
-    Close,
-    Costs,
-    Engine,
-    Event,
-    Failed,
-    Finished,
-    Learnt,
-    Load,
-    Loaded,
-    Measure,
-    Upkeep,
-)
 from app.errors import UserError
+from app.protocol.commands import Ask, Cancel, Close, Load, Measure, Upkeep
+from app.protocol.cost_model import Costs
+from app.protocol.engine import Engine
+from app.protocol.events import Event, Failed, Finished, Learnt, Loaded
 
 
 class EngineError(UserError):

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
-from app.engine.messages import Document, Load
 from app.models.check import check_model
 from app.models.embedded import EMBEDDED, target_path
 from app.models.errors import ModelError
 from app.models.resolve import locate
 from app.models.tokenizers import same_tokenizer
+from app.protocol.commands import Load
+from app.protocol.prompt import Document
 
 if TYPE_CHECKING:
     from app.models.cache import Cache

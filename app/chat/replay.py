@@ -6,24 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.chat.conversation import Turn, TurnState
-from app.engine.messages import (
-    Ended,
+from app.protocol.events import (
     Event,
     Failed,
     Finished,
     ImportanceMap,
-    Mode,
-    Phase,
     PhaseProgress,
-    PhaseTime,
-    Reading,
     Selected,
-    Span,
-    SpanReason,
-    SpanText,
-    Statistics,
     Token,
 )
+from app.protocol.options import Mode
+from app.protocol.prompt import Span, SpanReason, SpanText
+from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
 
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)

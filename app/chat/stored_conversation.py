@@ -23,7 +23,10 @@ from app.chat.conversation import (
 from app.chat.model_pairs import Models
 from app.chat.replay import NEVER_ANSWERED, retold, statistics_of
 from app.chat.stored_turn import KeptTurn
-from app.engine.messages import Document, Ended, Event, Failed, Mode, Sampling
+from app.protocol.events import Event, Failed
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document
+from app.protocol.stats import Ended
 from app.sessions import records
 from app.sessions.errors import StoreError
 

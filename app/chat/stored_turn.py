@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn, TurnState
 from app.chat.model_pairs import Models
-from app.engine.messages import (
-    Ask,
-    Ended,
-    Event,
-    Failed,
-    FellBack,
-    Finished,
-    ImportanceMap,
-    Reading,
-    Selected,
-    Statistics,
-    Token,
-)
+from app.protocol.commands import Ask
+from app.protocol.events import Event, Failed, FellBack, Finished, ImportanceMap, Selected, Token
+from app.protocol.stats import Ended, Reading, Statistics
 from app.sessions import records
 from app.sessions.errors import StoreError
 

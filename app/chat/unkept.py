@@ -11,7 +11,9 @@ from app.chat.conversation import Conversation, Part, Pins, Question, QuestionEr
 from app.chat.model_pairs import Models
 from app.chat.stored_conversation import KeptConversation
 from app.chat.stored_turn import KeptTurn
-from app.engine.messages import Ask, Event, Mode
+from app.protocol.commands import Ask
+from app.protocol.events import Event
+from app.protocol.options import Mode
 from app.sessions.errors import StoreError
 from app.sessions.records import Choices, Removed
 

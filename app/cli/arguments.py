@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.engine.messages import DEFAULT_KEEP
-from app.engine.tuning import Scoring, Tuning
+from app.protocol.options import DEFAULT_KEEP, Scoring, Tuning
 from app.util.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"

@@ -19,22 +19,12 @@ from app.cli.open_store import PATIENCE, find, opened_store
 from app.cli.report import Report
 from app.cli.settings import named_pair, user_settings
 from app.cli.sigint import first_interrupt
-from app.engine.messages import (
-    Ask,
-    Ended,
-    Event,
-    Failed,
-    Finished,
-    Heal,
-    Load,
-    Mode,
-    NotSaved,
-    Sampling,
-    Statistics,
-    Upkeep,
-)
 from app.errors import UserError
 from app.paths import costs_path, snapshots_path
+from app.protocol.commands import Ask, Load, Upkeep
+from app.protocol.events import Event, Failed, Finished, NotSaved
+from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.stats import Ended, Statistics
 from app.sessions.store import Store
 from app.settings.values import KvBits, Settings
 from app.util.sanitize import sanitize_line

@@ -199,7 +199,7 @@ async def span_frames() -> list[float]:
     """Seconds for each frame of a document of 500 KB with 2,000 spans, drawn at random places."""
     from textual.geometry import Region
 
-    from app.engine.messages import Load
+    from app.protocol.commands import Load
     from app.ui.app import SpecchatApp
     from app.ui.spans.passages import Passage, Read, ReadDocument
     from app.ui.spans.screen import SpansScreen

@@ -9,7 +9,11 @@ from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
 from app.chat.sample import FILE, QUESTION, sample
 from app.cli.report import Report
-from app.engine.messages import Ask, Document, Finished, Mode, Statistics
+from app.protocol.commands import Ask
+from app.protocol.events import Finished
+from app.protocol.options import Mode
+from app.protocol.prompt import Document
+from app.protocol.stats import Statistics
 
 KEEP = 0.2
 

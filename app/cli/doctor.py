@@ -19,11 +19,11 @@ from app import paths
 from app.chat.model_pairs import pair as located
 from app.cli.settings import user_settings
 from app.engine import blas
-from app.engine.pressure import memory_size
 from app.engine.snapshot_folder import MOST_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
 from app.models.weights import loaded_bytes
+from app.protocol.memory import memory_size
 from app.util.sanitize import sanitize_line
 
 Row = tuple[str, str]

@@ -26,8 +26,6 @@ from app.cli.inputs import read_given
 from app.cli.main import INTERRUPTED
 from app.cli.parsing import fraction, listed, prompt_length
 from app.cli.sigint import first_interrupt
-from app.engine.messages import Heal, Load, Upkeep
-from app.engine.tuning import Scoring, Tuning
 from app.errors import UserError
 from app.eval.figure import figure
 from app.eval.report import Study, as_json, markdown, table
@@ -43,6 +41,8 @@ from app.eval.runner import (
 from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
+from app.protocol.commands import Load, Upkeep
+from app.protocol.options import Heal, Scoring, Tuning
 from app.settings.values import KvBits
 from app.util.sanitize import sanitize
 

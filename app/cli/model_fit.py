@@ -14,7 +14,6 @@ from functools import partial
 
 from app.cli.open_store import opened_store
 from app.cli.parsing import tokens_of
-from app.engine.messages import Heal, Upkeep, Work, skimmed
 from app.errors import UserError
 from app.models import catalogue, draft_selection, speedup
 from app.models.cache import Cache
@@ -28,6 +27,9 @@ from app.models.hub_info import Remote
 from app.models.model_info import Described, describe, everything
 from app.models.text import facts, gigabytes, heading, sum_rows, sum_verdict
 from app.paths import config_path, costs_path, data_path
+from app.protocol.commands import Upkeep
+from app.protocol.cost_model import Work, skimmed
+from app.protocol.options import Heal
 from app.sessions.errors import StoreError
 from app.sessions.records import Run
 from app.sessions.startup import Places

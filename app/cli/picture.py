@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.report import Report, figures
-from app.engine.messages import Statistics
+from app.protocol.stats import Statistics
 
 WIDTH = 100
 

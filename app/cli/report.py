@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 
-from app.engine.messages import (
-    Ask,
-    Ended,
+from app.protocol.commands import Ask
+from app.protocol.events import (
     EngineWarning,
     Event,
     FellBack,
@@ -16,15 +15,13 @@ from app.engine.messages import (
     Loaded,
     MadeRoom,
     Parked,
-    Phase,
     PhaseProgress,
     PressureChanged,
-    Reading,
     Restored,
     Selected,
-    Statistics,
     Token,
 )
+from app.protocol.stats import Ended, Phase, Reading, Statistics
 from app.ui.prefill.heatmap import heat_row, span_row
 from app.util.sanitize import sanitize
 

@@ -13,7 +13,7 @@ from app.errors import UserError
 from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
 
 if TYPE_CHECKING:
-    from app.engine.messages import Load
+    from app.protocol.commands import Load
     from app.settings.values import Settings
 
 

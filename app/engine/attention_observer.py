@@ -18,7 +18,7 @@ from app.engine import mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache, Fed, flat
 from app.engine.score_blocks import heads_and_rows
-from app.engine.tuning import Tuning
+from app.protocol.options import Tuning
 
 Importance = NDArray[np.float32]
 T = TypeVar("T")

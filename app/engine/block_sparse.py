@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-from app.engine.blocks import Blocks
+from app.protocol.options import Blocks
 
 Attention = Callable[..., mx.array]
 """Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""

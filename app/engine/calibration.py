@@ -13,25 +13,17 @@ from dataclasses import replace
 import numpy as np
 
 from app.engine import memory, memory_estimates
-from app.engine.costs import Clocked, Costs
 from app.engine.loader import Pair
-from app.engine.messages import (
-    Ask,
-    Ended,
-    Event,
-    Finished,
-    Message,
-    Mode,
-    Role,
-    Sampling,
-    Segment,
-    SegmentKind,
-)
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import Remembered
-from app.engine.tuning import Tuning
 from app.engine.turn import Turn
+from app.protocol.commands import Ask
+from app.protocol.cost_model import Clocked, Costs
+from app.protocol.events import Event, Finished
+from app.protocol.options import Mode, Sampling, Tuning
+from app.protocol.prompt import Message, Role, Segment, SegmentKind
+from app.protocol.stats import Ended
 
 _QUESTION = 32
 """Tokens at the end that count as typed."""

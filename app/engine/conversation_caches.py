@@ -10,23 +10,16 @@ from pathlib import Path
 from app.engine import memory
 from app.engine.background_prefill import Healing, is_sick
 from app.engine.loader import Pair
-from app.engine.messages import (
-    EngineWarning,
-    Event,
-    Heal,
-    Healed,
-    NotSaved,
-    Phase,
-    Restored,
-    Saved,
-    Upkeep,
-)
 from app.engine.power import PowerProbe, SystemPower
 from app.engine.prefill import OnStep
 from app.engine.progress import Progress
 from app.engine.prompt_reader import Remembered
 from app.engine.snapshot import SnapshotError, Snapshots
 from app.engine.snapshot_folder import disk_limit
+from app.protocol.commands import Upkeep
+from app.protocol.events import EngineWarning, Event, Healed, NotSaved, Restored, Saved
+from app.protocol.options import Heal
+from app.protocol.stats import Phase
 
 _log = logging.getLogger(__name__)
 

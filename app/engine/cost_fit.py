@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
 
-from app.engine.costs import Clocked, Costs, Line, Part, Work
+from app.protocol.cost_model import Clocked, Costs, Line, Part, Work
 
 REMEMBERED = 50
 """Readings of a part that count, the newest last."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.cost_fit import REMEMBERED, learnt
-from app.engine.costs import Clocked, Costs, Part, Work
 from app.engine.loader import Pair
+from app.protocol.cost_model import Clocked, Costs, Part, Work
 
 FORMAT = 2
 MOST_FILES = 40

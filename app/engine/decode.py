@@ -19,8 +19,10 @@ from mlx_lm.sample_utils import make_sampler
 from numpy.typing import NDArray
 
 from app.engine.caches import Cache
-from app.engine.messages import Ended, Sampling, Token
 from app.engine.repetition import Repetition
+from app.protocol.events import Token
+from app.protocol.options import Sampling
+from app.protocol.stats import Ended
 
 INTERVAL = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""

@@ -18,29 +18,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine import blas
-from app.engine.messages import (
+from app.protocol.commands import (
     Ask,
     Cancel,
     Close,
-    Closed,
     Command,
-    Ended,
+    Forget,
+    Load,
+    Measure,
+    Reselect,
+    Upkeep,
+)
+from app.protocol.events import (
+    Closed,
     EngineWarning,
     Event,
     Failed,
     Finished,
-    Forget,
-    Heal,
     Listener,
-    Load,
     Loaded,
-    Measure,
     MemoryReport,
     Parked,
-    Reselect,
-    Rung,
-    Upkeep,
 )
+from app.protocol.memory import Rung
+from app.protocol.options import Heal
+from app.protocol.stats import Ended
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend

@@ -6,9 +6,9 @@ import traceback
 
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
-from app.engine.messages import Failed
 from app.engine.prompt import PromptError
 from app.engine.turn import TurnError
+from app.protocol.events import Failed
 
 RAN_OUT = "The machine ran out of memory"
 _TOO_LARGE = "close other programs, or choose a smaller model"

@@ -19,10 +19,11 @@ from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
 from app.engine.memory import NO_TRANSIENT, Transient
-from app.engine.messages import Load, ModelInfo
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prompt import PromptBuilder, Prompts
 from app.engine.quantised_attention import NotQuantisable, Quantisation, quantisation_of, quantised
+from app.protocol.commands import Load
+from app.protocol.events import ModelInfo
 from app.sandbox.process import TextProcess
 
 

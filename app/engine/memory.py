@@ -15,8 +15,8 @@ from app.engine.backend import Backend
 from app.engine.caches import Cache, WindowedCache
 from app.engine.memory_probes import available, ceiling
 from app.engine.mlx_patches import UNPACKED_FROM
-from app.engine.pressure import MemoryFigures, memory_size
 from app.engine.score_blocks import scoring_bytes
+from app.protocol.memory import MemoryFigures, memory_size
 
 SPARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""

@@ -20,10 +20,11 @@ from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_estimates import Need
 from app.engine.memory_monitor import Watch
-from app.engine.messages import Ended, Event, MadeRoom, Parked, Phase, Rung, Unparked
-from app.engine.pressure import memory_size
 from app.engine.pressure_levels import SHARES
 from app.engine.progress import Cancelled, Progress
+from app.protocol.events import Event, MadeRoom, Parked, Unparked
+from app.protocol.memory import Rung, memory_size
+from app.protocol.stats import Ended, Phase
 
 if TYPE_CHECKING:
     from app.engine.conversation_caches import Residents

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from app.engine.memory_probes import MemoryProbe
-from app.engine.pressure import Rung
 from app.engine.pressure_levels import Change, Ladder
+from app.protocol.memory import Rung
 
 PERIOD = 1.0
 SOONEST = 0.1

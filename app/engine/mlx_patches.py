@@ -21,7 +21,7 @@ from mlx_lm.models import base
 from numpy.typing import NDArray
 
 from app.engine import block_sparse
-from app.engine.blocks import Blocks
+from app.protocol.options import Blocks
 
 Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from app.engine.calibration import Calibration
 from app.engine.cost_store import Stopwatch
-from app.engine.costs import UNKNOWN, Clocked, Costs
 from app.engine.loader import Pair
-from app.engine.messages import Event, Learnt
+from app.protocol.cost_model import UNKNOWN, Clocked, Costs
+from app.protocol.events import Event, Learnt
 
 
 class PairCosts:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.engine import counting_guard
-from app.engine.costs import FEW, QUICK, UNMEASURED_BELOW, duration, sparse_pays
-from app.engine.messages import Ask, Mode, Reading
+from app.protocol.commands import Ask
+from app.protocol.cost_model import FEW, QUICK, UNMEASURED_BELOW, duration, sparse_pays
+from app.protocol.options import Mode
+from app.protocol.stats import Reading
 
 
 @dataclass(frozen=True, slots=True)

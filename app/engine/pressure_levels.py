@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.engine.memory_probes import Level, MemoryReading
-from app.engine.pressure import Rung
+from app.protocol.memory import Rung
 
 SHARES = {Rung.WARN: 0.85, Rung.TIGHT: 0.90, Rung.CRITICAL: 0.95}
 """Of the ceiling, from where on each rung is due."""

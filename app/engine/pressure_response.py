@@ -12,9 +12,9 @@ from app.engine.loader import Pair
 from app.engine.memory_manager import Room
 from app.engine.memory_monitor import Watch
 from app.engine.memory_probes import Level, MemoryReading
-from app.engine.messages import Event, MemoryReport, PressureChanged, Rung
-from app.engine.pressure import memory_size
 from app.engine.pressure_levels import SWAPPING, Change
+from app.protocol.events import Event, MemoryReport, PressureChanged
+from app.protocol.memory import Rung, memory_size
 
 REPORTED = 1.0
 """Seconds between two reports of memory while something runs."""

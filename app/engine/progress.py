@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from app.engine.messages import Ended, Event, Phase, PhaseProgress
+from app.protocol.events import Event, PhaseProgress
+from app.protocol.stats import Ended, Phase
 
 _DOUBT = 0.25
 """Of what was expected of a phase: after so much of it what was expected and how it goes count the

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.engine.messages import Document, Message, Role, Segment, SegmentKind
 from app.engine.templates import rendered_by
+from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
 from app.sandbox.process import Check, Piece, TextError, TextProcess
 
 FIRST_PINNED = 4

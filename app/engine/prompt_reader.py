@@ -16,10 +16,8 @@ from app.engine import baseline_scorers, memory, memory_estimates
 from app.engine.attention_observer import Importance, Observations, ScoringError
 from app.engine.cache_check import disagreement
 from app.engine.cache_growth import reserved
-from app.engine.costs import UNKNOWN, Costs, Line, Part, Work, skimmed
 from app.engine.loader import Pair
 from app.engine.memory_manager import Room
-from app.engine.messages import Ask, ImportanceMap, Phase, SegmentKind, Selected, SpanText
 from app.engine.positions import Positions
 from app.engine.prefill import dense_cache, seek, sparse_cache
 from app.engine.prefix_cache import Held
@@ -27,7 +25,12 @@ from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.scoring import score
 from app.engine.selection import Selection, select
-from app.engine.tuning import Scoring, Tuning
+from app.protocol.commands import Ask
+from app.protocol.cost_model import UNKNOWN, Costs, Line, Part, Work, skimmed
+from app.protocol.events import ImportanceMap, Selected
+from app.protocol.options import Scoring, Tuning
+from app.protocol.prompt import SegmentKind, SpanText
+from app.protocol.stats import Phase
 
 BUCKETS = 200
 """Resolution of the importance strip: finer than most terminals are wide."""

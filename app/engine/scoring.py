@@ -24,11 +24,10 @@ from app.engine.attention_observer import (
     observed_layers,
 )
 from app.engine.backend import Backend
-from app.engine.blocks import Blocks
 from app.engine.prefill import OnStep, StepSize, feed, fill
 from app.engine.prefix_cache import Held
 from app.engine.score_blocks import MOST_OBSERVED
-from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
+from app.protocol.options import DEFAULT_TUNING, Blocks, Scoring, Tuning
 
 
 def score(

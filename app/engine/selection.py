@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.messages import Span, SpanReason
-from app.engine.tuning import DEFAULT_TUNING, Tuning
+from app.protocol.options import DEFAULT_TUNING, Tuning
+from app.protocol.prompt import Span, SpanReason
 
 
 @dataclass(frozen=True, slots=True)

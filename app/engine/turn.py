@@ -12,30 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import memory, planner
-from app.engine.costs import UNKNOWN, Clocked, Costs, Part, Work
 from app.engine.decode import Decoder
 from app.engine.loader import Pair
 from app.engine.memory_manager import Room
-from app.engine.messages import (
-    Ask,
-    Ended,
-    EngineWarning,
-    FellBack,
-    Finished,
-    Mode,
-    Phase,
-    PhaseProgress,
-    PhaseTime,
-    Planned,
-    Reading,
-    Statistics,
-    Token,
-)
 from app.engine.planner import Plan
 from app.engine.progress import Cancelled, Progress
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import Reader, Remembered
 from app.engine.turn_estimate import Foresight
+from app.protocol.commands import Ask
+from app.protocol.cost_model import UNKNOWN, Clocked, Costs, Part, Work
+from app.protocol.events import EngineWarning, FellBack, Finished, PhaseProgress, Planned, Token
+from app.protocol.options import Mode
+from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
 
 
 class TurnError(RuntimeError):

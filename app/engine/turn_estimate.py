@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.engine import memory_estimates
-from app.engine.costs import Costs, Way, Work, recalled
 from app.engine.loader import Pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import Room
-from app.engine.messages import Ask, Reading
 from app.engine.planner import Expected
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import Remembered, skimming
-from app.engine.tuning import Scoring
+from app.protocol.commands import Ask
+from app.protocol.cost_model import Costs, Way, Work, recalled
+from app.protocol.options import Scoring
+from app.protocol.stats import Reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from app.engine.messages import Mode, Reading
 from app.eval.markdown import markdown_table
 from app.eval.results import SUITE_ORDER, Interval, scoring_place, wilson
 from app.eval.results_log import Record
+from app.protocol.options import Mode
+from app.protocol.stats import Reading
 
 WORDS = (
     "Nothing was read in full: these are the answers that came out right, and the median of the"

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from app.engine.messages import Ended, Mode, Reading
-from app.engine.tuning import DEFAULT_TUNING
 from app.eval import alone, results
 from app.eval.markdown import markdown_table
 from app.eval.results import EQUAL, Cell, Equal, Guard, Interval, Perplexity
 from app.eval.results_log import Record
 from app.eval.runner import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
+from app.protocol.options import DEFAULT_TUNING, Mode
+from app.protocol.stats import Ended, Reading
 
 COLUMNS = 80
 BY_CASE = ("adversarial",)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
 from typing import Any
 
-from app.engine.messages import Mode, Reading
-from app.engine.tuning import DEFAULT_TUNING, Scoring
 from app.eval.results_log import Record
 from app.eval.suites import JUDGED, PERPLEXITY, SUITES, UNSAFE
+from app.protocol.options import DEFAULT_TUNING, Mode, Scoring
+from app.protocol.stats import Reading
 
 Z = NormalDist().inv_cdf(0.975)
 EQUAL = 0.02

@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from app.engine.messages import Load, Mode
 from app.errors import UserError
+from app.protocol.commands import Load
+from app.protocol.options import Mode
 
 SMALL = 64 * 2**20
 """Bytes. Larger files are told apart by their time, smaller ones by their content."""

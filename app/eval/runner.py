@@ -12,28 +12,16 @@ from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 
 from app.chat.engine_session import Session
-from app.engine.messages import (
-    DEFAULT_KEEP,
-    Ask,
-    Document,
-    Ended,
-    Event,
-    Failed,
-    Finished,
-    ImportanceMap,
-    Load,
-    Message,
-    Mode,
-    Planned,
-    Role,
-    Sampling,
-)
-from app.engine.tuning import Scoring, Tuning
 from app.eval.results import evenness
 from app.eval.results_log import DENSE, Ledger, Record, Way, code_digest, pair_digest
 from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
 from app.eval.tasks import right
 from app.eval.tokens import Tokens
+from app.protocol.commands import Ask, Load
+from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned
+from app.protocol.options import DEFAULT_KEEP, Mode, Sampling, Scoring, Tuning
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Ended
 
 TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from app.engine.messages import Document, Message, Role
 from app.eval import adversarial, frequency, tasks
 from app.eval.documents import TokenCount, compose
 from app.eval.tasks import Check, Maker, Task
 from app.eval.words import Keys
+from app.protocol.prompt import Document, Message, Role
 
 RESERVED = 40
 """Tokens of a prompt that chat templates and the document's frame take, roughly."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from app.engine.messages import Document
 from app.ingest.budget import Watch
 from app.ingest.file_content import Content, read_content
 from app.ingest.filenames import printable, reading_order
@@ -24,6 +23,7 @@ from app.ingest.records import (
 )
 from app.ingest.tree import tree
 from app.ingest.walk import Found, Walk
+from app.protocol.prompt import Document
 
 _HEADER = "===== {} =====\n"
 

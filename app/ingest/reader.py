@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from app.engine.messages import Document
 from app.ingest.budget import Watch
 from app.ingest.file_content import Content, read_content
 from app.ingest.filenames import printable
@@ -27,6 +26,7 @@ from app.ingest.records import (
 )
 from app.ingest.safe_open import too_large
 from app.ingest.text import decode
+from app.protocol.prompt import Document
 
 STDIN = "-"
 

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.engine.messages import Document
 from app.errors import UserError
+from app.protocol.prompt import Document
 
 
 class IngestError(UserError):

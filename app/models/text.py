@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.engine.messages import memory_size
 from app.models.fit import KEEP, LEAST, Fit, Machine, tokens_text
 from app.models.model_info import Described
+from app.protocol.memory import memory_size
 
 
 def facts(model: Described) -> list[str]:

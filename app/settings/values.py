@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from app.engine.messages import DEFAULT_KEEP, Heal, Mode, Sampling, Upkeep
 from app.ingest.limits import MIB, Limits
+from app.protocol.commands import Upkeep
+from app.protocol.options import DEFAULT_KEEP, Heal, Mode, Sampling
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000

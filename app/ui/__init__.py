@@ -1,1 +1,1 @@
-"""The screens. They see the engine through `app.engine.messages` only, and never import mlx."""
+"""The screens. They know the engine through `app.protocol` only, and never import mlx."""

@@ -21,7 +21,8 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import TextArea
 
-from app.engine.messages import Close, Engine, Load
+from app.protocol.commands import Close, Load
+from app.protocol.engine import Engine
 from app.settings.file import SettingsFile
 from app.settings.schema import Setting
 from app.ui.chat.engine_events import PairTimed

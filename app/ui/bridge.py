@@ -15,7 +15,7 @@ from contextlib import suppress
 from textual.message import Message
 from textual.message_pump import MessagePump
 
-from app.engine.messages import Event
+from app.protocol.events import Event
 
 FLUSH_SECONDS = 0.05
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.bench import planner
 from app.engine import calibration
-from app.engine.costs import Costs, Line
-from app.engine.messages import Mode
+from app.protocol.cost_model import Costs, Line
+from app.protocol.options import Mode
 
 
 @pytest.fixture(autouse=True)

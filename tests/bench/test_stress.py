@@ -16,7 +16,7 @@ import pytest
 from app.bench import stress as room
 from app.bench.stress import Stress, one_run, stress
 from app.cli.main import run as specchat
-from app.engine.messages import Mode
+from app.protocol.options import Mode
 
 FIGURES = {
     "machine": "a machine",

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from app.bench import turns
-from app.engine.messages import Document
+from app.protocol.prompt import Document
 
 
 @pytest.fixture

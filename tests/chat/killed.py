@@ -31,18 +31,11 @@ from app.chat.stored_turn import KeptTurn
 from app.engine import engine
 from app.engine.blas import load_openblas
 from app.engine.engine import MlxEngine
-from app.engine.messages import (
-    Document,
-    Event,
-    Finished,
-    Heal,
-    Listener,
-    Mode,
-    Sampling,
-    Token,
-    Upkeep,
-)
 from app.paths import assets_path
+from app.protocol.commands import Upkeep
+from app.protocol.events import Event, Finished, Listener, Token
+from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.prompt import Document
 from app.sessions import schema
 from app.sessions.store import Store
 

@@ -12,7 +12,10 @@ from app.chat.conversation import Conversation, Part, Question, Turn, TurnState
 from app.chat.model_pairs import Models
 from app.chat.stored_conversation import KeptConversation
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
-from app.engine.messages import Document, Ended, Failed, Finished, Mode, Sampling
+from app.protocol.events import Failed, Finished
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document
+from app.protocol.stats import Ended
 from app.sessions.store import Store
 from tests.fakes import FakeEngine, Story
 

@@ -12,7 +12,10 @@ from app.chat.conversation import Question, chosen_reading, chosen_sampling
 from app.chat.model_pairs import Models
 from app.chat.stored_conversation import KeptConversation
 from app.chat.unkept import UnkeptConversation
-from app.engine.messages import Document, Ended, Finished, Message, Mode, Role, Sampling
+from app.protocol.events import Finished
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Ended
 from app.sessions import records
 from app.sessions.records import Choices
 from app.sessions.store import Store

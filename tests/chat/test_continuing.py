@@ -13,7 +13,10 @@ from app.chat.model_pairs import Models
 from app.chat.stored_conversation import KeptConversation
 from app.chat.stored_turn import KeptTurn
 from app.chat.unkept import UnkeptConversation, UnkeptTurn
-from app.engine.messages import Document, Ended, Failed, Finished, Mode, Role, Sampling, Token
+from app.protocol.events import Failed, Finished, Token
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document, Role
+from app.protocol.stats import Ended
 from app.sessions.export import remarks
 from app.sessions.records import State
 from app.sessions.store import Store

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
-from app.engine.messages import Ended, Failed, Finished, Mode
+from app.protocol.events import Failed, Finished
+from app.protocol.options import Mode
+from app.protocol.stats import Ended
 
 
 def _over(turn: Turn, text: str = "", ended: Ended = Ended.STOP) -> Turn:

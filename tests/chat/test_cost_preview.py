@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from app.chat.cost_preview import NextMessage
-from app.engine.costs import Line
-from app.engine.messages import UNKNOWN, Costs, Mode, Reading, Statistics
+from app.protocol.cost_model import UNKNOWN, Costs, Line
+from app.protocol.options import Mode
+from app.protocol.stats import Reading, Statistics
 
 TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
 COSTS = Costs(Line(0, TARGET), Line(0, DRAFT), Line(BESIDES, 0), Line(BESIDES, 0))

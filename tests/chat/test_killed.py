@@ -24,16 +24,11 @@ from app.chat.engine_session import Session
 from app.chat.model_pairs import Models, models, pair
 from app.chat.stored_conversation import KeptConversation
 from app.engine.engine import MlxEngine
-from app.engine.messages import (
-    Finished,
-    Heal,
-    Mode,
-    Restored,
-    Sampling,
-    Upkeep,
-)
 from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
+from app.protocol.commands import Upkeep
+from app.protocol.events import Finished, Restored
+from app.protocol.options import Heal, Mode, Sampling
 from app.sessions import schema
 from app.sessions.records import State
 from app.sessions.store import Store

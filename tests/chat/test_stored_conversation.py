@@ -15,25 +15,11 @@ from app.chat.conversation import Question, QuestionError, TurnState
 from app.chat.model_pairs import Models
 from app.chat.stored_conversation import KeptConversation
 from app.chat.stored_turn import KeptTurn
-from app.engine.messages import (
-    Ask,
-    Document,
-    Ended,
-    Failed,
-    Finished,
-    ImportanceMap,
-    Message,
-    Mode,
-    Phase,
-    Role,
-    Sampling,
-    Selected,
-    Span,
-    SpanReason,
-    SpanText,
-    Statistics,
-    Token,
-)
+from app.protocol.commands import Ask
+from app.protocol.events import Failed, Finished, ImportanceMap, Selected, Token
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
+from app.protocol.stats import Ended, Phase, Statistics
 from app.sessions import records
 from app.sessions.errors import StoreError
 from app.sessions.records import State

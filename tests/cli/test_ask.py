@@ -21,9 +21,9 @@ from app.cli import ask
 from app.cli.main import run
 from app.cli.report import Report
 from app.engine import memory, mlx_patches
-from app.engine.messages import Event, Token
 from app.engine.prefill import StepSize, prefill, seek, sparse_cache
 from app.paths import data_path
+from app.protocol.events import Event, Token
 from app.sessions.store import Store
 from app.settings.values import KvBits, Reading, Settings
 from tests import tiny

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.engine.messages import Load
 from app.paths import costs_path, data_path, snapshots_path
+from app.protocol.commands import Load
 from app.sessions.records import Choices, Message, State
 from app.sessions.store import Store
 from tests import tiny

@@ -18,9 +18,9 @@ from app import paths
 from app.chat.engine_session import Session
 from app.cli import evaluate
 from app.cli.main import run
-from app.engine.messages import Ask, Cancel, Mode
-from app.engine.tuning import Scoring
 from app.models.embedded import target_path
+from app.protocol.commands import Ask, Cancel
+from app.protocol.options import Mode, Scoring
 from tests.eval.reader import Reader
 
 TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(400))

@@ -12,7 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.engine.messages import Event, Failed, ImportanceMap, Load, Phase, PhaseProgress, Token
+from app.protocol.commands import Load
+from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Token
+from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, LoadStory, Story
 

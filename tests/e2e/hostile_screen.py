@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from textual.pilot import Pilot
 
-from app.engine.messages import Load, Phase
+from app.protocol.commands import Load
+from app.protocol.stats import Phase
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
 from app.util.sanitize import sanitize_line

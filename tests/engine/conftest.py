@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from app.engine.messages import Loaded
+from app.protocol.events import Loaded
 from tests import tiny
 from tests.engine.driver import Driver
 

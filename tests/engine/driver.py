@@ -10,23 +10,10 @@ from typing import TypeVar
 from app.engine.backend import Backend
 from app.engine.engine import MlxEngine
 from app.engine.memory_probes import MemoryProbe
-from app.engine.messages import (
-    Ask,
-    Cancel,
-    Close,
-    Closed,
-    Command,
-    Document,
-    Event,
-    Failed,
-    Finished,
-    Load,
-    Loaded,
-    Message,
-    Mode,
-    Role,
-    Sampling,
-)
+from app.protocol.commands import Ask, Cancel, Close, Command, Load
+from app.protocol.events import Closed, Event, Failed, Finished, Loaded
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
 from tests.engine.scripted import ScriptedProbe
 
 LIMIT = 120.0

@@ -19,8 +19,10 @@ from pathlib import Path
 def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     from app.engine.memory_probes import Level, LinuxProbe
-    from app.engine.messages import Ask, Document, Loaded, Message, Mode, Role, Sampling
-    from app.engine.tuning import Tuning
+    from app.protocol.commands import Ask
+    from app.protocol.events import Loaded
+    from app.protocol.options import Mode, Sampling, Tuning
+    from app.protocol.prompt import Document, Message, Role
     from tests.engine.driver import Driver
 
     class Probe(LinuxProbe):

@@ -9,7 +9,8 @@ import pytest
 
 from app.engine import attention_observer
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.messages import FellBack, Finished, Reading, Selected
+from app.protocol.events import FellBack, Finished, Selected
+from app.protocol.stats import Reading
 from tests.engine.driver import Driver, question
 
 

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from app.engine import block_sparse, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.blocks import Blocks
 from app.engine.memory import Transient
 from app.engine.prefill import StepSize, dense_cache
 from app.engine.prefix_cache import Held
 from app.engine.scoring import score
-from app.engine.tuning import Tuning
 from app.models.embedded import draft_path
+from app.protocol.options import Blocks, Tuning
 from tests.tiny import VOCABULARY, build
 
 mlx_patches.install()

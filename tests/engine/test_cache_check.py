@@ -16,23 +16,15 @@ from app.engine import prefix_cache, prompt_reader, scoring
 from app.engine.attention_observer import Observations
 from app.engine.cache_check import disagreement
 from app.engine.loader import CacheMaker
-from app.engine.messages import (
-    Ask,
-    Document,
-    EngineWarning,
-    FellBack,
-    Finished,
-    Message,
-    Mode,
-    Reading,
-    Role,
-    Sampling,
-    Upkeep,
-)
-from app.engine.messages import Heal as HealWhen
 from app.engine.prefill import StepSize, dense_cache, feed, sparse_cache
 from app.engine.prompt_reader import Scored
 from app.engine.quantised_attention import Quantisation
+from app.protocol.commands import Ask, Upkeep
+from app.protocol.events import EngineWarning, FellBack, Finished
+from app.protocol.options import Heal as HealWhen
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import Driver
 

@@ -7,24 +7,20 @@ from dataclasses import replace
 import pytest
 
 from app.engine import engine
-from app.engine.messages import (
-    Ask,
+from app.engine.scoring import ScoringError
+from app.protocol.commands import Ask, Reselect, Upkeep
+from app.protocol.events import (
     FellBack,
     Finished,
-    Heal,
     Healed,
     ImportanceMap,
-    Message,
-    Mode,
     PhaseProgress,
     Planned,
-    Reading,
-    Reselect,
     Selected,
-    Upkeep,
 )
-from app.engine.phases import Phase
-from app.engine.scoring import ScoringError
+from app.protocol.options import Heal, Mode
+from app.protocol.prompt import Message
+from app.protocol.stats import Phase, Reading
 from tests.engine.driver import Driver
 from tests.engine.test_conversation_caches import ask, reply, second
 

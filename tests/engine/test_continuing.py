@@ -12,28 +12,12 @@ import pytest
 from mlx_lm.utils import load_tokenizer
 
 from app.engine.decode import Decoder
-from app.engine.messages import (
-    Ask,
-    Document,
-    Ended,
-    Finished,
-    Heal,
-    Message,
-    Mode,
-    Phase,
-    PhaseProgress,
-    Planned,
-    Reading,
-    Restored,
-    Role,
-    Sampling,
-    Saved,
-    SegmentKind,
-    Selected,
-    Token,
-    Upkeep,
-)
 from app.engine.prompt import PromptBuilder
+from app.protocol.commands import Ask, Upkeep
+from app.protocol.events import Finished, PhaseProgress, Planned, Restored, Saved, Selected, Token
+from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.prompt import Document, Message, Role, SegmentKind
+from app.protocol.stats import Ended, Phase, Reading
 from tests import tiny
 from tests.engine import test_conversation_caches
 from tests.engine.driver import TEXT, Driver

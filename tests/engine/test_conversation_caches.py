@@ -19,31 +19,24 @@ import pytest
 from app.engine.background_prefill import Healing, is_sick
 from app.engine.loader import LoadedModel
 from app.engine.memory import CacheSize
-from app.engine.messages import (
-    Ask,
-    Document,
-    Ended,
-    Event,
-    Finished,
-    Forget,
-    Heal,
-    Healed,
-    Message,
-    Mode,
-    ModelInfo,
-    NotSaved,
-    Phase,
-    PhaseProgress,
-    Restored,
-    Role,
-    Sampling,
-    Saved,
-    Selected,
-    Upkeep,
-)
 from app.engine.prefill import StepSize, feed
 from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
+from app.protocol.commands import Ask, Forget, Upkeep
+from app.protocol.events import (
+    Event,
+    Finished,
+    Healed,
+    ModelInfo,
+    NotSaved,
+    PhaseProgress,
+    Restored,
+    Saved,
+    Selected,
+)
+from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Ended, Phase
 from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits

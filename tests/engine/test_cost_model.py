@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.cost_fit import learnt
-from app.engine.costs import (
+from app.protocol.cost_model import (
     Clocked,
     Costs,
     Line,

@@ -11,9 +11,9 @@ import pytest
 from app.engine import cost_store
 from app.engine.cost_fit import REMEMBERED
 from app.engine.cost_store import Stopwatch
-from app.engine.costs import Clocked, Part, Work
 from app.engine.loader import Pair, load_pair
-from app.engine.messages import UNKNOWN, Load
+from app.protocol.commands import Load
+from app.protocol.cost_model import UNKNOWN, Clocked, Part, Work
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,11 @@ from app.chat.model_pairs import pair
 from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine import prompt_reader
-from app.engine.messages import (
-    Document,
-    Ended,
-    Finished,
-    Mode,
-    Reading,
-    Selected,
-    Statistics,
-)
-from app.engine.tuning import DEFAULT_TUNING, Tuning
 from app.paths import assets_path
+from app.protocol.events import Finished, Selected
+from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
+from app.protocol.prompt import Document
+from app.protocol.stats import Ended, Reading, Statistics
 
 SENTENCE = (
     '"patent license" is any express agreement or commitment, however denominated, not to enforce a'

@@ -19,29 +19,22 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
 from app.engine import prefix_cache, prompt_reader, scoring, turn
-from app.engine.messages import (
-    Cancel,
-    Close,
-    Ended,
+from app.protocol.commands import Cancel, Close, Load, Reselect
+from app.protocol.events import (
     Event,
     Failed,
     FellBack,
     Finished,
     ImportanceMap,
-    Load,
     Loaded,
-    Message,
-    Mode,
-    Phase,
     PhaseProgress,
     Planned,
-    Reading,
-    Reselect,
-    Role,
-    Sampling,
     Selected,
     Token,
 )
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import Ended, Phase, Reading
 from app.sandbox.process import Check, TextProcess
 from tests import tiny
 from tests.engine.driver import LIMIT, TEXT, Driver, question

@@ -13,9 +13,9 @@ import pytest
 from app.chat.model_pairs import pair
 from app.engine.loader import LoadError, load_pair
 from app.engine.memory import NotEnoughMemory
-from app.engine.messages import Message, Role
 from app.engine.prompt import PromptError
 from app.errors import UserError
+from app.protocol.prompt import Message, Role
 from tests import tiny
 from tests.engine.hostile import HOSTILE, MARK, modules
 

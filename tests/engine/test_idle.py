@@ -22,18 +22,12 @@ from app.engine.conversation_caches import Residents
 from app.engine.memory import CacheSize
 from app.engine.memory_estimates import Need
 from app.engine.memory_manager import Room
-from app.engine.messages import (
-    EngineWarning,
-    Event,
-    Heal,
-    Healed,
-    MadeRoom,
-    Reading,
-    Saved,
-    Upkeep,
-)
 from app.engine.progress import Cancelled, Progress
 from app.engine.snapshot import MANIFEST
+from app.protocol.commands import Upkeep
+from app.protocol.events import EngineWarning, Event, Healed, MadeRoom, Saved
+from app.protocol.options import Heal
+from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import LIMIT, Driver
 from tests.engine.oracle import difference

@@ -12,8 +12,8 @@ from app.engine import loader, mlx_patches
 from app.engine.caches import positioned
 from app.engine.loader import LoadError, load_pair, probe
 from app.engine.memory import CacheSize
-from app.engine.messages import Load
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
+from app.protocol.commands import Load
 from tests import tiny
 from tests.engine import oracle
 from tests.tiny import ORACLE, build

@@ -15,21 +15,20 @@ import pytest
 from app.engine import attention_observer, loader, prefix_cache, quantised_attention, snapshot
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
-from app.engine.messages import (
+from app.engine.prompt_reader import Remembered
+from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
+from app.protocol.commands import Load, Upkeep
+from app.protocol.events import (
     Failed,
     FellBack,
     Finished,
-    Heal,
-    Load,
     MadeRoom,
     MemoryReport,
     NotSaved,
-    Phase,
     PhaseProgress,
-    Upkeep,
 )
-from app.engine.prompt_reader import Remembered
-from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
+from app.protocol.options import Heal
+from app.protocol.stats import Phase
 from tests import tiny
 from tests.engine.driver import Driver
 from tests.engine.test_cache_check import first_question

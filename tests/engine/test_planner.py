@@ -11,28 +11,15 @@ import pytest
 
 from app.chat.engine_session import EngineError, Session
 from app.engine import calibration, engine, memory
-from app.engine.costs import UNMEASURED_BELOW, Line, Work
 from app.engine.engine import MlxEngine
-from app.engine.messages import (
-    Ask,
-    Costs,
-    Event,
-    Heal,
-    Learnt,
-    Load,
-    Measure,
-    Message,
-    Mode,
-    Phase,
-    PhaseProgress,
-    Planned,
-    Reading,
-    Role,
-    Upkeep,
-)
 from app.engine.planner import Expected, plan
 from app.engine.progress import Progress
-from app.engine.tuning import Tuning
+from app.protocol.commands import Ask, Load, Measure, Upkeep
+from app.protocol.cost_model import UNMEASURED_BELOW, Costs, Line, Work
+from app.protocol.events import Event, Learnt, PhaseProgress, Planned
+from app.protocol.options import Heal, Mode, Tuning
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import Phase, Reading
 from tests.engine.driver import Driver, question
 from tests.engine.scripted import ScriptedProbe
 

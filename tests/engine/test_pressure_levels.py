@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from app.engine.memory_probes import Level, MemoryReading
-from app.engine.pressure import Rung
 from app.engine.pressure_levels import CONFIRMED, GAP, SETTLED, Change, Ladder, rung_for
+from app.protocol.memory import Rung
 from tests.engine.scripted import GB, reading
 
 TRACES = [500, pytest.param(10_000, marks=pytest.mark.slow)]

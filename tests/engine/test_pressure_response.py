@@ -11,26 +11,25 @@ import pytest
 
 from app.engine import memory_monitor, pressure_levels
 from app.engine.memory_probes import Level, MemoryReading
-from app.engine.messages import (
-    Ended,
+from app.protocol.commands import Upkeep
+from app.protocol.events import (
     Event,
     Failed,
     Finished,
-    Heal,
     Healed,
     Loaded,
     MadeRoom,
     MemoryReport,
     Parked,
-    Phase,
     PhaseProgress,
     PressureChanged,
-    Rung,
     Selected,
     Token,
     Unparked,
-    Upkeep,
 )
+from app.protocol.memory import Rung
+from app.protocol.options import Heal
+from app.protocol.stats import Ended, Phase
 from tests.engine.driver import Driver, question
 from tests.engine.scripted import ScriptedProbe, reading
 

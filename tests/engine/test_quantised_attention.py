@@ -17,22 +17,15 @@ from app.engine.backend import CPU
 from app.engine.caches import QuantisedCache, WindowedCache, layers
 from app.engine.loader import CacheMaker, LoadError, load_one, load_pair
 from app.engine.memory import CacheSize, Transient
-from app.engine.messages import (
-    Document,
-    Failed,
-    Heal,
-    Load,
-    Loaded,
-    Message,
-    Reading,
-    Restored,
-    Role,
-    Upkeep,
-)
 from app.engine.prefill import StepSize, dense_cache, feed, prefill, seek, sparse_cache
 from app.engine.quantised_attention import NotQuantisable, Quantisation, quantisation_of
 from app.models.architecture import shape_of
 from app.models.fit import cache_bytes
+from app.protocol.commands import Load, Upkeep
+from app.protocol.events import Failed, Loaded, Restored
+from app.protocol.options import Heal
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
 from tests.engine.oracle import difference, prompt

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.messages import Ended, Sampling
 from app.engine.repetition import LONGEST_PERIOD, REPEATS, SHORTEST_LOOP, Repetition
 from app.models.embedded import target_path
+from app.protocol.options import Sampling
+from app.protocol.stats import Ended
 from tests.engine.driver import Driver, question
 
 

@@ -16,7 +16,7 @@ from app.engine.attention_observer import Observations
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.prefill import StepSize, dense_cache, feed, prefill
 from app.engine.prefix_cache import Held
-from app.engine.tuning import DEFAULT_TUNING, Scoring, Tuning
+from app.protocol.options import DEFAULT_TUNING, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 
 mlx_patches.install()

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.engine.messages import SpanReason
 from app.engine.selection import select
-from app.engine.tuning import DEFAULT_TUNING, Tuning
+from app.protocol.options import DEFAULT_TUNING, Tuning
+from app.protocol.prompt import SpanReason
 
 CHUNK = DEFAULT_TUNING.chunk
 

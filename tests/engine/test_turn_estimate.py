@@ -16,24 +16,20 @@ from mlx.utils import tree_flatten
 from app.engine import loader, memory, memory_estimates, prefill
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.memory import LARGEST_STEP, SMALLEST_STEP, Transient
-from app.engine.messages import (
-    Ask,
+from app.protocol.commands import Ask, Upkeep
+from app.protocol.events import (
     Failed,
     Finished,
-    Heal,
     Loaded,
     MadeRoom,
     MemoryReport,
-    Mode,
     Parked,
-    Phase,
     PhaseProgress,
     Planned,
-    Reading,
     Unparked,
-    Upkeep,
 )
-from app.engine.tuning import Tuning
+from app.protocol.options import Heal, Mode, Tuning
+from app.protocol.stats import Phase, Reading
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.models.test_fit import STEP, TOKENS

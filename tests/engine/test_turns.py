@@ -19,14 +19,16 @@ from app.engine.cache_check import disagreement
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import CacheSize
 from app.engine.memory_manager import Room
-from app.engine.messages import Ask, Message, Mode, ModelInfo, Role, Segment, SegmentKind
 from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
 from app.engine.prefix_cache import Held
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import Reader, Remembered
 from app.engine.snapshot import Snapshots
-from app.engine.tuning import Tuning
+from app.protocol.commands import Ask
+from app.protocol.events import ModelInfo
+from app.protocol.options import Mode, Tuning
+from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from tests.engine.oracle import BACKENDS, difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 

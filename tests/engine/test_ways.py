@@ -11,23 +11,12 @@ import numpy as np
 import pytest
 from mlx_lm import load
 
-from app.engine.messages import (
-    Ask,
-    Document,
-    FellBack,
-    Finished,
-    Loaded,
-    Message,
-    Mode,
-    PhaseProgress,
-    Planned,
-    Reading,
-    Role,
-    Selected,
-    Statistics,
-)
-from app.engine.messages import Phase as P
-from app.engine.tuning import Scoring, Tuning
+from app.protocol.commands import Ask
+from app.protocol.events import FellBack, Finished, Loaded, PhaseProgress, Planned, Selected
+from app.protocol.options import Mode, Scoring, Tuning
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Phase as P
+from app.protocol.stats import Reading, Statistics
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
 

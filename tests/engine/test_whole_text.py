@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.messages import Document, Message, Role, SegmentKind
 from app.engine.prompt import PromptBuilder, PromptError
 from app.eval.tokens import FolderTokens
 from app.models.token_count import TokenCounter
+from app.protocol.prompt import Document, Message, Role, SegmentKind
 from tests import tiny
 
 TEXT = "The lease ends on 30 June. " * 200

@@ -13,12 +13,15 @@ from app.engine.caches import WindowedCache, flat, layers
 from app.engine.loader import CacheMaker, _tried
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import Room
-from app.engine.messages import Ask, Message, Mode, Reading, Role
 from app.engine.prefix_cache import Held
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import Remembered
 from app.engine.snapshot import Snapshots
 from app.engine.turn_estimate import Foresight
+from app.protocol.commands import Ask
+from app.protocol.options import Mode
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import Reading
 from tests.engine.oracle import difference
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
 from tests.tiny import SLIDING, WINDOW, build

@@ -8,25 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from app.engine.messages import (
-    Ask,
-    Cancel,
-    Close,
-    Closed,
-    Command,
-    Ended,
-    Failed,
-    Finished,
-    Listener,
-    Load,
-    Loaded,
-    Mode,
-    ModelInfo,
-    Planned,
-    Reading,
-    Statistics,
-)
-from app.engine.tuning import Scoring
+from app.protocol.commands import Ask, Cancel, Close, Command, Load
+from app.protocol.events import Closed, Failed, Finished, Listener, Loaded, ModelInfo, Planned
+from app.protocol.options import Mode, Scoring
+from app.protocol.stats import Ended, Reading, Statistics
 
 SENTENCE = re.compile(r"[^.\n]*[.\n]\s*|[^.\n]+$")
 WORD = re.compile(r"[\w-]+")

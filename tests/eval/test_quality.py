@@ -10,13 +10,13 @@ import pytest
 
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
-from app.engine.tuning import Scoring
 from app.eval import results
 from app.eval.results import Cell
 from app.eval.results_log import Ledger
 from app.eval.runner import Runner, Settings
 from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
+from app.protocol.options import Scoring
 
 SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")
 

@@ -9,13 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.engine.messages import Document, Mode, Reading
-from app.engine.tuning import Scoring
 from app.eval.figure import figure
 from app.eval.report import Study, as_json, markdown, table
 from app.eval.results_log import Record
 from app.eval.runner import Settings
 from app.eval.suites import DEFAULT, SUITES
+from app.protocol.options import Mode, Scoring
+from app.protocol.prompt import Document
+from app.protocol.stats import Reading
 from tests.eval.test_results import record
 
 KEEPS = (0.05, 0.2, 1.0)

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.messages import Mode, Reading
 from app.eval import results
 from app.eval.results import wilson
 from app.eval.results_log import Record
+from app.protocol.options import Mode
+from app.protocol.stats import Reading
 
 
 def record(item: str, mode: Mode, right: bool, **more: object) -> Record:

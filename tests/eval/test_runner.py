@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from app.chat.engine_session import Session
-from app.engine.messages import Ask, Document, Load, Mode
-from app.engine.tuning import Scoring
 from app.errors import UserError
 from app.eval import results, runner
 from app.eval.results_log import DENSE, Ledger, Record, Way
@@ -27,6 +25,9 @@ from app.eval.runner import (
 )
 from app.eval.tokens import FolderTokens
 from app.models.embedded import draft_path, target_path
+from app.protocol.commands import Ask, Load
+from app.protocol.options import Mode, Scoring
+from app.protocol.prompt import Document
 from tests.eval.reader import Reader
 
 TOKENS = FolderTokens(target_path())

@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.messages import Document
 from app.engine.prompt import PromptBuilder
 from app.eval import suites
 from app.eval.suites import (
@@ -31,6 +30,7 @@ from app.eval.tasks import MARKS, Check, right
 from app.eval.tokens import FolderTokens
 from app.eval.words import ATTRIBUTES, PEOPLE
 from app.models.embedded import target_path
+from app.protocol.prompt import Document
 
 TOKENS = FolderTokens(target_path())
 NAMES = [name for name in SUITES if name != PERPLEXITY]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.messages import Document
 from app.ingest.filenames import is_private, printable
 from app.ingest.limits import Limits
 from app.ingest.records import Reason, Taken
 from app.ingest.tree import tree
+from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
 
 

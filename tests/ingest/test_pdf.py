@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.messages import Document
 from app.ingest import pdf, pdf_worker
 from app.ingest.limits import Limits
 from app.ingest.reader import read
 from app.ingest.records import Reason
+from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
 SENTENCE = "The tenant may give notice of three months."

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.messages import Document
 from app.ingest import safe_open
 from app.ingest.limits import Limits
 from app.ingest.reader import read
 from app.ingest.records import Cancelled, Gathered, IngestError, Progress, Reason
+from app.protocol.prompt import Document
 from tests.ingest.helpers import intake, names, refusal, written
 
 

@@ -16,7 +16,6 @@ from app.engine.backend import GPU
 from app.engine.loader import CacheMaker
 from app.engine.quantised_attention import quantisation_of
 from app.engine.score_blocks import MOST_OBSERVED
-from app.engine.tuning import DEFAULT_TUNING
 from app.errors import UserError
 from app.models import fit as reckoned
 from app.models.architecture import Layer, Shape, shape_of
@@ -33,6 +32,7 @@ from app.models.fit import (
     scoring_bytes,
     step_bytes,
 )
+from app.protocol.options import DEFAULT_TUNING
 from tests import tiny
 from tests.models.test_architecture import TABLE
 

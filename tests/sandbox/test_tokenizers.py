@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.messages import Document, Message, Role
 from app.engine.prompt import PromptBuilder, PromptError
 from app.models.errors import ModelError
 from app.models.token_count import TokenCounter
+from app.protocol.prompt import Document, Message, Role
 from app.sandbox import process as sandbox
 from app.sandbox.worker import Encoders
 from tests import tiny

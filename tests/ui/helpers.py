@@ -11,7 +11,7 @@ from pathlib import Path
 from textual.events import Paste
 from textual.pilot import Pilot
 
-from app.engine.messages import Load
+from app.protocol.commands import Load
 from app.sessions.errors import StoreError
 from app.sessions.store import Store
 from app.settings.file import SettingsFile

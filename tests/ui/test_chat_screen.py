@@ -5,19 +5,10 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Markdown
 
-from app.engine.messages import (
-    Document,
-    Event,
-    Failed,
-    ImportanceMap,
-    Load,
-    Phase,
-    PhaseProgress,
-    Reselect,
-    Role,
-    Selected,
-    Token,
-)
+from app.protocol.commands import Load, Reselect
+from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Selected, Token
+from app.protocol.prompt import Document, Role
+from app.protocol.stats import Phase
 from app.ui.chat.chips import Chip
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.prefill.panel import PrefillPanel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.messages import Load
+from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
 from app.ui.terminal.clipboard import SystemClipboard, system_clipboard
 from tests.fakes import FakeEngine

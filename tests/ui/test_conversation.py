@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.messages import (
-    Cancel,
-    Event,
-    Finished,
-    Mode,
-    Phase,
-    PhaseProgress,
-    Role,
-    Token,
-)
+from app.protocol.commands import Cancel
+from app.protocol.events import Event, Finished, PhaseProgress, Token
+from app.protocol.options import Mode
+from app.protocol.prompt import Role
+from app.protocol.stats import Phase
 from app.ui.chat.compose_box import ComposeBox
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Markdown
 
-from app.engine.messages import Ended, Finished, Mode, Phase, Role, Token, Upkeep
+from app.protocol.commands import Upkeep
+from app.protocol.events import Finished, Token
+from app.protocol.options import Mode
+from app.protocol.prompt import Role
+from app.protocol.stats import Ended, Phase
 from app.sessions import records
 from app.sessions.records import State
 from app.sessions.store import Store

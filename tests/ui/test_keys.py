@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import (
-    Close,
-    Mode,
-    Reselect,
-    Selected,
-    Token,
-)
+from app.protocol.commands import Close, Reselect
+from app.protocol.events import Selected, Token
+from app.protocol.options import Mode
 from app.sessions.records import Role
 from app.sessions.store import Store
 from app.ui.chat.compose_box import ComposeBox

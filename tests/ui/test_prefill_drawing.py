@@ -11,21 +11,11 @@ from hypothesis import strategies as st
 
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.replay import retold
-from app.engine.messages import (
-    Ask,
-    Ended,
-    Finished,
-    Message,
-    Mode,
-    Phase,
-    PhaseTime,
-    Reading,
-    Role,
-    Span,
-    SpanReason,
-    Statistics,
-    Token,
-)
+from app.protocol.commands import Ask
+from app.protocol.events import Finished, Token
+from app.protocol.options import Mode
+from app.protocol.prompt import Message, Role, Span, SpanReason
+from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
 from app.ui.chat.repository import retold_progress
 from app.ui.prefill import heatmap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.events import AppBlur, AppFocus
 
-from app.engine.messages import Load
+from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
 from app.ui.terminal.window import Window
 from tests.fakes import FakeEngine

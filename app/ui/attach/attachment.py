@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.engine.messages import Document
 from app.ingest.records import Skipped
+from app.protocol.prompt import Document
 from app.util import formatting
 
 _PASTE = re.compile(r"paste-(\d+)\.txt")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.messages import Document
 from app.errors import UserError
 from app.ingest.records import Cancelled
 from app.models.token_count import TokenCounter
+from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attached, same, together
 from app.ui.attach.file_job import Read, Reading
 from app.ui.background import in_background

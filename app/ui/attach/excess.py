@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from app.engine.messages import Document
+from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attached, attached
 from app.util import formatting
 

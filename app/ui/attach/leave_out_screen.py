@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.engine.messages import Document
+from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attached
 from app.ui.attach.excess import Piece, pieces, too_many, without
 from app.ui.help import Section

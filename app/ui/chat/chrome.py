@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from app.engine.messages import Failed, Loaded, MemoryFigures, ModelInfo, Rung, memory_size
+from app.protocol.events import Failed, Loaded, ModelInfo
+from app.protocol.memory import MemoryFigures, Rung, memory_size
 from app.ui.chat.context_meter import Meter
 from app.ui.hanging_indent import Hanging, hanging
 from app.ui.keep.next_mode import NextMode

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Paste as PasteEvent
 from textual.widgets import Static, TextArea
 
-from app.engine.messages import Mode
+from app.protocol.options import Mode
 from app.ui.attach.file_job import Reading
 from app.ui.attach.skipped_screen import SkippedScreen
 from app.ui.chat.chips import Chip, Chips, Item

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.chat.cost_preview import NextMessage
-from app.engine.messages import UNKNOWN, Costs, Loaded, Mode
+from app.protocol.cost_model import UNKNOWN, Costs
+from app.protocol.events import Loaded
+from app.protocol.options import Mode
 from app.ui.chat.composer import WHOLE_TEXT_WORDS
 from app.ui.chat.context_meter import Meter
 from app.ui.keep.keep_preview import ALL_CACHED

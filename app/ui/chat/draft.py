@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.chat.conversation import Question
-from app.engine.messages import Document, Mode
+from app.protocol.options import Mode
+from app.protocol.prompt import Document
 from app.sessions import records
 from app.ui.attach.attachment import Attached, documents_of, grouped, together
 from app.ui.attach.attachment_meta import noted, with_notes

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from app.engine.messages import (
+from app.protocol.cost_model import Costs
+from app.protocol.events import (
     Closed,
-    Costs,
     EngineWarning,
     Event,
     Failed,

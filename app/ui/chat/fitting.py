@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Part, Question, Turn
-from app.engine.messages import Failed
+from app.protocol.events import Failed
 from app.ui.attach.attachment import Attached
 from app.ui.attach.excess import too_many
 from app.ui.attach.leave_out_screen import LeaveOutScreen

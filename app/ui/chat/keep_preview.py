@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
-from app.engine.messages import Command, Selected
+from app.protocol.commands import Command
+from app.protocol.events import Selected
 from app.ui.chat.open_chats import Desk
 from app.ui.keep.keep_preview import ALL_CACHED, KeepTrial
 from app.ui.keep.slider import KeepSetter

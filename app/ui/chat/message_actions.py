@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.chat.conversation import Part, Question, Turn
 from app.chat.unkept import Chat
-from app.engine.messages import Mode
 from app.errors import UserError
+from app.protocol.options import Mode
 from app.sessions.records import Removed
 from app.ui.chat.draft import Draft
 from app.ui.chat.message import MessageView

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.chat.model_pairs import pair
-from app.engine.messages import Failed, Load, Loaded
 from app.errors import UserError
+from app.protocol.commands import Load
+from app.protocol.events import Failed, Loaded
 from app.ui.background import in_background
 from app.ui.chat.engine_events import in_words
 from app.ui.chat.submission import Asking

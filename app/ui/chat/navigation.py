@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import TurnState
-from app.engine.messages import Cancel, Forget, Upkeep
 from app.errors import UserError
+from app.protocol.commands import Cancel, Forget, Upkeep
 from app.ui.chat.repository import OpenChat
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ from dataclasses import replace
 
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
-from app.engine.messages import Event, Healed, Load, NotSaved, Saved, Statistics
+from app.protocol.commands import Load
+from app.protocol.events import Event, Healed, NotSaved, Saved
+from app.protocol.stats import Statistics
 from app.settings.values import Settings
 from app.ui.chat.repository import OpenChat, Shelf
 from app.ui.clock import Clock

@@ -20,8 +20,11 @@ from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
 from app.chat.model_pairs import Models, models
 from app.chat.stored_conversation import KeptConversation
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
-from app.engine.messages import Document, Event, Finished, Load, Mode, Sampling
 from app.errors import UserError
+from app.protocol.commands import Load
+from app.protocol.events import Event, Finished
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document
 from app.sessions import records
 from app.sessions.errors import StoreError
 from app.sessions.records import Attachment

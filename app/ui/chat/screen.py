@@ -16,7 +16,9 @@ from textual.events import Paste
 from textual.message import Message
 
 from app.chat.conversation import Pins, Turn
-from app.engine.messages import Engine, Load, Mode
+from app.protocol.commands import Load
+from app.protocol.engine import Engine
+from app.protocol.options import Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Settings
 from app.ui.attach.attachments import Attaching

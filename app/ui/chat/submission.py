@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from app.chat.conversation import Pins, Question, Turn, TurnState
 from app.chat.model_pairs import lacks_document
 from app.chat.unkept import AskedTurn
-from app.engine.messages import Cancel, Mode
 from app.errors import UserError
+from app.protocol.commands import Cancel
+from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
 from app.ui.chat.fitting import Fitting
 from app.ui.chat.repository import OpenChat

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn, TurnState
-from app.engine.messages import Ended
+from app.protocol.stats import Ended
 from app.ui.attach.attachment import Attached, grouped
 from app.ui.chat.answer import Answer
 from app.ui.chat.message import MessageView, Place, Speaker

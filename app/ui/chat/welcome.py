@@ -13,8 +13,8 @@ from app.ui.prefill.panel_render import DIM
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.engine.messages import Document
     from app.models.recommendation import Offer
+    from app.protocol.prompt import Document
     from app.ui.chat.screen import ChatScreen
 
 WHAT_IT_IS = (

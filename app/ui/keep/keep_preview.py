@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.engine.messages import Reselect, Selected
+from app.protocol.commands import Reselect
+from app.protocol.events import Selected
 from app.ui.prefill.progress import ReadingProgress
 
 ALL_CACHED = "all cached: saves nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.chat.conversation import chosen_reading
-from app.engine.messages import Mode
+from app.protocol.options import Mode
 from app.sessions.records import Choices
 from app.settings.values import Settings
 from app.util import formatting

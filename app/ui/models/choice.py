@@ -7,9 +7,9 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.engine.messages import Load
 from app.models.candidates import Known
 from app.models.draft_selection import Candidate
+from app.protocol.commands import Load
 from app.ui.models.detail_text import of_candidate
 from app.ui.models.rows import DIM, WARN, short
 from app.util import formatting

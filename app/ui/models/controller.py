@@ -7,11 +7,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from app.chat.cost_preview import told
-from app.engine.messages import Costs, Measure
 from app.errors import UserError
 from app.models.draft_selection import Tokenizers
 from app.models.fit import Machine, machine_of
 from app.models.library import Library, default_library
+from app.protocol.commands import Measure
+from app.protocol.cost_model import Costs
 from app.sessions.records import Run
 from app.settings.schema import find
 from app.ui.models.choice import Choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from app.engine.messages import Span, SpanReason
+from app.protocol.prompt import Span, SpanReason
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 UNSEEN = "·"

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from app.engine.messages import Phase, Reading, Selected, memory_size
+from app.protocol.events import Selected
+from app.protocol.memory import memory_size
+from app.protocol.stats import Phase, Reading
 from app.ui.keep.bar import keep_bar
 from app.ui.prefill import heatmap
 from app.ui.prefill.progress import PhaseStatus, ReadingProgress

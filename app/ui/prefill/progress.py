@@ -6,21 +6,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from app.chat.replay import DRAFT_PHASES
-from app.engine.messages import (
-    Ended,
+from app.protocol.events import (
     Event,
     Failed,
     FellBack,
     Finished,
     ImportanceMap,
-    Phase,
     PhaseProgress,
     Planned,
-    Reading,
     Selected,
-    Statistics,
     Token,
 )
+from app.protocol.stats import Ended, Phase, Reading, Statistics
 
 SPARSE_PHASES = (
     Phase.TOKENISE,

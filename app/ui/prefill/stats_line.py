@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.messages import Ended, Phase, Reading, Statistics
+from app.protocol.stats import Ended, Phase, Reading, Statistics
 from app.util import formatting
 
 PARTS_OF_TTFT = (Phase.SCORE, Phase.PREFILL)

@@ -9,17 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from app.engine.messages import (
-    Document,
-    ImportanceMap,
-    Planned,
-    Reading,
-    Segment,
-    Selected,
-    Span,
-    SpanReason,
-    SpanText,
-)
+from app.protocol.events import ImportanceMap, Planned, Selected
+from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
+from app.protocol.stats import Reading
 from app.ui.prefill.progress import ReadingProgress
 
 PARAGRAPH = re.compile(r"\n[ \t]*\n")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.messages import Document
 from app.ingest.records import WORDS, Reason, Skipped
+from app.protocol.prompt import Document
 from app.ui.attach.attachment import attached
 from app.ui.attach.attachment_meta import MOST, noted, with_notes
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Document, Load
 from app.errors import UserError
 from app.ingest.records import Cancelled, Progress
 from app.models.embedded import target_path
+from app.protocol.commands import Load
+from app.protocol.prompt import Document
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import Attached, attached
 from app.ui.attach.file_job import Reading

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.costs import Line
-from app.engine.messages import Costs, Healed, Learnt, Load
 from app.models.embedded import draft_path, target_path
+from app.protocol.commands import Load
+from app.protocol.cost_model import Costs, Line
+from app.protocol.events import Healed, Learnt
 from app.ui.app import SpecchatApp
 from app.ui.chat import submission
 from app.ui.chat.context_meter import Meter

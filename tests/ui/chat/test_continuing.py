@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.messages import Ended, Load, Token
+from app.protocol.commands import Load
+from app.protocol.events import Token
+from app.protocol.stats import Ended
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

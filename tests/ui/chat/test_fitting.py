@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Document, Load, Phase
 from app.models.embedded import draft_path, target_path
+from app.protocol.commands import Load
+from app.protocol.prompt import Document
+from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
 from app.ui.attach import leave_out_screen
 from app.ui.attach.attachment import Attached, attached

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from app.engine.messages import Token
+from app.protocol.events import Token
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp

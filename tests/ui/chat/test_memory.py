@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import (
-    Ended,
+from app.protocol.events import (
     EngineWarning,
     MadeRoom,
-    MemoryFigures,
     MemoryReport,
     Parked,
     PressureChanged,
-    Rung,
     Token,
     Unparked,
 )
+from app.protocol.memory import MemoryFigures, Rung
+from app.protocol.stats import Ended
 from app.ui.app import SpecchatApp
 from tests.fakes import GIB, FakeEngine, Story
 from tests.ui.helpers import (

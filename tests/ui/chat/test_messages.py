@@ -8,7 +8,9 @@ import pytest
 from textual.pilot import Pilot
 
 from app.chat.conversation import Part
-from app.engine.messages import Ended, Mode, Token
+from app.protocol.events import Token
+from app.protocol.options import Mode
+from app.protocol.stats import Ended
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp

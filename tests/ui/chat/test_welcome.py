@@ -10,11 +10,11 @@ import pytest
 from textual.pilot import Pilot
 
 from app.chat.sample import QUESTION, sample
-from app.engine.messages import Load
 from app.models.catalogue import catalogue
 from app.models.embedded import draft_path, target_path
 from app.models.fit import machine_of
 from app.models.recommendation import Offer, offer
+from app.protocol.commands import Load
 from app.sessions.store import Store
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Cancel, Finished, Forget, Token
+from app.protocol.commands import Cancel, Forget
+from app.protocol.events import Finished, Token
 from app.sessions.records import State
 from app.sessions.store import Store
 from app.ui.conversations.screen import ConversationsScreen

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.engine.messages import Load
 from app.models.cache import Cache
 from app.models.library import Library
+from app.protocol.commands import Load
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine

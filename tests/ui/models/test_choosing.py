@@ -9,9 +9,10 @@ import pytest
 from textual.pilot import Pilot
 
 from app.chat.model_pairs import pair
-from app.engine.costs import Costs, Line
-from app.engine.messages import Failed, Load, Measure
 from app.models.library import Library
+from app.protocol.commands import Load, Measure
+from app.protocol.cost_model import Costs, Line
+from app.protocol.events import Failed
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.ui.models.action_dialog import Card

@@ -9,7 +9,7 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
-from app.engine.messages import Mode
+from app.protocol.options import Mode
 from app.sessions.records import Role
 from app.sessions.store import Store
 from app.ui.conversations.screen import ConversationsScreen

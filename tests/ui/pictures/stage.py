@@ -16,7 +16,8 @@ from unittest.mock import patch
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
-from app.engine.messages import Event, Load
+from app.protocol.commands import Load
+from app.protocol.events import Event
 from app.settings.file import SettingsFile
 from app.settings.schema import find
 from app.ui.app import SpecchatApp

@@ -18,8 +18,8 @@ from textual.pilot import Pilot
 from app.chat.model_pairs import pair
 from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
-from app.engine.messages import Heal, Mode
 from app.paths import assets_path
+from app.protocol.options import Heal, Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Reading, Settings
 from app.ui.app import SpecchatApp

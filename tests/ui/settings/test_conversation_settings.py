@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.engine.messages import Message, Mode, Role
+from app.protocol.options import Mode
+from app.protocol.prompt import Message, Role
 from app.sessions import records
 from app.sessions.records import Choices
 from app.sessions.store import Store

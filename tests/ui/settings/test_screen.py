@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.engine.messages import Heal, Mode, Upkeep
+from app.protocol.commands import Upkeep
+from app.protocol.options import Heal, Mode
 from app.settings.file import SettingsFile
 from app.settings.schema import every, find
 from app.ui.settings.choices import ChoiceScreen

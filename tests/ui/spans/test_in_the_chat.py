@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from app.chat.conversation import Conversation, Question, Turn, TurnState
-from app.engine.messages import Document, Mode, Reselect
+from app.protocol.commands import Reselect
+from app.protocol.options import Mode
+from app.protocol.prompt import Document
 from app.ui.spans.passages import Read
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import FakeEngine, Story

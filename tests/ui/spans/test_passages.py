@@ -12,18 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from app.engine.messages import (
-    Document,
-    ImportanceMap,
-    Planned,
-    Reading,
-    Segment,
-    SegmentKind,
-    Selected,
-    Span,
-    SpanReason,
-    SpanText,
-)
+from app.protocol.events import ImportanceMap, Planned, Selected
+from app.protocol.prompt import Document, Segment, SegmentKind, Span, SpanReason, SpanText
+from app.protocol.stats import Reading
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.spans.collection import Collection, Place
 from app.ui.spans.passages import Passage, Read, ReadDocument, read_documents

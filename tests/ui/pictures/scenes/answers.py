@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.messages import Token
+from app.protocol.events import Token
 from tests.fakes import FakeEngine, Story
 from tests.ui.pictures.stage import Stage
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from app.engine.messages import (
-    Ended,
-    MemoryFigures,
-    Phase,
-    PressureChanged,
-    Rung,
-    Token,
-)
+from app.protocol.events import PressureChanged, Token
+from app.protocol.memory import MemoryFigures, Rung
+from app.protocol.stats import Ended, Phase
 from tests.fakes import GIB, FakeEngine
 from tests.ui.pictures import samples
 from tests.ui.pictures.scenes.reading import at

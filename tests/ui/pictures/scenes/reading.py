@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.engine.messages import ImportanceMap, Phase, PhaseProgress, Token
+from app.protocol.events import ImportanceMap, PhaseProgress, Token
+from app.protocol.stats import Phase
 from tests.fakes import FakeEngine
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from unittest.mock import patch
 
-from app.engine.messages import Failed, Loaded
 from app.models.catalogue import catalogue
 from app.models.fit import machine_of
 from app.models.recommendation import offer
+from app.protocol.events import Failed, Loaded
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp

@@ -1,9 +1,36 @@
-"""How an answer is sampled, and how tokens are scored and chosen for it."""
+"""What can be chosen for a turn: how it is read, scored and sampled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """How a message asks to be read."""
+
+    AUTO = "auto"
+    SPARSE = "sparse"
+    FULL = "full"
+
+
+DEFAULT_KEEP = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How many keys a block has, and how many blocks a block of queries attends to: `sinks` first
+    ones, `recent` ones before the queries' own, and the `top` ones between."""
+
+    size: int = 128
+    sinks: int = 1
+    recent: int = 4
+    top: int = 19
+
+    @property
+    def keys(self) -> int:
+        """What a block of queries attends to at most, beside its own keys."""
+        return self.size * (self.sinks + self.recent + self.top)
 
 
 class Scoring(StrEnum):
@@ -61,3 +88,12 @@ class Sampling:
 
 
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()
+
+
+class Heal(StrEnum):
+    """When what sparse reading left out is read after all, while nothing else is to be done."""
+
+    NEVER = "never"
+    PLUGGED = "plugged"
+    """Not on battery, where the system tells."""
+    ALWAYS = "always"

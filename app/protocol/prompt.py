@@ -1,10 +1,37 @@
-"""Parts of a prompt: where its tokens come from, and which of them are kept. Plain data, which
-`messages.py` shows to the rest of the app."""
+"""A prompt: its messages, the segments of its tokens, and the spans that were selected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An attachment's text, as the model gets it. `pinned` characters `(start, end)` are always
+    read."""
+
+    name: str
+    text: str
+    pinned: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `token_ids` of an assistant message are the very ids that were generated, and
+    `thinking` what it held between thinking tags: sent only where the chat template asks for it."""
+
+    role: Role
+    text: str
+    documents: tuple[Document, ...] = ()
+    token_ids: tuple[int, ...] | None = None
+    thinking: str = ""
 
 
 class SegmentKind(StrEnum):

@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.engine.blocks import Blocks
-from app.engine.tuning import DEFAULT_TUNING, Tuning
+from app.protocol.options import DEFAULT_TUNING, Blocks, Tuning
 
 
 class Part(StrEnum):
@@ -108,14 +107,18 @@ def duration(seconds: float) -> str:
 
 
 UNKNOWN = Costs()
+
 MARGIN = 0.2
 """By so much sparse reading must be predicted to be faster: what is skipped may be missed, so a
 little time is no reason to skip it."""
+
 QUICK = 1.0
 """Seconds: what is predicted to be read in full within them is."""
+
 FEW = 1024
 """Tokens: where fewer may be skipped, everything is read. They make fewer than 32 chunks, so that
 a fifth of them is a handful of places, and choosing these costs about what they save."""
+
 UNMEASURED_BELOW = 8192
 """Tokens: before a pair was timed here, fewer are read in full."""
 

@@ -1,5 +1,4 @@
-"""How tight memory is, and what is done about it, in events. Plain data, which `messages.py` shows
-to the rest of the app."""
+"""How tight memory is, in plain values."""
 
 from __future__ import annotations
 
@@ -49,45 +48,3 @@ class MemoryFigures:
     def used(self) -> int:
         """What models take of `ceiling`: weights, caches, and buffers that are held for reuse."""
         return self.active + self.cached
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
-    figures: MemoryFigures
-    rung: Rung = Rung.CALM
-
-
-@dataclass(frozen=True, slots=True)
-class PressureChanged:
-    """Another rung was reached. `sentence` says why, with the figures, and what is done."""
-
-    rung: Rung
-    was: Rung
-    figures: MemoryFigures
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class MadeRoom:
-    """`freed` bytes were given up so that something else fits; `sentence` says which."""
-
-    freed: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A model's weights left memory; they come back when it is needed. `sentence` says why."""
-
-    model: str
-    freed: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unparked:
-    """They came back, `size` bytes, which took so many `seconds`."""
-
-    model: str
-    size: int
-    seconds: float

@@ -1,0 +1,88 @@
+"""What is measured of a turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.protocol.options import Mode
+
+
+class Reading(StrEnum):
+    """How it was read."""
+
+    SPARSE = "sparse"
+    DENSE = "dense"
+
+
+class Phase(StrEnum):
+    """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
+
+    WAIT = "wait"
+    """Something else ends first: a step of upkeep, another turn, a model's loading."""
+    RESTORE = "restore"
+    """What earlier turns read comes from disk, where snapshots are kept."""
+    TOKENISE = "tokenise"
+    LOAD = "load"
+    """A model that was parked comes back."""
+    SCORE = "score"
+    """The draft reads the prompt."""
+    LOOKAHEAD = "lookahead"
+    """The draft writes a few tokens, and they are observed."""
+    SELECT = "select"
+    PREFILL = "prefill"
+    """The target reads what was kept."""
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    phase: Phase
+    seconds: float
+
+
+class Ended(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    MEMORY = "memory"
+    """Memory was nearly used up while the answer was written; what was written stays."""
+    REPEATED = "repeated"
+    """It only repeated itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The figures of a turn. TTFT counts from sending the message to the first token; `phases` are
+    its parts. `peak_bytes` is MLX's own peak during the turn."""
+
+    reading: Reading
+    mode: Mode
+    keep: float
+    reason: str
+    prompt_tokens: int
+    eligible_tokens: int
+    kept_tokens: int
+    reused_tokens: int
+    recalled_tokens: int
+    generated_tokens: int
+    seed: int
+    ttft: float
+    phases: tuple[PhaseTime, ...]
+    decode_seconds: float
+    peak_bytes: int
+    fallback: str | None = None
+    forced_loss: float | None = None
+    """Of a forced answer: mean negative log likelihood, nats a token."""
+
+    @property
+    def read_fraction(self) -> float:
+        """Of all prompt tokens, how many the target read, 0..1."""
+        return self.kept_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first one; 0 when there was no second one."""
+        if self.generated_tokens < 2 or self.decode_seconds <= 0:
+            return 0.0
+        return (self.generated_tokens - 1) / self.decode_seconds
