@@ -9,7 +9,7 @@ from app.protocol.commands import Load, Reselect
 from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Selected, Token
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import Phase
-from app.ui.chat.chips import Chip
+from app.ui.attach.chips import Chip
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from tests.fakes import FakeEngine, LoadStory, Story

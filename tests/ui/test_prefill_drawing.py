@@ -17,11 +17,11 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
-from app.ui.chat.repository import retold_progress
 from app.ui.prefill import heatmap
 from app.ui.prefill.panel_render import Page, panel_lines
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.prefill.stats_line import figures_line
+from app.ui.state.repository import retold_progress
 from app.util import formatting
 from tests.fakes import FakeEngine, Story
 

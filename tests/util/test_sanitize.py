@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.chat.markdown import answer_parser
+from app.ui.transcript.markdown import answer_parser
 from app.util.sanitize import BIDI_NAMES, sanitize, sanitize_line
 
 ANYTHING = st.text(

@@ -12,7 +12,7 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
-from app.ui.chat.chips import is_long
+from app.ui.attach.chips import is_long
 from app.ui.completion.completion_list import ChoiceList
 from app.ui.keys import run_own_binding
 from app.ui.terminal.clipboard import Clipboard

@@ -13,18 +13,18 @@ from textual.events import Paste as PasteEvent
 from textual.widgets import Static, TextArea
 
 from app.protocol.options import Mode
+from app.ui.attach.chips import Chip, Chips, Item
 from app.ui.attach.file_job import Reading
 from app.ui.attach.skipped_screen import SkippedScreen
-from app.ui.chat.chips import Chip, Chips, Item
 from app.ui.chat.chrome import Notice
 from app.ui.chat.compose_box import ComposeBox
-from app.ui.chat.draft import Draft
 from app.ui.completion.completion_list import ChoiceList
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.slider import KeepSetter
+from app.ui.state.draft import Draft
 
 if TYPE_CHECKING:
-    from app.ui.attach.attachments import Attaching
+    from app.ui.chat.attachments import Attaching
 
 WHOLE_TEXT_WORDS = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
 WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in full."

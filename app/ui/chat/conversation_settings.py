@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from app.errors import UserError
 from app.sessions.records import Choices
-from app.ui.chat.repository import OpenChat
 from app.ui.keep.next_mode import chosen_next
+from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import Turn
 from app.protocol.commands import Command
 from app.protocol.events import Selected
-from app.ui.chat.open_chats import Desk
 from app.ui.keep.keep_preview import ALL_CACHED, KeepTrial
 from app.ui.keep.slider import KeepSetter
 from app.ui.prefill.panel_render import would_read
+from app.ui.state.open_chats import Desk
 from app.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from app.chat.unkept import Chat
 from app.errors import UserError
 from app.protocol.options import Mode
 from app.sessions.records import Removed
-from app.ui.chat.draft import Draft
-from app.ui.chat.message import MessageView
-from app.ui.chat.repository import OpenChat
 from app.ui.keep.slider import KeepSetter
+from app.ui.state.draft import Draft
+from app.ui.state.repository import OpenChat
+from app.ui.transcript.message import MessageView
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Acting:
         self._screen.notice.say(f"Copied the {view.part}: {characters} of Markdown.")
 
     def _copy_code(self, view: MessageView) -> None:
-        from app.ui.chat.markdown import code_blocks
+        from app.ui.transcript.markdown import code_blocks
 
         text = view.turn.question.text if view.part is Part.QUESTION else view.turn.text
         blocks, place = code_blocks(text), 0

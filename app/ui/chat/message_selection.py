@@ -9,13 +9,13 @@ from textual.binding import Binding, BindingType
 from textual.events import DescendantBlur, DescendantFocus
 from textual.screen import Screen
 
+from app.ui.attach.chips import Chip
 from app.ui.chat.below import Below
-from app.ui.chat.chips import Chip
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Entry
-from app.ui.chat.message import MessageView
 from app.ui.chat.message_actions import Acting
 from app.ui.keys import pass_on
+from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
 
 

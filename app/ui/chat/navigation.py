@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import TurnState
 from app.errors import UserError
 from app.protocol.commands import Cancel, Forget, Upkeep
-from app.ui.chat.repository import OpenChat
+from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen

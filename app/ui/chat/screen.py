@@ -21,10 +21,10 @@ from app.protocol.engine import Engine
 from app.protocol.options import Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Settings
-from app.ui.attach.attachments import Attaching
+from app.ui.attach.chips import Chip
 from app.ui.bridge import Bridge, EngineEvents
+from app.ui.chat.attachments import Attaching
 from app.ui.chat.below import Below
-from app.ui.chat.chips import Chip
 from app.ui.chat.chrome import Footer, Header, Notice
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Entry
@@ -32,13 +32,10 @@ from app.ui.chat.conversation_settings import Own
 from app.ui.chat.cost_estimate import Forecast
 from app.ui.chat.engine_events import Hearing
 from app.ui.chat.keep_preview import Trying
-from app.ui.chat.message import MessageView
 from app.ui.chat.message_actions import Acting
 from app.ui.chat.message_selection import Choosing
 from app.ui.chat.model_loading import Loading
 from app.ui.chat.navigation import Switching
-from app.ui.chat.open_chats import Desk
-from app.ui.chat.repository import Shelf
 from app.ui.chat.submission import Asking
 from app.ui.chat.welcome import Welcome
 from app.ui.clock import Clock
@@ -47,6 +44,9 @@ from app.ui.conversations.sidebar import Side
 from app.ui.help import Section
 from app.ui.keep.next_mode import NextMode, chosen_next, default_next
 from app.ui.keep.slider import KeepSetter
+from app.ui.state.open_chats import Desk
+from app.ui.state.repository import Shelf
+from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:

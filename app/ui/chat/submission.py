@@ -12,8 +12,8 @@ from app.errors import UserError
 from app.protocol.commands import Cancel
 from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
-from app.ui.chat.fitting import Fitting
-from app.ui.chat.repository import OpenChat
+from app.ui.chat.size_check import Fitting
+from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen

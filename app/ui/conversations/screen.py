@@ -21,11 +21,11 @@ from app.errors import UserError
 from app.sessions.export import to_file
 from app.sessions.records import Conversation, Hit, Size
 from app.sessions.store import Store
-from app.ui.chat.repository import Shelf
 from app.ui.conversations.list_rows import Row, drawn, rows, told_apart
 from app.ui.conversations.prompt_line import Line
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
+from app.ui.state.repository import Shelf
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 

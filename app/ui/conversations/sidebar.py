@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.sessions.records import Conversation
-from app.ui.chat.repository import Shelf
 from app.ui.conversations.list_rows import UNTITLED, told_apart
+from app.ui.state.repository import Shelf
 from app.util.sanitize import sanitize_line
 
 AT_MOST = 200

@@ -17,13 +17,13 @@ from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn
 from app.ui.chat.chrome import Opening
-from app.ui.chat.message import MessageView, Place
-from app.ui.chat.repository import OpenChat
-from app.ui.chat.turn_view import TurnView, WaitingView
 from app.ui.clock import Clock
 from app.ui.prefill.progress import ReadingProgress
+from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import DOZE, WAKE, Sleeper, sleepers
+from app.ui.transcript.message import MessageView, Place
 from app.ui.transcript.scroll_lock import Held
+from app.ui.transcript.turn_view import TurnView, WaitingView
 from app.util import formatting
 
 AT_ONCE = 4

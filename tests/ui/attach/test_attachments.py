@@ -16,9 +16,9 @@ from app.protocol.commands import Load
 from app.protocol.prompt import Document
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.chips import Chip
 from app.ui.attach.file_job import Reading
 from app.ui.attach.skipped_screen import SkippedScreen
-from app.ui.chat.chips import Chip
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ui.helpers import (

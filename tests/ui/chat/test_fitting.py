@@ -15,9 +15,9 @@ from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
 from app.ui.attach import leave_out_screen
 from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.chips import Chips
 from app.ui.attach.excess import pieces, too_many, without
 from app.ui.attach.leave_out_screen import LeaveOutScreen
-from app.ui.chat.chips import Chips
 from app.ui.chat.composer import Entry
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

@@ -13,9 +13,9 @@ from textual.content import Content
 from textual.pilot import Pilot
 
 import app.ui.app as ui
-from app.ui.chat.answer import Answer
-from app.ui.chat.table import Align, Table, table_lines
 from app.ui.theme import our_themes
+from app.ui.transcript.answer import Answer
+from app.ui.transcript.table import Align, Table, table_lines
 from tests.ui.helpers import screen_text, until
 
 NARROW = 60

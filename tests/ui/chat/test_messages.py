@@ -14,9 +14,9 @@ from app.protocol.stats import Ended
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.chat.message import MessageView
-from app.ui.chat.turn_view import AnswerView, QuestionView
 from app.ui.spans.screen import SpansScreen
+from app.ui.transcript.message import MessageView
+from app.ui.transcript.turn_view import AnswerView, QuestionView
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,

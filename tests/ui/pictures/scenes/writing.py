@@ -6,8 +6,8 @@ import threading
 
 from app.ingest.records import Cancelled, Progress
 from app.ui.attach.attachment import Attached
+from app.ui.attach.chips import Chip
 from app.ui.attach.file_job import Reading
-from app.ui.chat.chips import Chip
 from tests.ingest.helpers import written
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage

@@ -13,10 +13,10 @@ from app.ingest.records import Cancelled
 from app.models.token_count import TokenCounter
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attached, same, together
+from app.ui.attach.chips import Item
 from app.ui.attach.file_job import Read, Reading
 from app.ui.background import in_background
-from app.ui.chat.chips import Item
-from app.ui.chat.repository import OpenChat
+from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen

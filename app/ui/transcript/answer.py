@@ -9,8 +9,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 
-from app.ui.chat.sections import Sections
 from app.ui.transcript.lazy_container import Sleeper, rows
+from app.ui.transcript.sections import Sections
 from app.util.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Section(Sleeper):
         self._streamed = False
 
     def content(self) -> Sequence[Widget]:
-        from app.ui.chat.markdown import answer_markdown  # not before there is an answer
+        from app.ui.transcript.markdown import answer_markdown  # not before there is an answer
 
         self._streamed = False
         self._markdown = answer_markdown(self._text)

@@ -30,9 +30,9 @@ from app.sessions.errors import StoreError
 from app.sessions.records import Attachment
 from app.settings.values import Settings
 from app.ui.attach.attachment import Attached, documents_of
-from app.ui.chat.draft import Draft, packed, unpacked
 from app.ui.keep.next_mode import NextMode, chosen_next
 from app.ui.prefill.progress import ReadingProgress
+from app.ui.state.draft import Draft, packed, unpacked
 
 if TYPE_CHECKING:
     from app.sessions.store import Store

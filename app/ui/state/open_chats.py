@@ -17,9 +17,9 @@ from app.protocol.commands import Load
 from app.protocol.events import Event, Healed, NotSaved, Saved
 from app.protocol.stats import Statistics
 from app.settings.values import Settings
-from app.ui.chat.repository import OpenChat, Shelf
 from app.ui.clock import Clock
 from app.ui.prefill.progress import ReadingProgress
+from app.ui.state.repository import OpenChat, Shelf
 
 RETRY_SECONDS = 2.0
 

@@ -13,14 +13,14 @@ from textual.widgets import Static
 from app.chat.conversation import Part, Question, Turn, TurnState
 from app.protocol.stats import Ended
 from app.ui.attach.attachment import Attached, grouped
-from app.ui.chat.answer import Answer
-from app.ui.chat.message import MessageView, Place, Speaker
-from app.ui.chat.thinking import ThinkingView
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.text import ended, sentence
+from app.ui.transcript.answer import Answer
 from app.ui.transcript.lazy_container import rows
+from app.ui.transcript.message import MessageView, Place, Speaker
+from app.ui.transcript.thinking import ThinkingView
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 

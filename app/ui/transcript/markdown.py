@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from app.ui.chat.table import AnswerTable
+from app.ui.transcript.table import AnswerTable
 from app.util.sanitize import sanitize
 
 ADDRESS = re.compile(r"(https?://|mailto:)[^\s/]", re.IGNORECASE)

@@ -12,7 +12,7 @@ from app.ui.attach.attachment import Attached
 from app.ui.attach.excess import too_many
 from app.ui.attach.leave_out_screen import LeaveOutScreen
 from app.ui.chat.engine_events import in_words
-from app.ui.chat.repository import OpenChat
+from app.ui.state.repository import OpenChat
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
