@@ -179,7 +179,7 @@ def probed(stalls: Path) -> int:
         while True:
             due = time.perf_counter() + PROBE_SECONDS
             await asyncio.sleep(PROBE_SECONDS)
-            if app.chat.desk.busy:
+            if app.chat.open_chats.busy:
                 late.append(time.perf_counter() - due)
 
     async def run() -> None:
@@ -191,7 +191,7 @@ def probed(stalls: Path) -> int:
 
     asyncio.run(run())
     stalls.write_text(json.dumps(late))
-    app.put_away()
+    app.shutdown()
     return 0
 
 

@@ -38,14 +38,14 @@ def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
     from app.ui.terminal.clipboard import system_clipboard
-    from app.ui.terminal.stderr_capture import last_words
+    from app.ui.terminal.stderr_capture import capture_stderr
 
     gc.freeze()
     gc.enable()
     log_to(logs_path())
     last_time = crash.take(logs_path())
     news = [] if last_time is None else [last_time.sentence]
-    with last_words(watched_by.log):
+    with capture_stderr(watched_by.log):
         app = SpecchatApp(
             MlxEngine(),
             models,
@@ -53,10 +53,10 @@ def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by
             folder=data_path(),
             snapshots=snapshots_path(),
             costs=costs_path(),
-            news=" ".join([*news, *problem]),
-            watched=lambda: watched_by.alive,
+            startup_message=" ".join([*news, *problem]),
+            supervised=lambda: watched_by.alive,
             clipboard=system_clipboard(),
-            welcomes=models.names[0] == EMBEDDED,
+            show_welcome=models.names[0] == EMBEDDED,
         )
         app.run()
     return app.return_code or 0

@@ -25,7 +25,7 @@ from app.protocol.commands import Close, Load
 from app.protocol.engine import Engine
 from app.settings.file import SettingsFile
 from app.settings.schema import Setting
-from app.ui.chat.engine_events import PairTimed
+from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
 from app.ui.help import Helped
@@ -33,7 +33,7 @@ from app.ui.settings.live import LiveSettings
 from app.ui.small.screen import SmallScreen, fits
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
-from app.ui.theme import inks, our_themes
+from app.ui.theme import ink_shades, our_themes
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from app.ui.models.jobs import Jobs
 
 QUIT_WINDOW_SECONDS = 2.0
-SURE_SECONDS = 10.0
+QUIT_CONFIRM_SECONDS = 10.0
 """For reading why a second ^Q is needed."""
 JOIN_SECONDS = 2.0
-WATCHED_SECONDS = 1.0
-LONG_SECONDS = 10.0
+SUPERVISOR_CHECK_SECONDS = 1.0
+LONG_TURN_SECONDS = 10.0
 """Of whatever took longer, one is told who looked elsewhere meanwhile."""
-SIGNALLED = 128  # and the signal's number: the exit status that shells expect
+SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
 
 
 class SpecchatApp(App[None]):
@@ -111,10 +111,10 @@ class SpecchatApp(App[None]):
         folder: Path | None = None,
         snapshots: Path | None = None,
         costs: Path | None = None,
-        news: str = "",
-        watched: Callable[[], bool] = lambda: True,
+        startup_message: str = "",
+        supervised: Callable[[], bool] = lambda: True,
         clipboard: Clipboard | None = None,
-        welcomes: bool = False,
+        show_welcome: bool = False,
         library: Callable[[], Library] | None = None,
     ) -> None:
         """Conversations are kept in `folder`, what was read of them in `snapshots`, and how long
@@ -129,11 +129,11 @@ class SpecchatApp(App[None]):
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
-        self._watched = watched
+        self._supervised = supervised
         self.window = Window(self._write)
-        self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, costs, news)
-        self.chat.welcome.wanted = welcomes and kept.is_new
-        self._system_clipboard = self.chat.entry.box.clipboard = clipboard
+        self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, costs, startup_message)
+        self.chat.welcome.enabled = show_welcome and kept.is_new
+        self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(self, kept, self.chat)
         self._library = library
         self._models: ModelsRoom | None = None
@@ -142,12 +142,12 @@ class SpecchatApp(App[None]):
         return self.chat
 
     def on_mount(self) -> None:
-        self.set_interval(WATCHED_SECONDS, self._end_unwatched)
+        self.set_interval(SUPERVISOR_CHECK_SECONDS, self._exit_if_orphaned)
         self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, self._end, SIGNALLED + signal.SIGTERM)
-            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+            loop.add_signal_handler(signal.SIGTERM, self._exit, SIGNAL_EXIT_BASE + signal.SIGTERM)
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def on_resize(self, event: Resize) -> None:
         small = isinstance(self.screen, SmallScreen)
@@ -161,81 +161,81 @@ class SpecchatApp(App[None]):
         try:
             super().run(*args, **kwargs)
         finally:
-            self.put_away()
+            self.shutdown()
 
-    def put_away(self) -> None:
+    def shutdown(self) -> None:
         """Keep what is to be kept; to be called when the screen is gone."""
         self._close_engine()
         if self._models is not None:
             self._models.jobs.close()
         self._engine.join(JOIN_SECONDS)
-        if not self.chat.put_away():
+        if not self.chat.shutdown():
             with suppress(OSError):  # the terminal may have gone
                 sys.stderr.write("Saving what was read, for the next start. ^C leaves at once.\n")
             with suppress(KeyboardInterrupt):
                 self._engine.join()
-            self.chat.put_away()
-        self.chat.desk.close()
+            self.chat.shutdown()
+        self.chat.open_chats.close()
         if problem := self.settings.put_away():
             with suppress(OSError):
                 sys.stderr.write(f"{sanitize_line(problem)}\n")
 
     async def action_quit(self) -> None:
         """At once, unless that would throw away what took long: then it takes a second ^Q."""
-        spent, left = self.chat.desk.spent_and_left
-        if max(spent, left) < LONG_SECONDS or self._asked_to_quit(SURE_SECONDS):
-            self._end(0)
+        spent, left = self.chat.open_chats.elapsed_and_remaining
+        if max(spent, left) < LONG_TURN_SECONDS or self._confirms_quit(QUIT_CONFIRM_SECONDS):
+            self._exit(0)
             return
         long = f"{formatting.seconds(spent)} so far"
         if left > spent:
             long = f"about {formatting.seconds(left)} to the first word"
         words = f"Still answering ({long}). Press ^Q once more to quit."
         if self.screen is self.chat:
-            self.chat.notice.say(words)
+            self.chat.notice.show(words)
         else:
             self.notify(words)
 
-    def _asked_to_quit(self, window: float) -> bool:
+    def _confirms_quit(self, window: float) -> bool:
         """Whether this is the second time within so many seconds."""
         now, before = self._engine_clock(), self._quit_asked_at
         self._quit_asked_at = now
         return before is not None and now - before <= window
 
-    def on_chat_screen_answered(self, answered: ChatScreen.Answered) -> None:
-        if not self.app_focus and answered.seconds >= LONG_SECONDS:
+    def on_chat_screen_finished(self, answered: ChatScreen.Finished) -> None:
+        if not self.app_focus and answered.seconds >= LONG_TURN_SECONDS:
             self.window.notify(answered.sentence)
 
     def watch_app_focus(self, focus: bool) -> None:
         if focus:
-            self.window.seen()
+            self.window.clear_mark()
 
     def _write(self, sequence: str) -> None:
         if self._driver is not None and not self.is_headless:
             self._driver.write(sequence)
 
-    def _end(self, status: int) -> None:
+    def _exit(self, status: int) -> None:
         self._close_engine()
         self.exit(return_code=status)
 
-    def _end_unwatched(self) -> None:
-        if not self._watched():
-            self._end(1)
+    def _exit_if_orphaned(self) -> None:
+        if not self._supervised():
+            self._exit(1)
 
-    def _hang_up(self) -> None:
+    def _on_hangup(self) -> None:
         """The terminal has gone, and with it whatever would wait for it: Textual waits until all
         is drawn."""
-        self.put_away()
-        os._exit(SIGNALLED + signal.SIGHUP)
+        self.shutdown()
+        os._exit(SIGNAL_EXIT_BASE + signal.SIGHUP)
 
     async def action_copy_or_quit(self) -> None:
         selected = self._selected_text()
         if selected:
             self.copy_to_clipboard(selected)
-            self.chat.notice.say("Copied.")
+            self.chat.notice.show("Copied.")
             return
-        if self._asked_to_quit(QUIT_WINDOW_SECONDS):
-            self._end(0)
-        self.chat.notice.say("Press ^C once more to quit.")
+        if self._confirms_quit(QUIT_WINDOW_SECONDS):
+            self._exit(0)
+        self.chat.notice.show("Press ^C once more to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
         """Not every terminal passes on what is copied: ^V must not bring something older back."""
@@ -281,8 +281,8 @@ class SpecchatApp(App[None]):
             self._models = ModelsRoom(self, self._library)
         return self._models
 
-    @on(PairTimed)
-    def _pair_timed(self, event: PairTimed) -> None:
+    @on(CostsMeasured)
+    def _pair_timed(self, event: CostsMeasured) -> None:
         self.models.timed(event.costs)
 
     def action_models(self) -> None:
@@ -306,7 +306,7 @@ class SpecchatApp(App[None]):
             self.push_screen(PaletteScreen())
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return inks(self.current_theme)
+        return ink_shades(self.current_theme)
 
     def _selected_text(self) -> str | None:
         focused = self.focused

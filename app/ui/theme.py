@@ -33,7 +33,7 @@ def our_themes() -> tuple[Theme, Theme]:
     return dark, light
 
 
-def inks(theme: Theme) -> dict[str, str]:
+def ink_shades(theme: Theme) -> dict[str, str]:
     """Our own names for shades of ink, for a theme that does not know them: for what is said aside,
     for text that was not read, for what is drawn faintly, and for lines and the chosen row."""
     colours = theme.to_color_system().generate()

@@ -85,7 +85,7 @@ async def failed(shown: Shown, number: int, text: str) -> None:
     )
     await shown.ask("What?")
     await until_shown(shown.pilot, case(number))
-    shown.app.chat.entry.box.clear()
+    shown.app.chat.composer.box.clear()
 
 
 async def fell_back(shown: Shown, number: int, text: str) -> None:
@@ -142,10 +142,10 @@ async def show(surface: str, folder: Path) -> None:
     engine = FakeEngine()
     app = SpecchatApp(engine, Load("target", "draft"), folder=folder / "conversations")
     async with app.run_test(headless=False, size=SIZE) as pilot:
-        await until(pilot, lambda: not app.chat.desk.shelf.opening)
+        await until(pilot, lambda: not app.chat.open_chats.repository.opening)
         for number, text in enumerate(TEXTS):
             await SURFACES[surface](Shown(pilot, app, engine), number, text)
-    app.put_away()
+    app.shutdown()
 
 
 async def show_models(folder: Path) -> None:
@@ -158,7 +158,7 @@ async def show_models(folder: Path) -> None:
         app = SpecchatApp(FakeEngine(load_story=story), Load(name, name))
         async with app.run_test(headless=False, size=SIZE) as pilot:
             await until_shown(pilot, sanitize_line(case(number)))
-        app.put_away()
+        app.shutdown()
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ async def kept_app(
     )
     try:
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: not app.chat.desk.shelf.opening, "the store")
+            await until(pilot, lambda: not app.chat.open_chats.repository.opening, "the store")
             yield pilot, app
     finally:
-        await asyncio.to_thread(app.put_away)
+        await asyncio.to_thread(app.shutdown)

@@ -40,7 +40,7 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
 
         thread = threading.Thread(target=flood)
         thread.start()
-        turn = app.chat.desk.shown.conversation.turns[0]
+        turn = app.chat.open_chats.shown.conversation.turns[0]
         await until(pilot, lambda: len(turn.generated_ids) == len(words))
         thread.join()
         assert turn.text == "".join(words)

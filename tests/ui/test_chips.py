@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.ui.attach.attachment import pasted
+from app.ui.attach.attachment import paste_attachment
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,6 @@ from app.ui.attach.attachment import pasted
     ],
 )
 def test_a_paste_keeps_its_text_but_gets_its_newlines_back(given: str, text: str) -> None:
-    (document,) = pasted(given, 2).documents
+    (document,) = paste_attachment(given, 2).documents
     assert document.text == text
     assert document.name == "paste-2.txt"

@@ -40,11 +40,11 @@ async def test_short_text_is_typed_and_long_text_is_a_chip() -> None:
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("ctrl+v")
-        await until(pilot, lambda: app.chat.entry.box.text == "one\ntwo␛")
+        await until(pilot, lambda: app.chat.composer.box.text == "one\ntwo␛")
         clipboard.text = DOCUMENT
         await pilot.press("ctrl+v")
         await until_shown(pilot, "Paste 1 · 102 KB")
-        assert app.chat.entry.chips.attached[0].documents[0].text == DOCUMENT
+        assert app.chat.composer.chips.attached[0].documents[0].text == DOCUMENT
 
 
 @pytest.mark.asyncio
@@ -55,7 +55,7 @@ async def test_without_it_what_was_cut_here_is_pasted(
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("a", "b", "ctrl+x", "c", "ctrl+v")
-        await until(pilot, lambda: app.chat.entry.box.text == "cab")
+        await until(pilot, lambda: app.chat.composer.box.text == "cab")
 
 
 @pytest.mark.asyncio
@@ -64,7 +64,7 @@ async def test_what_is_copied_here_is_what_is_pasted() -> None:
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("a", "b", "ctrl+x", "ctrl+v")
-        await until(pilot, lambda: app.chat.entry.box.text == "ab")
+        await until(pilot, lambda: app.chat.composer.box.text == "ab")
         assert clipboard.text == "ab"
 
 

@@ -320,7 +320,7 @@ async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
                 for _ in range(chooser.randrange(8)):
                     engine.advance()
             engine.finish()
-            await until(pilot, lambda app=app: app.chat.desk.committing is None)
+            await until(pilot, lambda app=app: app.chat.open_chats.committing is None)
             assert app.is_running
         asked += len(engine.asks)
     assert asked

@@ -21,7 +21,7 @@ from app.ui.prefill import heatmap
 from app.ui.prefill.panel_render import Page, panel_lines
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.prefill.stats_line import figures_line
-from app.ui.state.repository import retold_progress
+from app.ui.state.repository import replay_progress
 from app.util import formatting
 from tests.fakes import FakeEngine, Story
 
@@ -174,7 +174,7 @@ def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
     }
     stats |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
     turn = Turn(1, Question("Why?"), state, text)
-    progress = retold_progress(turn, retold(turn, records.Run(**stats), None, {}))
+    progress = replay_progress(turn, retold(turn, records.Run(**stats), None, {}))
     lines = [line.plain for line in panel_lines(progress, Page(200, 0.0), folded=False)]
     return next(" ".join(line.split()) for line in lines if "tokenise" in line)
 
@@ -210,6 +210,6 @@ def test_a_stored_answer_shows_the_phases_it_went_through(
 
 def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
     turn = Turn(1, Question("Why?"), TurnState.FAILED)
-    progress = retold_progress(turn, retold(turn, None, None, {}))
+    progress = replay_progress(turn, retold(turn, None, None, {}))
     (line,) = panel_lines(progress, Page(80, 0.0), folded=False)
     assert "failed" in line.plain

@@ -8,7 +8,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from app.settings.schema import find
 from app.settings.values import ThemeName
-from app.ui.theme import inks, our_themes
+from app.ui.theme import ink_shades, our_themes
 from tests.fakes import FakeEngine
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown
 
@@ -55,9 +55,9 @@ def test_ours_and_all_that_paint_their_page_can_be_chosen() -> None:
 @pytest.mark.parametrize("theme", [t for t in BUILTIN_THEMES.values() if not t.ansi])
 def test_others_get_our_shades_in_order(theme: Theme) -> None:
     page = theme.to_color_system().generate()["background"]
-    shades = [contrast(colour, page) for colour in inks(theme).values()]
+    shades = [contrast(colour, page) for colour in ink_shades(theme).values()]
     assert shades == sorted(shades, reverse=True)
-    assert inks(theme).keys() <= our_themes()[0].variables.keys()
+    assert ink_shades(theme).keys() <= our_themes()[0].variables.keys()
 
 
 async def test_every_theme_is_applied_live() -> None:

@@ -28,7 +28,7 @@ def test_a_notification_marks_the_title_until_it_is_seen() -> None:
     window = Window(written.append)
     window.show_title("A contract")
     window.notify("Answered: what?")
-    window.seen()
+    window.clear_mark()
     assert written[1:] == [
         f"\x1b]9;Answered: what?{BELL}{BELL}",
         f"\x1b]2;✓ A contract · specchat{BELL}",
@@ -67,7 +67,9 @@ async def test_only_who_waited_long_and_looks_elsewhere_is_told(
             await until(pilot, lambda: not app.app_focus)
         now[0] = seconds
         engine.finish()
-        await until(pilot, lambda: app.chat.desk.shown.conversation.last and not app.chat.busy)
+        await until(
+            pilot, lambda: app.chat.open_chats.shown.conversation.last and not app.chat.busy
+        )
         await pilot.pause()
         assert any(sequence.startswith("\x1b]9;") for sequence in written) is told
         if told:

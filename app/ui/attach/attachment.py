@@ -14,7 +14,7 @@ _PASTE = re.compile(r"paste-(\d+)\.txt")
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class Attachment:
     """A paste, a file or a folder. A folder's first document is the tree of what it holds."""
 
     documents: tuple[Document, ...]
@@ -24,7 +24,7 @@ class Attached:
     files: int | None = field(default=None, compare=False)
     """Of a folder, where that is known."""
     skipped: tuple[Skipped, ...] = field(default=(), compare=False)
-    odd: tuple[str, ...] = field(default=(), compare=False)
+    lossy: tuple[str, ...] = field(default=(), compare=False)
     """The paths of files that are not all text."""
     tokens: int | None = field(default=None, compare=False)
     """For the target, once they are counted."""
@@ -57,7 +57,7 @@ class Attached:
         return " · ".join((*parts, formatting.plural(self.lines, "line")))
 
     @property
-    def left_out(self) -> str:
+    def skipped_text(self) -> str:
         """`12 skipped`, or nothing."""
         if not self.skipped:
             return ""
@@ -66,21 +66,21 @@ class Attached:
         return f"{one_by_one:,}{more} skipped"
 
 
-def attached(documents: Iterable[Document]) -> Attached:
+def make_attachment(documents: Iterable[Document]) -> Attachment:
     """One thing. Raises nothing, but takes a while for megabytes."""
-    whole = Attached(tuple(documents), 0, 0)
+    whole = Attachment(tuple(documents), 0, 0)
     size = sum(len(each.text.encode(errors="replace")) for each in whole.texts)
     return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
 
 
-def pasted(text: str, number: int) -> Attached:
+def paste_attachment(text: str, number: int) -> Attachment:
     """Terminals send a carriage return for every line end of a paste; a text that has no other
     line ends gets its newlines back. `number`: from 1 within a message."""
     text = text if "\n" in text else text.replace("\r", "\n")
-    return attached([Document(f"paste-{number}.txt", text)])
+    return make_attachment([Document(f"paste-{number}.txt", text)])
 
 
-def grouped(documents: Sequence[Document]) -> tuple[Attached, ...]:
+def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
     """The documents of one message, as they were attached: those of a folder are one thing."""
     groups: list[list[Document]] = []
     folder = ""
@@ -90,34 +90,34 @@ def grouped(documents: Sequence[Document]) -> tuple[Attached, ...]:
             continue
         folder = document.name if document.name.endswith("/") else ""
         groups.append([document])
-    return tuple(attached(group) for group in groups)
+    return tuple(make_attachment(group) for group in groups)
 
 
-def documents_of(things: Iterable[Attached]) -> tuple[Document, ...]:
+def documents_of(things: Iterable[Attachment]) -> tuple[Document, ...]:
     """For the model: in the order of the chips."""
     return tuple(document for each in things for document in each.documents)
 
 
-def next_number(things: Iterable[Attached]) -> int:
+def next_paste_number(things: Iterable[Attachment]) -> int:
     """Of the next paste."""
     numbers = (_PASTE.fullmatch(each.documents[0].name) for each in things)
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
 
 
-def together(first: Sequence[Attached], second: Iterable[Attached]) -> tuple[Attached, ...]:
+def merge(first: Sequence[Attachment], second: Iterable[Attachment]) -> tuple[Attachment, ...]:
     """All of them. Pastes of the second that have a number of the first get another one."""
     every, names = [*first], {each.documents[0].name for each in first}
     for each in second:
         name = each.documents[0].name
         if _PASTE.fullmatch(name) and name in names:
-            document = replace(each.documents[0], name=f"paste-{next_number(every)}.txt")
+            document = replace(each.documents[0], name=f"paste-{next_paste_number(every)}.txt")
             each = replace(each, documents=(document,))
         every.append(each)
         names.add(each.documents[0].name)
     return tuple(every)
 
 
-def same(new: Attached, things: Iterable[Attached]) -> Attached | None:
+def find_duplicate(new: Attachment, things: Iterable[Attachment]) -> Attachment | None:
     """One that holds all texts of `new` already."""
     wanted = {each.text for each in new.texts}
     return next((old for old in things if wanted <= {each.text for each in old.texts}), None)

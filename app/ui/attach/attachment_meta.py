@@ -10,27 +10,27 @@ from dataclasses import replace
 from typing import Any
 
 from app.ingest.records import WORDS, Reason, Skipped
-from app.ui.attach.attachment import Attached
+from app.ui.attach.attachment import Attachment
 
-MOST = 500
+MAX_SKIPPED = 500
 """Things skipped in one folder: of more nothing is kept, since a draft is written often."""
 
 
-def noted(things: Iterable[Attached]) -> str:
+def to_notes(things: Iterable[Attachment]) -> str:
     """For `with_notes`; empty where nothing is to be noted."""
     notes = {
         each.documents[0].name: {
             "files": each.files,
             "skipped": [_packed(skipped) for skipped in each.skipped],
-            "odd": each.odd,
+            "odd": each.lossy,
         }
         for each in things
-        if each.files is not None and len(each.skipped) + len(each.odd) <= MOST
+        if each.files is not None and len(each.skipped) + len(each.lossy) <= MAX_SKIPPED
     }
     return json.dumps(notes) if notes else ""
 
 
-def with_notes(things: Iterable[Attached], notes: str) -> tuple[Attached, ...]:
+def with_notes(things: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
     """What is damaged, or of another version, is not known."""
     known: Any = {}
     with suppress(ValueError):
@@ -38,7 +38,7 @@ def with_notes(things: Iterable[Attached], notes: str) -> tuple[Attached, ...]:
     return tuple(_with(each, known) for each in things)
 
 
-def _with(thing: Attached, known: Any) -> Attached:
+def _with(thing: Attachment, known: Any) -> Attachment:
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         note = known[thing.documents[0].name]
         skipped = tuple(_unpacked(*each) for each in note["skipped"])

@@ -18,17 +18,17 @@ from textual.events import Click, Resize
 from textual.message import Message
 from textual.widget import Widget
 
-from app.ui.attach.attachment import Attached, next_number, pasted
-from app.ui.attach.file_job import Reading
+from app.ui.attach.attachment import Attachment, next_paste_number, paste_attachment
+from app.ui.attach.file_job import FileJob
 from app.util.sanitize import sanitize_line
 
 CHIP_BYTES = 4096
 CHIP_CELLS = 62
 """Cells that a chip should have at least; where there are twice as many, two stand side by side."""
-LEAST_NAME = 8
+MIN_NAME_CELLS = 8
 CROSS = " ✕ "
 
-Item = Attached | Reading
+Item = Attachment | FileJob
 
 
 def is_long(text: str) -> bool:
@@ -61,8 +61,8 @@ class Chip(Widget, can_focus=True):
         item: Item
 
     @dataclass
-    class SkippedAsked(Message):
-        item: Attached
+    class ShowSkipped(Message):
+        item: Attachment
 
     def __init__(self, item: Item) -> None:
         super().__init__()
@@ -73,10 +73,10 @@ class Chip(Widget, can_focus=True):
         """The name gives way where it is narrow, then the facts."""
         item, width = self.item, self.content_size.width - len(CROSS)
         facts = f" · {item.facts}"
-        left_out = item.left_out if isinstance(item, Attached) else ""
+        left_out = item.skipped_text if isinstance(item, Attachment) else ""
         tail = Content.assemble((facts, "$accent"), (f" · {left_out}" if left_out else ""))
-        mark = "▣ " if isinstance(item, Attached) else "◌ "
-        room = max(LEAST_NAME, width - len(mark) - tail.cell_length)
+        mark = "▣ " if isinstance(item, Attachment) else "◌ "
+        room = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)
         name = Content(sanitize_line(item.name)).truncate(room, ellipsis=True)
         line = Content.assemble((mark, "$accent"), name.stylize("$accent"), tail)
         line = line.truncate(max(1, width), ellipsis=True)
@@ -101,8 +101,8 @@ class Chip(Widget, can_focus=True):
         self.post_message(self.Removed(self.item))
 
     def action_skipped(self) -> None:
-        if isinstance(self.item, Attached):
-            self.post_message(self.SkippedAsked(self.item))
+        if isinstance(self.item, Attachment):
+            self.post_message(self.ShowSkipped(self.item))
 
 
 class Chips(VerticalScroll, can_focus=False):
@@ -121,18 +121,18 @@ class Chips(VerticalScroll, can_focus=False):
         return self._items
 
     @property
-    def attached(self) -> tuple[Attached, ...]:
+    def attached(self) -> tuple[Attachment, ...]:
         """Those that are read."""
-        return tuple(each for each in self._items if isinstance(each, Attached))
+        return tuple(each for each in self._items if isinstance(each, Attachment))
 
-    def paste(self, text: str) -> Attached:
+    def paste(self, text: str) -> Attachment:
         """A paste as it would be attached next."""
-        return pasted(text, next_number(self.attached))
+        return paste_attachment(text, next_paste_number(self.attached))
 
     def add(self, item: Item) -> None:
         self.show((*self._items, item))
 
-    def take_away(self, item: Item) -> None:
+    def remove_item(self, item: Item) -> None:
         self.show(each for each in self._items if each is not item)
 
     def replace(self, item: Item, by: Item) -> None:
@@ -155,7 +155,7 @@ class Chips(VerticalScroll, can_focus=False):
     def tick(self) -> None:
         """Time has passed: more may have been read."""
         for chip in self.query(Chip):
-            if isinstance(chip.item, Reading):
+            if isinstance(chip.item, FileJob):
                 chip.refresh()
 
     def compose(self) -> ComposeResult:

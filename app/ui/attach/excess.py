@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from app.protocol.prompt import Document
-from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.attachment import Attachment, make_attachment
 from app.util import formatting
 
-BYTES = 4
+BYTES_PER_TOKEN = 4
 """A token, where nobody has counted."""
 
 
@@ -23,18 +23,18 @@ class Piece:
     tokens: int
 
 
-def pieces(things: Sequence[Attached]) -> list[Piece]:
+def pieces(things: Sequence[Attachment]) -> list[Piece]:
     """The largest first. A folder's tree is none: it goes with the last of its documents."""
     found = []
     for each in things:
-        rate = _bytes_a_token([each])
+        rate = _bytes_per_token([each])
         for document in each.texts:
             size = len(document.text.encode(errors="replace"))
             found.append(Piece(document, size, ceil(size / rate)))
     return sorted(found, key=lambda piece: -piece.size)
 
 
-def without(things: Sequence[Attached], left_out: Collection[Document]) -> tuple[Attached, ...]:
+def without(things: Sequence[Attachment], left_out: Collection[Document]) -> tuple[Attachment, ...]:
     """What is still to be attached. What loses nothing is the very thing that it was."""
     kept = []
     for each in things:
@@ -43,20 +43,20 @@ def without(things: Sequence[Attached], left_out: Collection[Document]) -> tuple
             kept.append(each)
         elif texts:
             tree = each.documents[:1] if each.is_folder else ()
-            fewer = attached([*tree, *texts])
-            kept.append(replace(fewer, skipped=each.skipped, odd=each.odd))
+            fewer = make_attachment([*tree, *texts])
+            kept.append(replace(fewer, skipped=each.skipped, odd=each.lossy))
     return tuple(kept)
 
 
-def too_many(excess: int, things: Sequence[Attached]) -> str:
+def excess_text(excess: int, things: Sequence[Attachment]) -> str:
     """`12,400 tokens too many: leave out about 50 KB`, without a full stop."""
     words = f"{formatting.plural(excess, 'token')} too many"
     if not things:
         return words
-    return f"{words}: leave out about {formatting.size(ceil(excess * _bytes_a_token(things)))}"
+    return f"{words}: leave out about {formatting.size(ceil(excess * _bytes_per_token(things)))}"
 
 
-def _bytes_a_token(things: Sequence[Attached]) -> float:
+def _bytes_per_token(things: Sequence[Attachment]) -> float:
     tokens = sum(each.tokens or 0 for each in things)
     counted = sum(each.size for each in things if each.tokens)
-    return counted / tokens if tokens and counted else BYTES
+    return counted / tokens if tokens and counted else BYTES_PER_TOKEN

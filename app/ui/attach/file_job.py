@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from app.ingest.limits import Limits
 from app.ingest.records import Progress
-from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.attachment import Attachment, make_attachment
 from app.util import formatting
 
 
 @dataclass(eq=False)
-class Reading:
+class FileJob:
     """`typed` is what goes back into the box when it cannot be read."""
 
     path: str
@@ -35,27 +35,27 @@ class Reading:
         files = formatting.plural(progress.files, "file")
         return f"reading · {files} · {formatting.size(progress.size)}"
 
-    def run(self) -> Attached:
+    def run(self) -> Attachment:
         """Read it; on a thread. Raises IngestError and Cancelled."""
         from app.ingest.reader import read  # here: the screen is drawn before it is needed
 
         gathered = read(
             [self.path],
             limits=self.limits,
-            progress=self._tell,
+            progress=self._on_progress,
             cancelled=self.cancelled.is_set,
         )
         (intake,) = gathered.intakes
         return replace(
-            attached(intake.documents),
+            make_attachment(intake.documents),
             files=len(intake.taken),
             skipped=intake.skipped,
             odd=tuple(each.path for each in intake.taken if each.lossy),
         )
 
-    def _tell(self, progress: Progress) -> None:
+    def _on_progress(self, progress: Progress) -> None:
         self.progress = progress
 
 
-Read = Callable[[Reading], Attached]
+ReadFile = Callable[[FileJob], Attachment]
 """How it is done: `Reading.run`, or a test's twin."""

@@ -15,16 +15,16 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.protocol.prompt import Document
-from app.ui.attach.attachment import Attached
-from app.ui.attach.excess import Piece, pieces, too_many, without
+from app.ui.attach.attachment import Attachment
+from app.ui.attach.excess import Piece, excess_text, pieces, without
 from app.ui.help import Section
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-LEAST_NAME = 12
+MIN_NAME_CELLS = 12
 
 
-class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
+class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
     """Gives back what is still to be attached; None: all of it, as it was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -41,7 +41,7 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
         Binding("escape", "close", "Close", id="leave_out.close", tooltip="Leave all as it was"),
     ]  # fmt: skip
 
-    def __init__(self, attached: Sequence[Attached], excess: int) -> None:
+    def __init__(self, attached: Sequence[Attachment], excess: int) -> None:
         """`excess` is how many tokens have to go."""
         super().__init__()
         self._attached, self._excess = tuple(attached), excess
@@ -78,7 +78,7 @@ class LeaveOutScreen(ModalScreen[tuple[Attached, ...] | None]):
     def _head(self) -> Content:
         gone = sum(self._pieces[number].tokens for number in self._left_out)
         if gone < self._excess:
-            words = too_many(self._excess - gone, self._attached)
+            words = excess_text(self._excess - gone, self._attached)
             return Content.assemble(("! ", "$accent"), (f"About {words}.", "bold"))
         spare = formatting.plural(gone - self._excess, "token")
         return Content.assemble(("✓ It fits", "bold $accent"), (f", with {spare} to spare.", ""))
@@ -113,7 +113,7 @@ def line(piece: Piece, ticked: bool, width: int) -> Content:
     """One line of at most `width` cells; the name gives way first."""
     facts = f"{formatting.size(piece.size)} · {formatting.count(piece.tokens)} tok"
     mark = Content.styled("✓ " if ticked else "  ", "$accent")
-    room = max(LEAST_NAME, width - 2 - len(facts) - 2)
+    room = max(MIN_NAME_CELLS, width - 2 - len(facts) - 2)
     name = Content(sanitize_line(piece.document.name)).truncate(room, ellipsis=True)
     gap = " " * max(1, width - 2 - name.cell_length - len(facts))
     text = Content.assemble(name, gap, (facts, "$ink-dim"))

@@ -12,12 +12,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.ingest.records import Reason
-from app.ui.attach.attachment import Attached
+from app.ui.attach.attachment import Attachment
 from app.ui.hanging_indent import Hanging, hanging
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-LISTED = 500
+MAX_LISTED = 500
 """Of each kind; of what is more, the number is told."""
 DOT = Content.styled("· ", "$ink-dim")
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
@@ -30,7 +30,7 @@ class SkippedScreen(ModalScreen[None]):
         Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
     ]
 
-    def __init__(self, attached: Attached) -> None:
+    def __init__(self, attached: Attachment) -> None:
         super().__init__()
         self._attached = attached
 
@@ -51,16 +51,16 @@ class SkippedList(Hanging):
         return [self._heading, *(hanging(DOT, each, width) for each in self._sentences)]
 
 
-def lines(attached: Attached) -> list[Content]:
+def lines(attached: Attachment) -> list[Content]:
     """A heading, then one sentence each; what one expects to be left out comes last."""
     read = formatting.plural(attached.files or 0, "file")
-    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.left_out or '0 skipped'}"
+    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
     skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    odd = [f"{path} is not all UTF-8: what is not reads as \\xff." for path in attached.odd]
+    odd = [f"{path} is not all UTF-8: what is not reads as \\xff." for path in attached.lossy]
     found = [Content.styled(heading, "bold $accent")]
-    for sentences in ([each.sentence for each in skipped[: LISTED + 1]], odd):
-        found += [Content(sanitize_line(each)) for each in sentences[:LISTED]]
-    more = max(0, len(skipped) - LISTED) + max(0, len(odd) - LISTED)
+    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], odd):
+        found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
+    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(odd) - MAX_LISTED)
     if more:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found

@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 
-class Below(Static):
+class NewTextMarker(Static):
     """Hidden while the end is in sight, or nothing came since it was."""
 
     class Clicked(Message):

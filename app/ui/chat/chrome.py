@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from app.protocol.events import Failed, Loaded, ModelInfo
 from app.protocol.memory import MemoryFigures, Rung, memory_size
-from app.ui.chat.context_meter import Meter
+from app.ui.chat.context_meter import ContextMeter
 from app.ui.hanging_indent import Hanging, hanging
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.panel_render import ACCENT, BAD, DIM
@@ -18,9 +18,9 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 MEMORY_CELLS = 6
-MARK = 2
+MARK_CELLS = 2
 """Cells before the text of each line of the opening."""
-LEAST_TITLE = 10
+MIN_TITLE_CELLS = 10
 """Cells; of a shorter piece nobody would know which conversation it is."""
 
 
@@ -39,12 +39,12 @@ class Header(Widget):
         self._dense_only = False
         self.memory: MemoryFigures | None = None
         self._rung = Rung.CALM
-        self._title = self._standing = ""
+        self._title = self._status = ""
 
-    def show_title(self, title: str, standing: str) -> None:
+    def show_title(self, title: str, status: str) -> None:
         """Of the conversation, and in a few words what is not as it should be."""
-        if (title, standing) != (self._title, self._standing):
-            self._title, self._standing = title, standing
+        if (title, status) != (self._title, self._status):
+            self._title, self._status = title, status
             self.refresh()
 
     def show_pair(self, loaded: Loaded) -> None:
@@ -61,11 +61,11 @@ class Header(Widget):
         draft."""
         width = self.content_size.width
         left = Content.styled("specchat", f"bold {ACCENT}")
-        if self._standing:
-            left = Content.assemble(left, (f" · {self._standing}", ACCENT))
+        if self._status:
+            left = Content.assemble(left, (f" · {self._status}", ACCENT))
         pair = self._pair()
         room = width - left.cell_length - pair.cell_length - 12
-        if self._title and room >= LEAST_TITLE:
+        if self._title and room >= MIN_TITLE_CELLS:
             title = Content(sanitize_line(self._title)).truncate(room, ellipsis=True)
             left = Content.assemble(left, "  ", title)
         for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
@@ -94,7 +94,7 @@ class Header(Widget):
         return f"{mark}mem {cells}{memory_size(memory.used)} of {memory_size(memory.ceiling)}"
 
 
-class Opening(Hanging):
+class StatusBanner(Hanging):
     """The first thing in the transcript: whether the pair is ready, and what to do."""
 
     def __init__(self) -> None:
@@ -144,7 +144,9 @@ class Opening(Hanging):
     def lines(self, width: int) -> Sequence[Content]:
         guide = [] if self._failed else [Content(""), *self._guide]
         every = [*self._status, *guide]
-        return [hanging(line[:MARK], line[MARK:], width) if line else line for line in every]
+        return [
+            hanging(line[:MARK_CELLS], line[MARK_CELLS:], width) if line else line for line in every
+        ]
 
     @staticmethod
     def _loading(elapsed: float) -> list[Content]:
@@ -169,22 +171,22 @@ class Notice(Hanging):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sentence = ""
-        self._standing = ""
+        self._message = ""
+        self._persistent = ""
         self._suggestion = ""
 
     @property
     def text(self) -> str:
-        return self._sentence or self._standing or self._suggestion
+        return self._message or self._persistent or self._suggestion
 
-    def say(self, sentence: str) -> None:
-        self._sentence = sentence
+    def show(self, sentence: str) -> None:
+        self._message = sentence
         self._update()
 
-    def stand(self, sentence: str) -> None:
+    def set_persistent(self, sentence: str) -> None:
         """Until it is taken back with an empty one."""
-        if sentence != self._standing:
-            self._standing = sentence
+        if sentence != self._persistent:
+            self._persistent = sentence
             self._update()
 
     def suggest(self, suggestion: str) -> None:
@@ -192,7 +194,7 @@ class Notice(Hanging):
         self._update()
 
     def lines(self, width: int) -> list[Content]:
-        if sentence := self._sentence or self._standing:
+        if sentence := self._message or self._persistent:
             return [hanging(Content.styled("! ", ACCENT), Content(sanitize_line(sentence)), width)]
         return [Content.styled(sanitize_line(self._suggestion), DIM)]
 
@@ -208,35 +210,35 @@ class Footer(Widget):
         super().__init__()
         self._next = next_mode
         self._hints: tuple[str, ...] = ()
-        self._alone = False
-        self._meter = Meter()
+        self._hide_mode = False
+        self._meter = ContextMeter()
 
-    def show_next(self, next_mode: NextMode) -> None:
+    def show_next_mode(self, next_mode: NextMode) -> None:
         self._next = next_mode
         self.refresh()
 
-    def show_hints(self, hints: Sequence[str], alone: bool = False) -> None:
+    def show_hints(self, hints: Sequence[str], hide_mode: bool = False) -> None:
         """`hints` in order of need: the last ones are left out when it is narrow. `alone`: how
         the next message will be read does not matter now."""
-        self._hints, self._alone = tuple(hints), alone
+        self._hints, self._hide_mode = tuple(hints), hide_mode
         self.refresh()
 
-    def show_meter(self, meter: Meter) -> None:
+    def show_meter(self, meter: ContextMeter) -> None:
         if meter != self._meter:
             self._meter = meter
             self.refresh()
 
     def render(self) -> Content:
-        return Content("\n").join((self._figures(), self._keys()))
+        return Content("\n").join((self._status_line(), self._key_line()))
 
     def _mode(self, key: bool = True) -> Content:
         mode = Content.assemble(("next: ", DIM), (self._next.words, f"bold {ACCENT}"))
         return Content.assemble(mode, (f"  (^T {self._next.other_words})", DIM)) if key else mode
 
-    def _figures(self) -> Content:
+    def _status_line(self) -> Content:
         """What is least needed goes first when it is narrow."""
-        width, drawn = self.content_size.width, [*self._meter.drawn()]
-        rights = [Content("")] if self._alone else [self._mode(), self._mode(key=False)]
+        width, drawn = self.content_size.width, [*self._meter.variants()]
+        rights = [Content("")] if self._hide_mode else [self._mode(), self._mode(key=False)]
         tries = [(left, right) for right in rights for left in drawn[:2]]
         for left, right in (*tries, (drawn[-1], rights[-1])):
             gap = width - left.cell_length - right.cell_length
@@ -244,7 +246,7 @@ class Footer(Widget):
                 break
         return Content.assemble(left, " " * max(1, gap), right)
 
-    def _keys(self) -> Content:
+    def _key_line(self) -> Content:
         left = ""
         for hint in self._hints:
             longer = f"{left}   {hint}" if left else hint

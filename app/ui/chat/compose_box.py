@@ -90,7 +90,7 @@ class ComposeBox(TextArea):
     ]
 
     @dataclass
-    class Sent(Message):
+    class Submitted(Message):
         """Enter was pressed, with this in the box. What is typed after it may be there already
         when this is handled."""
 
@@ -124,28 +124,28 @@ class ComposeBox(TextArea):
         self.choices = ChoiceList(self)
         self._typing = False
         self._history: list[str] = []
-        self._place = 0
+        self._history_index = 0
         self._unsent = ""
 
-    def remember(self, text: str) -> None:
+    def add_to_history(self, text: str) -> None:
         """Put a sent question into the history."""
         if not self._history or self._history[-1] != text:
             self._history.append(text)
-        self._place = len(self._history)
+        self._history_index = len(self._history)
         self._unsent = ""
 
-    def remember_only(self, texts: Iterable[str]) -> None:
+    def set_history(self, texts: Iterable[str]) -> None:
         """These questions, the last of which was sent last, instead of all others."""
-        self._history, self._place, self._unsent = [], 0, ""
+        self._history, self._history_index, self._unsent = [], 0, ""
         for text in texts:
-            self.remember(text)
+            self.add_to_history(text)
 
     def replace_all(self, text: str) -> None:
         self._typing = False
         self.text = text
         self.move_cursor(self.document.end)
 
-    def receive(self, event: Paste) -> None:
+    def insert_paste(self, event: Paste) -> None:
         """A short paste is typed text, and shows what will be sent: control characters in it
         become symbols here. A long one goes on as it is."""
         event.stop()
@@ -158,7 +158,7 @@ class ComposeBox(TextArea):
             self._replace_via_keyboard(text, *self.selection)
 
     async def _on_paste(self, event: Paste) -> None:
-        self.receive(event)
+        self.insert_paste(event)
 
     async def _on_key(self, event: Key) -> None:
         if await self.choices.takes(event.key):
@@ -183,7 +183,7 @@ class ComposeBox(TextArea):
         command = self.choices.command(self.text)
         if command is None:
             self.choices.close()
-            self.post_message(self.Sent(self.text))
+            self.post_message(self.Submitted(self.text))
         else:
             self.replace_all("")
             await command.run()
@@ -201,7 +201,7 @@ class ComposeBox(TextArea):
         if text is None:
             self.action_paste()
         else:
-            self.receive(Paste(text))
+            self.insert_paste(Paste(text))
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)
@@ -221,18 +221,18 @@ class ComposeBox(TextArea):
     def action_earlier(self) -> None:
         if not self.navigator.is_first_wrapped_line(self.cursor_location):
             self.action_cursor_up()
-        elif self._place > 0:
-            if self._place == len(self._history):
+        elif self._history_index > 0:
+            if self._history_index == len(self._history):
                 self._unsent = self.text
-            self._leaf_to(self._place - 1)
+            self._browse_history(self._history_index - 1)
 
     def action_later(self) -> None:
         if not self.navigator.is_last_wrapped_line(self.cursor_location):
             self.action_cursor_down()
-        elif self._place < len(self._history):
-            self._leaf_to(self._place + 1)
+        elif self._history_index < len(self._history):
+            self._browse_history(self._history_index + 1)
 
-    def _leaf_to(self, place: int) -> None:
-        self._place = place
+    def _browse_history(self, place: int) -> None:
+        self._history_index = place
         at_end = place == len(self._history)
         self.replace_all(self._unsent if at_end else self._history[place])

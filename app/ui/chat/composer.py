@@ -14,7 +14,7 @@ from textual.widgets import Static, TextArea
 
 from app.protocol.options import Mode
 from app.ui.attach.chips import Chip, Chips, Item
-from app.ui.attach.file_job import Reading
+from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
 from app.ui.chat.chrome import Notice
 from app.ui.chat.compose_box import ComposeBox
@@ -24,16 +24,16 @@ from app.ui.keep.slider import KeepSetter
 from app.ui.state.draft import Draft
 
 if TYPE_CHECKING:
-    from app.ui.chat.attachments import Attaching
+    from app.ui.chat.attachments import Attachments
 
-WHOLE_TEXT_WORDS = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
+WHOLE_TEXT_PATTERN = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
 WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in full."
 
 
-class Entry(Vertical):
+class Composer(Vertical):
     """Where the next question is written."""
 
-    attaching: Attaching
+    attaching: Attachments
     """What is attached here goes there."""
 
     def __init__(self, next_mode: NextMode) -> None:
@@ -57,16 +57,16 @@ class Entry(Vertical):
     def draft(self) -> Draft:
         return Draft(self._next_mode, self.box.text, self.chips.attached)
 
-    def show(self, draft: Draft, readings: Sequence[Reading] = ()) -> None:
+    def show(self, draft: Draft, readings: Sequence[FileJob] = ()) -> None:
         """Instead of all that is written here; `readings` are still to become chips."""
         if draft.text != self.box.text:
             self._write(draft.text)
-        self.show_next(draft.next_mode)
+        self.show_next_mode(draft.next_mode)
         items: tuple[Item, ...] = (*draft.attached, *readings)
         if items != self.chips.items:
             self.chips.show(items)
 
-    def put_back(self, typed: str) -> None:
+    def append_typed(self, typed: str) -> None:
         """What was chosen in the box, and is of no use, behind what is written there."""
         text, end = self.box.text, self.box.document.end
         with self.prevent(TextArea.Changed):
@@ -74,35 +74,35 @@ class Entry(Vertical):
             self.box.insert(gap + typed, end, maintain_selection_offset=bool(text))
             self.box.choices.dismiss()
 
-    def show_next(self, next_mode: NextMode) -> None:
+    def show_next_mode(self, next_mode: NextMode) -> None:
         self._next_mode = next_mode
-        self._suggest()
+        self._update_suggestion()
 
-    def take(self, typed: str) -> None:
+    def clear_sent(self, typed: str) -> None:
         """What was sent is no draft any more; what was typed after it stays."""
-        self.box.remember(typed.strip())
+        self.box.add_to_history(typed.strip())
         self._write(self.box.text.removeprefix(typed))
         self.chips.show(())
-        self.notice.say("")
-        self._suggest()
+        self.notice.show("")
+        self._update_suggestion()
 
-    def receive(self, event: PasteEvent) -> None:
+    def insert_paste(self, event: PasteEvent) -> None:
         """A paste while something else has the focus is meant for the box all the same."""
         self.box.focus()
-        self.box.receive(event)
+        self.box.insert_paste(event)
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        self.notice.say("")
-        self._suggest()
+        self.notice.show("")
+        self._update_suggestion()
 
     def on_compose_box_long_paste(self, event: ComposeBox.LongPaste) -> None:
         event.stop()
-        self.notice.say("")
+        self.notice.show("")
         self.attaching.paste(event.text)
 
     def on_choice_list_file_taken(self, event: ChoiceList.FileTaken) -> None:
         event.stop()
-        self.notice.say("")
+        self.notice.show("")
         self.attaching.attach(event.path, event.typed)
 
     def on_compose_box_erased_nothing(self) -> None:
@@ -113,12 +113,12 @@ class Entry(Vertical):
         event.stop()
         self.attaching.remove(event.item)
 
-    def on_chip_skipped_asked(self, event: Chip.SkippedAsked) -> None:
+    def on_chip_show_skipped(self, event: Chip.ShowSkipped) -> None:
         event.stop()
-        if event.item.skipped or event.item.odd:
+        if event.item.skipped or event.item.lossy:
             self.app.push_screen(SkippedScreen(event.item))
         else:
-            self.notice.say(f"Nothing of '{event.item.name}' was skipped.")
+            self.notice.show(f"Nothing of '{event.item.name}' was skipped.")
 
     def on_chips_changed(self) -> None:
         self.attaching.count()
@@ -128,7 +128,7 @@ class Entry(Vertical):
         with self.prevent(TextArea.Changed):
             self.box.replace_all(text)
 
-    def _suggest(self) -> None:
-        asks_for_all = WHOLE_TEXT_WORDS.search(self.box.text) is not None
+    def _update_suggestion(self) -> None:
+        asks_for_all = WHOLE_TEXT_PATTERN.search(self.box.text) is not None
         wanted = asks_for_all and self._next_mode.mode is not Mode.FULL
         self.notice.suggest(WHOLE_TEXT_ADVICE if wanted else "")

@@ -15,7 +15,7 @@ GAP = "   "
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class ContextMeter:
     """Tokens: `used` by the conversation so far, and `new` with the next message; None where that
     is not known (yet). `context` is 0 where the model names none. `seconds` until the first word,
     where that can be foretold."""
@@ -33,7 +33,7 @@ class Meter:
     def exceeded(self) -> bool:
         return 0 < self.context <= self.total
 
-    def drawn(self) -> Iterator[Content]:
+    def variants(self) -> Iterator[Content]:
         """From the longest to the shortest."""
         context, new = self._context(), self._new()
         full = [part for part in (self._bar(context), new) if part]

@@ -13,13 +13,13 @@ from app.ui.state.repository import OpenChat
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
 
-READ_AGAIN = (
+SYSTEM_PROMPT_CHANGED = (
     "The system prompt stands before everything, so what was read is read again with the next"
     " question."
 )
 
 
-class Own:
+class ConversationSettings:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
 
@@ -28,10 +28,10 @@ class Own:
             OwnScreen,  # here: the first drawing waits for no other
         )
 
-        if self._screen.desk.shelf.opening:
-            self._screen.notice.say("The conversations are being opened.")
+        if self._screen.open_chats.repository.opening:
+            self._screen.notice.show("The conversations are being opened.")
             return
-        chat = self._screen.desk.shown
+        chat = self._screen.open_chats.shown
         own = OwnScreen(chat.title, chat.conversation, self._screen.settings)
         self._screen.app.push_screen(own, partial(self._closed, chat))
 
@@ -43,15 +43,15 @@ class Own:
         screen, before = self._screen, chat.conversation.choices
         prompt = chat.conversation.system_prompt
         try:
-            await screen.desk.shelf.choose(chat, choices)
+            await screen.open_chats.repository.set_overrides(chat, choices)
         except UserError as error:
-            screen.notice.say(str(error))
+            screen.notice.show(str(error))
             return
-        if chat is not screen.desk.shown:
+        if chat is not screen.open_chats.shown:
             return
-        after = chosen_next(choices, screen.default_next)
-        if after != chosen_next(before, screen.default_next):
-            screen.set_next(after)
+        after = chosen_next(choices, screen.default_mode)
+        if after != chosen_next(before, screen.default_mode):
+            screen.set_next_mode(after)
         if chat.conversation.turns and chat.conversation.system_prompt != prompt:
-            screen.notice.say(READ_AGAIN)
+            screen.notice.show(SYSTEM_PROMPT_CHANGED)
         screen.show_hints()

@@ -9,8 +9,8 @@ from app.chat.cost_preview import NextMessage
 from app.protocol.cost_model import UNKNOWN, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import Mode
-from app.ui.chat.composer import WHOLE_TEXT_WORDS
-from app.ui.chat.context_meter import Meter
+from app.ui.chat.composer import WHOLE_TEXT_PATTERN
+from app.ui.chat.context_meter import ContextMeter
 from app.ui.keep.keep_preview import ALL_CACHED
 from app.ui.keep.next_mode import NextMode
 from app.util import formatting
@@ -19,13 +19,13 @@ from app.util.sanitize import sanitize_line
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
 
-CHARACTERS = 4
+CHARACTERS_PER_TOKEN = 4
 """A token, of what is typed: little beside what is attached, and told in hundreds."""
 
 
-class Forecast:
+class CostEstimate:
     def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.desk
+        self._screen, self._desk = screen, screen.open_chats
         self.costs: Costs = UNKNOWN
         """Of the pair that is loaded, as the engine says."""
         self._pair: Loaded | None = None
@@ -34,16 +34,16 @@ class Forecast:
     def pair(self) -> Loaded | None:
         return self._pair
 
-    def loaded(self, pair: Loaded) -> None:
+    def set_pair(self, pair: Loaded) -> None:
         self._pair = pair
 
-    def meter(self) -> Meter:
+    def meter(self) -> ContextMeter:
         return self._meter(self._screen.next_mode)
 
-    def at(self, keep: float) -> str:
+    def text_at(self, keep: float) -> str:
         """In a few words, what the next message would be at this keep."""
         last = self._last()
-        if last is not None and not self._attached() and self._desk.is_cached_whole(last):
+        if last is not None and not self._attached() and self._desk.is_fully_cached(last):
             return ALL_CACHED
         meter = self._meter(NextMode(keep, Mode.SPARSE))
         return "" if meter.seconds is None else f"est {formatting.seconds(meter.seconds)}"
@@ -61,7 +61,7 @@ class Forecast:
         )
 
     @property
-    def excess(self) -> int:
+    def excess_tokens(self) -> int:
         """By how many tokens the next message is too long for the model's context, as far as they
         are counted; 0 where it may fit. What a model thought is not sent again."""
         pair, last, attached = self._pair, self._last(), self._attached()
@@ -75,21 +75,21 @@ class Forecast:
                 used -= progress.statistics.generated_tokens
         return max(0, used + attached - pair.target.context + 1)
 
-    def _meter(self, next_mode: NextMode) -> Meter:
+    def _meter(self, next_mode: NextMode) -> ContextMeter:
         context = self._pair.target.context if self._pair else 0
         last = self._last()
         used = 0 if last is None else self._tokens(last)
-        typed = -(-len(self._screen.entry.box.text.strip()) // CHARACTERS)
+        typed = -(-len(self._screen.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
         attached = self._attached()
         prompt = self._desk.shown.conversation.system_prompt
         if attached is None:  # of what cannot be counted nothing is said
-            return Meter(used, 0 if self._screen.attaching.uncountable else None, context)
+            return ContextMeter(used, 0 if self._screen.attachments.uncountable else None, context)
         if last is None:
-            typed += len(prompt) // CHARACTERS
+            typed += len(prompt) // CHARACTERS_PER_TOKEN
         elif used and self._is_live(last) and last.system != prompt:
             attached, used, last = attached + used, 0, None  # it stands before everything
         seconds = self._seconds(next_mode, last, typed, attached)
-        return Meter(used, typed + attached, context, seconds)
+        return ContextMeter(used, typed + attached, context, seconds)
 
     def _is_live(self, turn: Turn) -> bool:
         """Whether the engine may still have what it read for it, and not a snapshot of it."""
@@ -99,7 +99,7 @@ class Forecast:
     def _last(self) -> Turn | None:
         """What the next message would come after."""
         conversation = self._desk.shown.conversation
-        if (edited := self._screen.acting.edited_turn) is not None:
+        if (edited := self._screen.actions.edited_turn) is not None:
             before = conversation.before(edited)
         else:
             running = conversation.running
@@ -119,8 +119,8 @@ class Forecast:
 
     def _attached(self) -> int | None:
         """None while something is read or counted."""
-        items = self._screen.entry.chips.items
-        things = self._screen.entry.chips.attached
+        items = self._screen.composer.chips.items
+        things = self._screen.composer.chips.attached
         tokens = [each.tokens for each in things if each.tokens is not None]
         return sum(tokens) if len(tokens) == len(items) else None
 
@@ -132,12 +132,12 @@ class Forecast:
         mode = next_mode.mode
         if self._pair.draft is None or self._pair.dense_only is not None:
             mode = Mode.FULL
-        words = WHOLE_TEXT_WORDS.search(self._screen.entry.box.text)
+        words = WHOLE_TEXT_PATTERN.search(self._screen.composer.box.text)
         if mode is Mode.AUTO and words is not None:
             return None  # then all of it may be read
         before = None
         if last is not None:
-            before = self._desk.cached(last)
+            before = self._desk.cached_stats(last)
             if before is None:
                 return None  # nobody knows what the engine still has of it
         rereads = self._pair.rereads

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
 
 
-class PairTimed(Message):
+class CostsMeasured(Message):
     """The engine has timed the pair, as it was asked to."""
 
     def __init__(self, costs: Costs) -> None:
@@ -39,9 +39,9 @@ class PairTimed(Message):
         self.costs = costs
 
 
-class Hearing:
+class EngineEventHandler:
     def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.desk
+        self._screen, self._desk = screen, screen.open_chats
         self.closed = False
         """Whether the engine has ended."""
 
@@ -49,17 +49,17 @@ class Hearing:
         """Take in one event; returns the turn to be drawn anew."""
         match event:
             case Loaded():
-                self._screen.loader.take(event)
+                self._screen.loader.on_load_result(event)
             case Failed(turn=None):
-                if not self._screen.loader.take(event):
-                    self._screen.notice.say(in_words(event))
+                if not self._screen.loader.on_load_result(event):
+                    self._screen.notice.show(failure_text(event))
             case MemoryReport():
                 self._screen.header.show_memory(event.figures, event.rung)
             case EngineWarning():
-                self._screen.notice.say(event.sentence)
+                self._screen.notice.show(event.sentence)
             case PressureChanged():
                 self._screen.header.show_memory(event.figures, event.rung)
-                self._screen.notice.say(event.sentence)
+                self._screen.notice.show(event.sentence)
             case Parked() | MadeRoom():
                 self._screen.notice.suggest(event.sentence)
             case Unparked():
@@ -67,19 +67,19 @@ class Hearing:
             case Closed():
                 self.closed = True
             case NotSaved() | Saved():
-                self._desk.note(event)
+                self._desk.on_snapshot_event(event)
             case Learnt():
-                self._screen.forecast.costs = event.costs
-                self._screen.footer.show_meter(self._screen.forecast.meter())
+                self._screen.cost_estimate.costs = event.costs
+                self._screen.footer.show_meter(self._screen.cost_estimate.meter())
                 if event.asked:
-                    self._screen.post_message(PairTimed(event.costs))
+                    self._screen.post_message(CostsMeasured(event.costs))
             case Healed():
-                self._desk.note_healed(event)
+                self._desk.on_background_prefill(event)
             case _:
                 return self._apply_to_turn(event, event.turn)
         return None
 
-    def apply_unseen(self, events: Iterable[Event]) -> None:
+    def apply_after_exit(self, events: Iterable[Event]) -> None:
         """When the screen is gone: only what is to be kept."""
         for event in events:
             turn = getattr(event, "turn", None)
@@ -92,12 +92,12 @@ class Hearing:
         if number is None or self._desk.apply(event, number):
             return number
         if isinstance(event, Selected):
-            self._screen.trying.answered(event)
+            self._screen.keep_preview.on_selected(event)
         elif isinstance(event, Failed):
-            self._screen.notice.say(in_words(event))
+            self._screen.notice.show(failure_text(event))
         return None
 
 
-def in_words(failed: Failed) -> str:
+def failure_text(failed: Failed) -> str:
     """What went wrong and what to do, as two sentences."""
     return f"{ended(failed.problem)} {sentence(failed.advice)}"

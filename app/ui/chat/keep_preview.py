@@ -11,7 +11,7 @@ from app.protocol.events import Selected
 from app.ui.keep.keep_preview import ALL_CACHED, KeepTrial
 from app.ui.keep.slider import KeepSetter
 from app.ui.prefill.panel_render import would_read
-from app.ui.state.open_chats import Desk
+from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from app.ui.spans.screen import SpansScreen
 
 
-class Trying:
+class KeepPreview:
     """One keep is tried at a time, and only on what the engine still has the scores of."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: OpenChats,
         transcript: Transcript,
         setter: KeepSetter,
         send: Callable[[Command], None],
@@ -35,7 +35,7 @@ class Trying:
         self._spans: SpansScreen | None = None
 
     @property
-    def under_way(self) -> bool:
+    def active(self) -> bool:
         """Whether there is a turn that a keep is tried on."""
         return self._turn is not None
 
@@ -63,12 +63,12 @@ class Trying:
         if not self._desk.busy and (request := self._trial.move(keep)) is not None:
             self._send(request)
 
-    def answered(self, selected: Selected) -> None:
+    def on_selected(self, selected: Selected) -> None:
         """A selection came of a turn that is over. One that comes after `end` shows nothing."""
         request, turn = self._trial.answered(selected), self._turn
         if turn is not None and turn.number == selected.turn:
             self._draw(turn)
-            cached = self._desk.is_cached_whole(turn)
+            cached = self._desk.is_fully_cached(turn)
             self._setter.meaning = ALL_CACHED if cached else would_read(selected)
             if self._spans is not None:
                 self._spans.show(self._documents(turn, selected), selected.keep)
@@ -84,7 +84,7 @@ class Trying:
             self._transcript.anchor()
 
     def _begin(self, turn: Turn | None) -> None:
-        self._turn = turn if turn is not None and self._desk.can_try(turn) else None
+        self._turn = turn if turn is not None and self._desk.can_preview(turn) else None
         if self._turn is None:
             self._trial.begin(None, None)
         else:

@@ -25,15 +25,15 @@ T = TypeVar("T")
 EDITING = "Editing an earlier question: ⏎ asks it on its own branch, Esc gives up."
 
 
-class Acting:
+class MessageActions:
     def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.desk
+        self._screen, self._desk = screen, screen.open_chats
         self._copied: tuple[MessageView, int] | None = None
-        self._removed: list[tuple[OpenChat, Removed]] = []
+        self._deleted: list[tuple[OpenChat, Removed]] = []
         self._edited: tuple[Turn, Draft] | None = None
         """The turn whose question is edited, and what was written before that."""
-        self._keep_for: Turn | None = None
-        self._one_by_one = asyncio.Lock()
+        self._keep_turn: Turn | None = None
+        self._branch_lock = asyncio.Lock()
         """Held by what changes the branch: a key may come before the one before it was obeyed."""
 
     # -------------------------------------------------------------------------- which keys work
@@ -46,14 +46,14 @@ class Acting:
         branch = self._desk.shown.conversation.branch
         if view.turn.unfinished and branch and view.turn is branch[-1]:
             hints.insert(0, "F4 continue")
-        if view.place[1] > 1:
-            hints.insert(0, f"←→ {view.place[0]}/{view.place[1]}")
+        if view.version[1] > 1:
+            hints.insert(0, f"←→ {view.version[0]}/{view.version[1]}")
         more = ["^K code", "^E edit"] if view.part is Part.ANSWER else ["^A again", "^R in full"]
         return [*hints, "^D delete", *more, "Esc back"]
 
     # -------------------------------------------------------------------------- doing
 
-    def act(self, view: MessageView, what: str) -> None:
+    def run_action(self, view: MessageView, what: str) -> None:
         acts: dict[str, Callable[[MessageView], None]] = {
             "copy": self._copy,
             "code": self._copy_code,
@@ -71,7 +71,7 @@ class Acting:
         text = turn.question.text if view.part is Part.QUESTION else turn.text
         self._screen.app.copy_to_clipboard(text)
         characters = formatting.plural(len(text), "character")
-        self._screen.notice.say(f"Copied the {view.part}: {characters} of Markdown.")
+        self._screen.notice.show(f"Copied the {view.part}: {characters} of Markdown.")
 
     def _copy_code(self, view: MessageView) -> None:
         from app.ui.transcript.markdown import code_blocks
@@ -79,7 +79,7 @@ class Acting:
         text = view.turn.question.text if view.part is Part.QUESTION else view.turn.text
         blocks, place = code_blocks(text), 0
         if not blocks:
-            self._screen.notice.say(f"There is no block of code in this {view.part}.")
+            self._screen.notice.show(f"There is no block of code in this {view.part}.")
             return
         if self._copied is not None and self._copied[0] is view:
             place = (self._copied[1] + 1) % len(blocks)
@@ -89,7 +89,7 @@ class Acting:
         which = f"{place + 1} of {len(blocks)}" if len(blocks) > 1 else ""
         facts = ", ".join(filter(None, (language, formatting.plural(code.count("\n"), "line"))))
         more = " ^K again copies the next." if len(blocks) > 1 else ""
-        self._screen.notice.say(" ".join(f"Copied code {which} ({facts}).{more}".split()))
+        self._screen.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
 
     def _again(self, view: MessageView) -> None:
         turn, progress = view.turn, self._desk.shown.progress[view.turn.number]
@@ -105,18 +105,18 @@ class Acting:
     # -------------------------------------------------------------------------- another keep
 
     def open_keep(self, view: MessageView) -> None:
-        self._keep_for = view.turn
+        self._keep_turn = view.turn
         keep = self._desk.shown.progress[view.turn.number].keep
-        self._screen.trying.open_setter(keep, view.turn)
+        self._screen.keep_preview.open_setter(keep, view.turn)
 
     @property
     def sets_keep(self) -> bool:
         """Whether the setter is open for an answer that was chosen."""
-        return self._keep_for is not None
+        return self._keep_turn is not None
 
-    def keep_left(self, event: KeepSetter.Left) -> bool:
+    def on_keep_closed(self, event: KeepSetter.Left) -> bool:
         """Whether it was for an answer that the setter was open."""
-        turn, self._keep_for = self._keep_for, None
+        turn, self._keep_turn = self._keep_turn, None
         if turn is not None and event.keep is not None:
             self._ask_again(turn, Mode.SPARSE, event.keep)
         elif turn is not None and event.automatic:
@@ -126,19 +126,19 @@ class Acting:
     # -------------------------------------------------------------------------- editing
 
     def _edit(self, view: MessageView) -> None:
-        screen, before = self._screen, self.give_up()
-        written = before or screen.entry.draft
+        screen, before = self._screen, self.cancel_edit()
+        written = before or screen.composer.draft
         question = view.turn.question
         self._edited = view.turn, written
-        screen.entry.show(Draft(written.next_mode).behind(question, ()))
-        screen.set_next(screen.next_mode)
-        screen.entry.box.focus()
-        screen.notice.say(EDITING)
+        screen.composer.show(Draft(written.next_mode).prepend(question, ()))
+        screen.set_next_mode(screen.next_mode)
+        screen.composer.box.focus()
+        screen.notice.show(EDITING)
 
-    def resume(self, turn: Turn) -> None:
+    def resume_edit(self, turn: Turn) -> None:
         """What is written is its question again, edited, since it could not be asked."""
         self._edited = turn, Draft(self._screen.next_mode)
-        self._screen.notice.say(EDITING)
+        self._screen.notice.show(EDITING)
 
     @property
     def editing(self) -> bool:
@@ -148,17 +148,17 @@ class Acting:
     def edited_turn(self) -> Turn | None:
         return None if self._edited is None else self._edited[0]
 
-    def give_up(self) -> Draft | None:
+    def cancel_edit(self) -> Draft | None:
         """Put back what was written before a question was edited; returns that, if it was."""
         edited, self._edited = self._edited, None
         if edited is None:
             return None
-        self._screen.entry.show(edited[1])
-        self._screen.set_next(edited[1].next_mode)
-        self._screen.notice.say("")
+        self._screen.composer.show(edited[1])
+        self._screen.set_next_mode(edited[1].next_mode)
+        self._screen.notice.show("")
         return edited[1]
 
-    def edited(self, question: Question) -> tuple[Question, Turn] | None:
+    def take_edit(self, question: Question) -> tuple[Question, Turn] | None:
         """A question that is sent, if it is the edited one: with what was known of the documents
         that it still has. Then what was written before comes back."""
         if self._edited is None:
@@ -166,28 +166,28 @@ class Acting:
         turn, _ = self._edited
         known = {document.text: document for document in turn.question.documents}
         documents = tuple(known.get(each.text, each) for each in question.documents)
-        self.give_up()
+        self.cancel_edit()
         return replace(question, documents=documents), turn
 
     # -------------------------------------------------------------------------- branches
 
-    def version(self, view: MessageView, step: int) -> None:
-        if view.place[1] < 2:
-            self._screen.notice.say("There is one version. ^E edits the question, ^A asks again.")
-        elif self._may_change():
+    def step_version(self, view: MessageView, step: int) -> None:
+        if view.version[1] < 2:
+            self._screen.notice.show("There is one version. ^E edits the question, ^A asks again.")
+        elif self._can_change():
             turn, part = view.turn, view.part
-            self._run(self._step(turn, part, step))
+            self._run(self._step_version(turn, part, step))
 
-    async def _step(self, turn: Turn, part: Part, step: int) -> None:
+    async def _step_version(self, turn: Turn, part: Part, step: int) -> None:
         branch = self._desk.shown.conversation.branch
         if turn not in branch:  # a key before this one has changed that
             return
         place = branch.index(turn)
-        await self._rebranch(lambda chat: chat.step(turn, part, step))
+        await self._change_branch(lambda chat: chat.step(turn, part, step))
         await self._choose(place, part)
 
     def _delete(self, view: MessageView) -> None:
-        if self._may_change():
+        if self._can_change():
             self._run(self._remove(view.turn, view.part))
 
     async def _remove(self, turn: Turn, part: Part) -> None:
@@ -196,53 +196,53 @@ class Acting:
         if turn not in branch:
             return
         place, (_, answers) = branch.index(turn), chat.chat.place(turn, Part.ANSWER)
-        removed = await self._rebranch(lambda chat: chat.remove(turn, part))
-        self._removed.append((chat, removed))
+        removed = await self._change_branch(lambda chat: chat.remove(turn, part))
+        self._deleted.append((chat, removed))
         after = len(branch) - place - 1
         more = f", with {formatting.plural(after, 'question')} after it" if after else ""
         alone = part is Part.ANSWER and answers > 1
         what = "This answer is" if alone else "Question and answer are"
         await self._choose(min(place, len(chat.conversation.branch) - 1), part)
-        self._screen.notice.say(f"{what} deleted{more}. ^Z undoes that.")
+        self._screen.notice.show(f"{what} deleted{more}. ^Z undoes that.")
 
     def undo(self) -> None:
         """Bring back what was deleted last."""
         self._run(self._undo())
 
     async def _undo(self) -> None:
-        here = [removed for removed in self._removed if removed[0] is self._desk.shown]
+        here = [removed for removed in self._deleted if removed[0] is self._desk.shown]
         if not here:
-            self._screen.notice.say("Nothing was deleted here since it was opened.")
-        elif self._may_change():
-            self._removed.remove(here[-1])
-            await self._bring_back(here[-1][1])
+            self._screen.notice.show("Nothing was deleted here since it was opened.")
+        elif self._can_change():
+            self._deleted.remove(here[-1])
+            await self._restore(here[-1][1])
 
-    async def _bring_back(self, removed: Removed) -> None:
+    async def _restore(self, removed: Removed) -> None:
         before = self._desk.shown.conversation.branch
-        await self._rebranch(lambda chat: chat.bring_back(removed))
+        await self._change_branch(lambda chat: chat.bring_back(removed))
         after = self._desk.shown.conversation.branch
         place = next((i for i, turn in enumerate(after) if turn not in before), len(after) - 1)
         await self._choose(place, Part.QUESTION)
-        self._screen.notice.say("It is back.")
+        self._screen.notice.show("It is back.")
 
     async def go_to(self, message: int) -> None:
         """Show and choose a stored message of the conversation on the screen."""
         chat = self._desk.shown.chat
-        if chat.find(message) is None and self._may_change():
-            await self._rebranch(lambda chat: chat.go_to(message))
+        if chat.find(message) is None and self._can_change():
+            await self._change_branch(lambda chat: chat.go_to(message))
         if (found := chat.find(message)) is not None:
             await self._screen.transcript.reveal(*found)
 
-    def show_message(self, message: int) -> None:
+    def open_message(self, message: int) -> None:
         self._run(self.go_to(message))
 
-    async def _rebranch(self, change: Callable[[Chat], T]) -> T:
+    async def _change_branch(self, change: Callable[[Chat], T]) -> T:
         screen, chat = self._screen, self._desk.shown
-        screen.trying.end()
-        result = await self._desk.shelf.rebranch(chat, change)
+        screen.keep_preview.end()
+        result = await self._desk.repository.change_branch(chat, change)
         async with screen.drawing:
             if chat is self._desk.shown:
-                await screen.transcript.follow_branch()
+                await screen.transcript.show_branch()
         screen.show_hints()
         return result
 
@@ -251,22 +251,22 @@ class Acting:
         if 0 <= place < len(branch):
             await self._screen.transcript.reveal(branch[place], part)
         else:
-            self._screen.entry.box.focus()
+            self._screen.composer.box.focus()
 
-    def _may_change(self) -> bool:
+    def _can_change(self) -> bool:
         """Not while an answer is written here."""
         shown = self._desk.shown
         if shown not in (self._desk.answering, self._desk.committing):
             return True
-        self._screen.notice.say("An answer is under way. Esc stops it.")
+        self._screen.notice.show("An answer is under way. Esc stops it.")
         return False
 
     def _run(self, task: Coroutine[Any, Any, None]) -> None:
         async def run() -> None:
             try:
-                async with self._one_by_one:
+                async with self._branch_lock:
                     await task
             except UserError as error:
-                self._screen.notice.say(str(error))
+                self._screen.notice.show(str(error))
 
         self._screen.run_worker(run())

@@ -10,16 +10,16 @@ from textual.events import DescendantBlur, DescendantFocus
 from textual.screen import Screen
 
 from app.ui.attach.chips import Chip
-from app.ui.chat.below import Below
+from app.ui.chat.below import NewTextMarker
 from app.ui.chat.compose_box import ComposeBox
-from app.ui.chat.composer import Entry
-from app.ui.chat.message_actions import Acting
+from app.ui.chat.composer import Composer
+from app.ui.chat.message_actions import MessageActions
 from app.ui.keys import pass_on
 from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
 
 
-class Choosing(Screen[None]):
+class MessageSelection(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "tab",
@@ -41,9 +41,9 @@ class Choosing(Screen[None]):
     ]
 
     transcript: Transcript
-    entry: Entry
-    acting: Acting
-    below: Below
+    composer: Composer
+    actions: MessageActions
+    new_text_marker: NewTextMarker
 
     def show_hints(self) -> None:
         """The keys that work now."""
@@ -52,15 +52,15 @@ class Choosing(Screen[None]):
     def action_messages(self) -> None:
         """To the last message, or from the messages to the box."""
         messages = self.transcript.messages
-        if self.focused is self.entry.box and messages:
-            self.transcript.choose(messages[-1])
+        if self.focused is self.composer.box and messages:
+            self.transcript.select(messages[-1])
         else:
-            self.entry.box.focus()
+            self.composer.box.focus()
 
     def action_above(self) -> None:
         """To what is next above the box: from chip to chip, and from the first one back."""
-        chips = [*self.entry.chips.query(Chip)]
-        places = [*chips, self.entry.box]
+        chips = [*self.composer.chips.query(Chip)]
+        places = [*chips, self.composer.box]
         place = places.index(self.focused) if self.focused in places else 0
         if chips and place > 0:
             places[place - 1].focus()
@@ -72,33 +72,33 @@ class Choosing(Screen[None]):
     def _focus_moved(self) -> None:
         self.show_hints()
 
-    @on(MessageView.Go)
-    def _go(self, event: MessageView.Go) -> None:
-        if (message := self.transcript.beside(event.view, event.step)) is not None:
-            self.transcript.choose(message)
+    @on(MessageView.Move)
+    def _go(self, event: MessageView.Move) -> None:
+        if (message := self.transcript.neighbour(event.view, event.step)) is not None:
+            self.transcript.select(message)
 
-    @on(MessageView.Version)
-    def _version(self, event: MessageView.Version) -> None:
-        self.acting.version(event.view, event.step)
+    @on(MessageView.StepVersion)
+    def _version(self, event: MessageView.StepVersion) -> None:
+        self.actions.step_version(event.view, event.step)
 
-    @on(MessageView.Act)
-    def _act(self, event: MessageView.Act) -> None:
-        self.acting.act(event.view, event.what)
+    @on(MessageView.Action)
+    def _act(self, event: MessageView.Action) -> None:
+        self.actions.run_action(event.view, event.name)
 
-    @on(MessageView.Typed)
-    def _typed(self, event: MessageView.Typed) -> None:
-        self.entry.box.focus()
+    @on(MessageView.KeyForComposer)
+    def _typed(self, event: MessageView.KeyForComposer) -> None:
+        self.composer.box.focus()
         if event.key is not None:
-            pass_on(event.key, self.entry.box)
+            pass_on(event.key, self.composer.box)
 
     @on(ComposeBox.UndidNothing)
     def _undid_nothing(self) -> None:
-        self.acting.undo()
+        self.actions.undo()
 
-    @on(Transcript.News)
+    @on(Transcript.UnreadChanged)
     def _news(self) -> None:
-        self.below.display = self.transcript.news
+        self.new_text_marker.display = self.transcript.has_unread
 
-    @on(Below.Clicked)
+    @on(NewTextMarker.Clicked)
     def action_to_end(self) -> None:
-        self.transcript.to_end()
+        self.transcript.follow_end()

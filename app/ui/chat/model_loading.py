@@ -10,8 +10,8 @@ from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Failed, Loaded
 from app.ui.background import in_background
-from app.ui.chat.engine_events import in_words
-from app.ui.chat.submission import Asking
+from app.ui.chat.engine_events import failure_text
+from app.ui.chat.submission import Submission
 from app.ui.clock import Clock
 from app.util import formatting
 
@@ -21,164 +21,165 @@ if TYPE_CHECKING:
     from app.ui.models.choice import Standing
 
 
-class Loading:
+class PairLoader:
     """The engine answers every `Load` with one `Loaded` or `Failed`, in order. When a pair cannot
     be loaded, or no longer should, the one before is loaded again."""
 
-    def __init__(self, screen: ChatScreen, asking: Asking, load: Load, clock: Clock) -> None:
+    def __init__(self, screen: ChatScreen, asking: Submission, load: Load, clock: Clock) -> None:
         self.load = load
         """What is loaded, or is to be at the start."""
         self.failed = False
         """Whether no pair is loaded, and none is on its way."""
         self._screen, self._asking, self._clock = screen, asking, clock
-        self._wanted = load
-        self._before: Load | None = None
-        self._due = 0
-        self._looking = self._settling = self._ready = False
+        self._requested = load
+        self._previous: Load | None = None
+        self._pending = 0
+        self._resolving = self._settling = self._ready = False
         self._started = clock()
-        self._pace: float | None = None
-        self._why = ""
+        self._bytes_per_second: float | None = None
+        self._revert_reason = ""
 
     @property
     def busy(self) -> bool:
-        return not self.failed and (not self._ready or self._looking)
+        return not self.failed and (not self._ready or self._resolving)
 
     @property
     def changing(self) -> bool:
         """Whether another pair than the first one is on its way, or the one before again."""
-        return self._looking or (self.busy and self._before is not None)
+        return self._resolving or (self.busy and self._previous is not None)
 
     @property
-    def words(self) -> str:
+    def status_text(self) -> str:
         """What is said as long as another pair is on its way."""
-        if self._looking:
+        if self._resolving:
             return "Looking at the models…"
         if not self.changing:
             return ""
         waited = formatting.seconds(self._clock() - self._started)
-        if self._why:
-            return f"{self._why} Going back to {names(self._wanted)} · {waited}."
-        return f"Loading {names(self._wanted)} · {waited}. Esc goes back to {names(self.load)}."
+        if self._revert_reason:
+            return f"{self._revert_reason} Going back to {pair_names(self._requested)} · {waited}."
+        back = f"Esc goes back to {pair_names(self.load)}."
+        return f"Loading {pair_names(self._requested)} · {waited}. {back}"
 
     def start(self) -> None:
         self._send(self.load)
 
     def tick(self) -> None:
         if self.busy and not self.changing:
-            self._screen.transcript.opening.show_loading(self._clock() - self._started)
+            self._screen.transcript.banner.show_loading(self._clock() - self._started)
 
-    def standing(self) -> Standing:
+    def pair_status(self) -> Standing:
         """For those who choose."""
         from app.ui.models.choice import Standing
 
-        chat = self._screen.desk.shown
+        chat = self._screen.open_chats.shown
         last = chat.conversation.last_over
         progress = chat.progress.get(last.number) if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
-        return Standing(self.load, read, self._pace, self.hindrance())
+        return Standing(self.load, read, self._bytes_per_second, self.blocked_reason())
 
-    def hindrance(self) -> str:
+    def blocked_reason(self) -> str:
         """Why nothing can be asked and no pair loaded just now, if so."""
         if self.busy:
             return "The models are being loaded. Try again when they are ready."
-        if self._screen.desk.busy:
+        if self._screen.open_chats.busy:
             return "An answer is under way. Esc stops it."
         return ""
 
     # -------------------------------------------------------------------------- another pair
 
-    async def choose(self, target: str, draft: str | None, cache: Callable[[], Cache]) -> None:
+    async def load_pair(self, target: str, draft: str | None, cache: Callable[[], Cache]) -> None:
         """Load a pair by its names, unless something is wrong with it: then why is said."""
         screen = self._screen
-        if hindrance := self.hindrance():
-            screen.notice.say(hindrance)
+        if hindrance := self.blocked_reason():
+            screen.notice.show(hindrance)
             return
-        self._looking = True
+        self._resolving = True
         screen.show_hints()
         try:
             load = await in_background(lambda: pair(target, draft, cache(), self.load.kv_bits))
         except UserError as error:
-            if self._looking:
-                screen.notice.say(str(error))
+            if self._resolving:
+                screen.notice.show(str(error))
             return
         finally:
-            wanted, self._looking = self._looking, False
+            wanted, self._resolving = self._resolving, False
             screen.show_hints()
         if wanted and self._ready and load == self.load:
-            screen.notice.say(f"{names(load)} answers already.")
+            screen.notice.show(f"{pair_names(load)} answers already.")
         elif wanted:
-            self._before = self.load if self._ready else None
-            self._why = ""
+            self._previous = self.load if self._ready else None
+            self._revert_reason = ""
             self._send(load)
 
-    def stop(self) -> bool:
+    def cancel(self) -> bool:
         """Go back to the pair that was there before; whether another one was on its way."""
         if not self.changing:
             return False
-        if not self._looking:
-            self._go_back(f"{names(self._wanted)} was not loaded.")
-        self._looking = False
+        if not self._resolving:
+            self._revert(f"{pair_names(self._requested)} was not loaded.")
+        self._resolving = False
         self._screen.show_hints()
         return True
 
-    def _go_back(self, why: str) -> None:
-        if self._before is None or self._why:
+    def _revert(self, why: str) -> None:
+        if self._previous is None or self._revert_reason:
             return
-        self._why = why
-        self._send(self._before)
+        self._revert_reason = why
+        self._send(self._previous)
 
     def _send(self, load: Load) -> None:
-        self._wanted, self._started = load, self._clock()
+        self._requested, self._started = load, self._clock()
         self._ready = self.failed = False
-        self._due += 1
+        self._pending += 1
         self._screen.engine.send(load)
         self._screen.show_hints()
 
     # -------------------------------------------------------------------------- what came of it
 
-    def take(self, event: Loaded | Failed) -> bool:
+    def on_load_result(self, event: Loaded | Failed) -> bool:
         """The engine's word on a `Load`; False when none was asked for."""
-        if not self._due:
+        if not self._pending:
             return False
-        self._due -= 1
-        if self._due:  # another one was sent since
+        self._pending -= 1
+        if self._pending:  # another one was sent since
             return True
         if isinstance(event, Loaded):
             self._screen.run_worker(self._loaded(event))
-        elif self._before is not None and not self._why:
-            self._go_back(f"{names(self._wanted)} was not loaded. {in_words(event)}")
+        elif self._previous is not None and not self._revert_reason:
+            self._revert(f"{pair_names(self._requested)} was not loaded. {failure_text(event)}")
         else:
             self._fail(event)
         return True
 
     async def _loaded(self, loaded: Loaded) -> None:
-        screen, changed = self._screen, self._wanted != self.load
+        screen, changed = self._screen, self._requested != self.load
         weights = loaded.target.bytes + (loaded.draft.bytes if loaded.draft else 0)
         if loaded.seconds > 0:
-            self._pace = weights / loaded.seconds
-        self.load = self._wanted
+            self._bytes_per_second = weights / loaded.seconds
+        self.load = self._requested
         if changed:
-            await screen.desk.use(self.load)
-            screen.attaching.count_for(self.load.target)
-        self._before, self._ready = None, True
+            await screen.open_chats.set_models(self.load)
+            screen.attachments.recount_for(self.load.target)
+        self._previous, self._ready = None, True
         screen.header.show_pair(loaded)
-        screen.forecast.loaded(loaded)
-        screen.transcript.opening.show_loaded(loaded)
-        if self._why:
-            screen.notice.say(f"{self._why} {names(self.load)} answers as before.")
+        screen.cost_estimate.set_pair(loaded)
+        screen.transcript.banner.show_loaded(loaded)
+        if self._revert_reason:
+            screen.notice.show(f"{self._revert_reason} {pair_names(self.load)} answers as before.")
         elif changed:
-            screen.notice.say(f"{names(self.load)} answers from now on.")
-        self._why = ""
+            screen.notice.show(f"{pair_names(self.load)} answers from now on.")
+        self._revert_reason = ""
         screen.show_hints()
-        screen.call_later(self._asking.ask_waiting)
+        screen.call_later(self._asking.submit_queued)
 
     def _fail(self, failed: Failed) -> None:
-        self.failed, self._before, self._why = True, None, ""
-        self._screen.transcript.opening.show_failed(failed)
+        self.failed, self._previous, self._revert_reason = True, None, ""
+        self._screen.transcript.banner.show_failed(failed)
         self._screen.show_hints()
-        self._screen.call_later(self._asking.take_back, self._screen.desk.shown)
+        self._screen.call_later(self._asking.take_back, self._screen.open_chats.shown)
 
 
-def names(load: Load) -> str:
+def pair_names(load: Load) -> str:
     target, draft = load.names
     return f"{target} + {draft}" if draft else target

@@ -23,20 +23,20 @@ from app.settings.file import SettingsFile
 from app.settings.values import Settings
 from app.ui.attach.chips import Chip
 from app.ui.bridge import Bridge, EngineEvents
-from app.ui.chat.attachments import Attaching
-from app.ui.chat.below import Below
+from app.ui.chat.attachments import Attachments
+from app.ui.chat.below import NewTextMarker
 from app.ui.chat.chrome import Footer, Header, Notice
 from app.ui.chat.compose_box import ComposeBox
-from app.ui.chat.composer import Entry
-from app.ui.chat.conversation_settings import Own
-from app.ui.chat.cost_estimate import Forecast
-from app.ui.chat.engine_events import Hearing
-from app.ui.chat.keep_preview import Trying
-from app.ui.chat.message_actions import Acting
-from app.ui.chat.message_selection import Choosing
-from app.ui.chat.model_loading import Loading
-from app.ui.chat.navigation import Switching
-from app.ui.chat.submission import Asking
+from app.ui.chat.composer import Composer
+from app.ui.chat.conversation_settings import ConversationSettings
+from app.ui.chat.cost_estimate import CostEstimate
+from app.ui.chat.engine_events import EngineEventHandler
+from app.ui.chat.keep_preview import KeepPreview
+from app.ui.chat.message_actions import MessageActions
+from app.ui.chat.message_selection import MessageSelection
+from app.ui.chat.model_loading import PairLoader
+from app.ui.chat.navigation import Navigation
+from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.clock import Clock
 from app.ui.completion.completion_list import ChoiceList
@@ -44,8 +44,8 @@ from app.ui.conversations.sidebar import Side
 from app.ui.help import Section
 from app.ui.keep.next_mode import NextMode, chosen_next, default_next
 from app.ui.keep.slider import KeepSetter
-from app.ui.state.open_chats import Desk
-from app.ui.state.repository import Shelf
+from app.ui.state.open_chats import OpenChats
+from app.ui.state.repository import ChatRepository
 from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
 
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 TICK_SECONDS = 0.25
 
 
-class ChatScreen(Choosing):
+class ChatScreen(MessageSelection):
     """Shows one conversation; each widget draws its own part of it."""
 
     @dataclass
-    class Answered(Message):
+    class Finished(Message):
         """A turn is over, after so many seconds."""
 
         sentence: str
@@ -108,7 +108,7 @@ class ChatScreen(Choosing):
         ),
         Binding(
             "f3",
-            "own",
+            "conversation_settings",
             "System prompt",
             id="chat.system",
             tooltip="This conversation's system prompt, sampling, keep",
@@ -119,12 +119,12 @@ class ChatScreen(Choosing):
         self,
         engine: Engine,
         load: Load,
-        kept: SettingsFile,
+        settings_file: SettingsFile,
         clock: Clock,
         folder: Path | None = None,
         snapshots: Path | None = None,
         costs: Path | None = None,
-        news: str = "",
+        startup_message: str = "",
     ) -> None:
         """Conversations are kept in `folder`, what was read of them in `snapshots`, and how long
         that takes in `costs`; `news` is said first."""
@@ -132,26 +132,28 @@ class ChatScreen(Choosing):
         self.engine = engine
         self._snapshots = snapshots
         self._bridge = Bridge(self)
-        self._kept = kept
-        shelf = Shelf(folder, load, kept.settings)
-        self.desk = Desk(shelf, shelf.new(self.default_next), clock)
+        self._settings_file = settings_file
+        shelf = ChatRepository(folder, load, settings_file.settings)
+        self.open_chats = OpenChats(shelf, shelf.new(self.default_mode), clock)
         self.header = Header(*load.names)
-        self.transcript = Transcript(clock, self.desk.shown)
-        self.side = Side(shelf, self.desk.statuses)
-        self.entry = Entry(self.default_next)
-        self.footer = Footer(self.default_next)
-        self.trying = Trying(self.desk, self.transcript, self.entry.setter, engine.send)
-        self.below = Below()
-        self.acting = Acting(self)
-        self.forecast = Forecast(self)
-        self._asking = Asking(self)
-        self._hearing = Hearing(self)
-        self.loader = Loading(self, self._asking, load, clock)
-        self.attaching = Attaching(self, self._asking.sent, load.target)
-        self.entry.attaching = self.attaching
+        self.transcript = Transcript(clock, self.open_chats.shown)
+        self.sidebar = Side(shelf, self.open_chats.statuses)
+        self.composer = Composer(self.default_mode)
+        self.footer = Footer(self.default_mode)
+        self.keep_preview = KeepPreview(
+            self.open_chats, self.transcript, self.composer.setter, engine.send
+        )
+        self.new_text_marker = NewTextMarker()
+        self.actions = MessageActions(self)
+        self.cost_estimate = CostEstimate(self)
+        self._submission = Submission(self)
+        self._event_handler = EngineEventHandler(self)
+        self.loader = PairLoader(self, self._submission, load, clock)
+        self.attachments = Attachments(self, self._submission.submit, load.target)
+        self.composer.attaching = self.attachments
         self.welcome = Welcome(self)
-        self._own = Own(self)
-        self._switching = Switching(self, snapshots, costs, news)
+        self._conversation_settings = ConversationSettings(self)
+        self._navigation = Navigation(self, snapshots, costs, startup_message)
         self.drawing = asyncio.Lock()
         """Held while another conversation or turn is put on the screen."""
 
@@ -159,9 +161,9 @@ class ChatScreen(Choosing):
 
     def compose(self) -> ComposeResult:
         yield self.header
-        yield Horizontal(self.side, self.transcript, id="middle")
-        yield self.below
-        yield self.entry
+        yield Horizontal(self.sidebar, self.transcript, id="middle")
+        yield self.new_text_marker
+        yield self.composer
         yield self.footer
 
     def help_sections(self) -> tuple[Section, ...]:
@@ -171,12 +173,12 @@ class ChatScreen(Choosing):
             ("What is attached", Chip),
             ("Reading", ChatScreen),
             ("Keep", KeepSetter),
-            ("Messages", Choosing),
+            ("Messages", MessageSelection),
             ("A chosen message", MessageView),
         )
 
     def on_mount(self) -> None:
-        self.entry.box.focus()
+        self.composer.box.focus()
         self.show_hints()
         self.set_interval(TICK_SECONDS, self._tick)
         self.call_after_refresh(self._start)
@@ -185,65 +187,65 @@ class ChatScreen(Choosing):
         """Only after the first drawing: neither models nor the store may delay it."""
         self.engine.listen(self._bridge.listener)
         self.loader.start()
-        if self.desk.shelf.opening:
+        if self.open_chats.repository.opening:
             self.run_worker(self._open_store())
         else:
-            self._switching.look_after()
-            if self._kept.problem:  # else what a first key was answered with stays
-                self.notice.say(self._kept.problem)
+            self._navigation.apply_cache_policy()
+            if self._settings_file.problem:  # else what a first key was answered with stays
+                self.notice.show(self._settings_file.problem)
 
     @property
     def settings(self) -> Settings:
-        return self._kept.settings
+        return self._settings_file.settings
 
     @property
     def notice(self) -> Notice:
-        return self.entry.notice
+        return self.composer.notice
 
     @property
     def broken(self) -> bool:
         """Whether nothing can be asked any more."""
-        return self._hearing.closed or self.loader.failed
+        return self._event_handler.closed or self.loader.failed
 
     @property
     def busy(self) -> bool:
-        return self.loader.busy or self.desk.shelf.opening or self.desk.busy
+        return self.loader.busy or self.open_chats.repository.opening or self.open_chats.busy
 
     def _tick(self) -> None:
-        if self.desk.running is not None:
-            view = self.transcript.view(self.desk.running.number)
+        if self.open_chats.running is not None:
+            view = self.transcript.view(self.open_chats.running.number)
             if view is not None:
                 view.tick()
         self.loader.tick()
-        self.entry.chips.tick()
-        if not self.desk.shelf.opening:
-            self._keep()
-        self.footer.show_meter(self.forecast.meter())
+        self.composer.chips.tick()
+        if not self.open_chats.repository.opening:
+            self._save_pending()
+        self.footer.show_meter(self.cost_estimate.meter())
 
     def show_hints(self) -> None:
-        chat, chosen = self.desk.shown, self.transcript.chosen
+        chat, chosen = self.open_chats.shown, self.transcript.selected
         hints = ["⏎ queue" if self.busy else "⏎ send", "^G keep", "F1 keys", "^J new line"]
         if chat.conversation.queued is not None:
             hints.insert(0, "Esc take back")
         elif self.loader.changing:
             hints.insert(0, "Esc go back")
-        elif self.desk.running is not None:
+        elif self.open_chats.running is not None:
             hints.insert(0, "Esc stop")
         elif chat.conversation.last is not None:
             hints.insert(2, "^R again, in full")
         if chosen is not None:
-            hints = self.acting.hints(chosen)
-        self.footer.show_hints(hints, alone=chosen is not None)
-        self.footer.show_next(self.next_mode)
-        self.footer.show_meter(self.forecast.meter())
+            hints = self.actions.hints(chosen)
+        self.footer.show_hints(hints, hide_mode=chosen is not None)
+        self.footer.show_next_mode(self.next_mode)
+        self.footer.show_meter(self.cost_estimate.meter())
         self.sub_title = chat.title
-        self.side.follow(chat.id)
-        self.header.show_title(chat.title, self.desk.shelf.standing)
+        self.sidebar.follow(chat.id)
+        self.header.show_title(chat.title, self.open_chats.repository.status)
 
     # -------------------------------------------------------------------------- the engine
 
     @on(EngineEvents)
-    async def _take_soon(self) -> None:
+    async def _schedule_events(self) -> None:
         wait = self._bridge.wait()
         if wait > 0:
             self.set_timer(wait, self._take_events)
@@ -251,108 +253,110 @@ class ChatScreen(Choosing):
             await self._take_events()
 
     async def _take_events(self) -> None:
-        touched = {self._hearing.apply(event) for event in self._bridge.take()}
+        touched = {self._event_handler.apply(event) for event in self._bridge.take()}
         for number in touched - {None}:
             if number is not None and (view := self.transcript.view(number)) is not None:
                 await view.update_turn()
-                self.transcript.note_news(view)
-        over = self.desk.take_over()
+                self.transcript.mark_unread(view)
+        over = self.open_chats.pop_finished()
         if over is not None:
-            await self._asking.turn_over(over)
+            await self._submission.on_finished(over)
 
-    def put_away(self) -> bool:
+    def shutdown(self) -> bool:
         """When the screen is gone: keep what was written and said since. False while the engine
         has something to save that a later start would have to read again."""
-        self._switching.forget_trashed()
-        if not self.desk.shelf.opening:
-            self.desk.shown.draft = self.entry.draft
-            self.attaching.put_away()
-        self._hearing.apply_unseen(self._bridge.take())
-        return self.broken or self._snapshots is None or self.desk.asked is None
+        self._navigation.drop_trashed_caches()
+        if not self.open_chats.repository.opening:
+            self.open_chats.shown.draft = self.composer.draft
+            self.attachments.shutdown()
+        self._event_handler.apply_after_exit(self._bridge.take())
+        return self.broken or self._snapshots is None or self.open_chats.last_sent is None
 
     # -------------------------------------------------------------------------- conversations
 
     async def _open_store(self) -> None:
-        await self._switching.open_store(self._kept.problem)
-        self._asking.ask_waiting()
-        await self.welcome.begin()
+        await self._navigation.open_store(self._settings_file.problem)
+        self._submission.submit_queued()
+        await self.welcome.show()
 
     @on(Side.Opened)
     def _open_clicked(self, event: Side.Opened) -> None:
         self.open_conversation(event.id)
 
     def open_conversation(self, id: int) -> None:
-        if id != self.desk.shown.id:
-            self.run_worker(self._switching.switch(id))
-        self.entry.box.focus()
+        if id != self.open_chats.shown.id:
+            self.run_worker(self._navigation.open_chat(id))
+        self.composer.box.focus()
 
     def action_new(self) -> None:
-        self._switching.new()
+        self._navigation.new_chat()
 
     def action_conversations(self) -> None:
-        self._switching.show_list()
+        self._navigation.show_list()
 
-    def action_own(self) -> None:
-        self._own.open()
+    def action_conversation_settings(self) -> None:
+        self._conversation_settings.open()
 
-    def _keep(self) -> None:
-        self.desk.shown.draft = self.entry.draft
-        self.desk.keep()
-        self.notice.stand(self.loader.words or self.desk.problem or self.forecast.warning)
-        if news := self.desk.shelf.news():
-            self.notice.say(" ".join(news))
+    def _save_pending(self) -> None:
+        self.open_chats.shown.draft = self.composer.draft
+        self.open_chats.save_pending()
+        self.notice.set_persistent(
+            self.loader.status_text or self.open_chats.problem or self.cost_estimate.warning
+        )
+        if news := self.open_chats.repository.unread_notices():
+            self.notice.show(" ".join(news))
 
     # -------------------------------------------------------------------------- asking
 
-    async def on_compose_box_sent(self, event: ComposeBox.Sent) -> None:
-        await self.attaching.ask(event.text)
+    async def on_compose_box_submitted(self, event: ComposeBox.Submitted) -> None:
+        await self.attachments.ask(event.text)
 
     async def action_stop(self) -> None:
-        if self.attaching.let_go():
+        if self.attachments.cancel_deferred():
             return
-        asked = self.desk.running or self.desk.shown.conversation.queued
-        if asked is not None or not self.loader.stop():
-            await self._asking.stop()
+        asked = self.open_chats.running or self.open_chats.shown.conversation.queued
+        if asked is not None or not self.loader.cancel():
+            await self._submission.stop()
 
     async def action_ask_again(self) -> None:
-        if self.broken or self.desk.shown.conversation.last is None:
-            self.notice.say("There is no question to ask again.")
+        if self.broken or self.open_chats.shown.conversation.last is None:
+            self.notice.show("There is no question to ask again.")
         elif self.may_ask():
-            self.ask_again(Mode.FULL, self.desk.shown.conversation.last.question.keep)
+            self.ask_again(Mode.FULL, self.open_chats.shown.conversation.last.question.keep)
 
     def action_continue_answer(self) -> None:
         if self.may_ask():
-            self._asking.resume()
+            self._submission.continue_answer()
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
     ) -> None:
-        self.entry.box.focus()
-        self._asking.ask_again(mode, keep, turn, pins)
+        self.composer.box.focus()
+        self._submission.ask_again(mode, keep, turn, pins)
 
     def may_ask(self) -> bool:
         if self.busy:
-            elsewhere = self.desk.answering not in (None, self.desk.shown)
+            elsewhere = self.open_chats.answering not in (None, self.open_chats.shown)
             other = "An answer is in another conversation. Esc stops it." if elsewhere else ""
             opening = "The conversations are being opened."
-            self.notice.say(other or self.loader.hindrance() or opening)
+            self.notice.show(other or self.loader.blocked_reason() or opening)
         elif self.broken:
-            self.notice.say("No model is loaded, so nothing can be asked.")
+            self.notice.show("No model is loaded, so nothing can be asked.")
         return not self.busy and not self.broken
 
     def action_show_spans(self) -> None:
-        self.show_spans(self.desk.shown.conversation.last_over)
+        self.show_spans(self.open_chats.shown.conversation.last_over)
 
     def show_spans(self, turn: Turn | None) -> None:
-        screen = None if turn is None else self.trying.spans(turn)
+        screen = None if turn is None else self.keep_preview.spans(turn)
         if turn is None or screen is None:
-            self.notice.say("Nothing was attached that could be shown. Paste a document and ask.")
+            self.notice.show("Nothing was attached that could be shown. Paste a document and ask.")
         else:
             self.app.push_screen(screen, partial(self._spans_closed, turn))
 
     def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
-        self.trying.end()
-        shown = turn in self.desk.shown.conversation.branch
+        self.keep_preview.end()
+        shown = turn in self.open_chats.shown.conversation.branch
         if result is not None and self.may_ask() and shown:
             self.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
 
@@ -360,63 +364,63 @@ class ChatScreen(Choosing):
 
     @property
     def next_mode(self) -> NextMode:
-        return self.entry.draft.next_mode
+        return self.composer.draft.next_mode
 
     @property
-    def default_next(self) -> NextMode:
+    def default_mode(self) -> NextMode:
         """Where nothing else was chosen."""
         return default_next(self.settings)
 
     def apply_settings(self, before: Settings) -> None:
         """What was set since `before` holds from now on, in what is open too."""
-        self.desk.apply_settings(self.settings)
-        self._switching.look_after()
-        own = self.desk.shown.conversation.choices
+        self.open_chats.apply_settings(self.settings)
+        self._navigation.apply_cache_policy()
+        own = self.open_chats.shown.conversation.choices
         if self.next_mode == chosen_next(own, default_next(before)):
-            self.set_next(chosen_next(own, self.default_next))
+            self.set_next_mode(chosen_next(own, self.default_mode))
 
-    def set_next(self, next_mode: NextMode) -> None:
+    def set_next_mode(self, next_mode: NextMode) -> None:
         """How the next message is to be read."""
-        self.entry.show_next(next_mode)
-        self.desk.shown.draft = self.entry.draft
-        self.footer.show_next(next_mode)
-        self.footer.show_meter(self.forecast.meter())
+        self.composer.show_next_mode(next_mode)
+        self.open_chats.shown.draft = self.composer.draft
+        self.footer.show_next_mode(next_mode)
+        self.footer.show_meter(self.cost_estimate.meter())
 
     def action_toggle_full(self) -> None:
-        self.set_next(self.next_mode.toggled())
+        self.set_next_mode(self.next_mode.toggled())
 
     def action_set_keep(self) -> None:
-        if self.entry.setter.display:
+        if self.composer.setter.display:
             return
-        if (chosen := self.transcript.chosen) is not None:
-            self.acting.open_keep(chosen)
+        if (chosen := self.transcript.selected) is not None:
+            self.actions.open_keep(chosen)
         else:
-            self.trying.open_setter(self.next_mode.keep)
-            self._foretell(self.next_mode.keep)
+            self.keep_preview.open_setter(self.next_mode.keep)
+            self._show_estimate(self.next_mode.keep)
 
     def on_keep_setter_moved(self, event: KeepSetter.Moved) -> None:
-        self.trying.move(event.keep)
-        if not self.acting.sets_keep:
-            self._foretell(event.keep)
+        self.keep_preview.move(event.keep)
+        if not self.actions.sets_keep:
+            self._show_estimate(event.keep)
 
-    def _foretell(self, keep: float) -> None:
+    def _show_estimate(self, keep: float) -> None:
         """Where nothing was scored that a keep could be tried on."""
-        if not self.trying.under_way:
-            self.entry.setter.meaning = self.forecast.at(keep)
+        if not self.keep_preview.active:
+            self.composer.setter.meaning = self.cost_estimate.text_at(keep)
 
     def on_keep_setter_left(self, event: KeepSetter.Left) -> None:
-        if self.acting.keep_left(event):
+        if self.actions.on_keep_closed(event):
             pass
         elif event.keep is not None:
-            self.set_next(self.next_mode.at_keep(event.keep))
+            self.set_next_mode(self.next_mode.at_keep(event.keep))
         elif event.automatic:
-            self.set_next(self.next_mode.automatic())
-        self.trying.end()
+            self.set_next_mode(self.next_mode.automatic())
+        self.keep_preview.end()
 
     # -------------------------------------------------------------------------- the keyboard
 
     def on_paste(self, event: Paste) -> None:
-        self.entry.receive(event)
+        self.composer.insert_paste(event)
 
     def action_scroll_transcript(self, pages: int) -> None:
         self.transcript.scroll_pages(pages)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Part, Question, Turn
 from app.protocol.events import Failed
-from app.ui.attach.attachment import Attached
-from app.ui.attach.excess import too_many
+from app.ui.attach.attachment import Attachment
+from app.ui.attach.excess import excess_text
 from app.ui.attach.leave_out_screen import LeaveOutScreen
-from app.ui.chat.engine_events import in_words
+from app.ui.chat.engine_events import failure_text
 from app.ui.state.repository import OpenChat
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -19,73 +19,82 @@ from app.util.sanitize import sanitize_line
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
 
-INSIST = "Enter again tries it all the same."
+RETRY_HINT = "Enter again tries it all the same."
 
 
-class Fitting:
+class SizeCheck:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._refused: Question | None = None
         """What memory was foreseen not to suffice for."""
 
-    def refuses(self) -> bool:
+    def rejects(self) -> bool:
         """Whether what is written and attached cannot fit the model, as far as it is counted; then
         why is said."""
-        excess, things = self._screen.forecast.excess, self._screen.entry.chips.attached
+        excess, things = (
+            self._screen.cost_estimate.excess_tokens,
+            self._screen.composer.chips.attached,
+        )
         if excess:
-            self._screen.notice.say(self._words(excess, things))
+            self._screen.notice.show(self._words(excess, things))
             self._offer(excess)
         return excess > 0
 
-    def insisting(self, question: Question) -> Question:
+    def with_override(self, question: Question) -> Question:
         """The same, to be tried all the same where it was refused just now."""
         refused, self._refused = self._refused, None
         return replace(question, despite_memory=True) if question == refused else question
 
     @staticmethod
-    def comes_back(failure: Failed | None) -> bool:
+    def is_too_large(failure: Failed | None) -> bool:
         """Whether nothing was read at all, since it does not fit."""
         return failure is not None and (failure.foreseen or failure.excess > 0)
 
-    async def came_back(self, chat: OpenChat, turn: Turn, edits: Turn | None) -> None:
+    async def on_returned(self, chat: OpenChat, turn: Turn, edits: Turn | None) -> None:
         """What was asked in `turn` is where it was written again, so that the turn is not needed.
         It was to edit the question of `edits`. Raises UserError."""
         screen, failure = self._screen, turn.failure
         assert failure is not None
         if failure.foreseen:
             self._refused = replace(turn.question, despite_memory=False)
-        await screen.desk.shelf.rebranch(chat, lambda kept: kept.remove(turn, Part.QUESTION))
-        if chat is not screen.desk.shown:
+        await screen.open_chats.repository.change_branch(
+            chat, lambda kept: kept.remove(turn, Part.QUESTION)
+        )
+        if chat is not screen.open_chats.shown:
             return
         async with screen.drawing:
-            await screen.transcript.follow_branch()
+            await screen.transcript.show_branch()
         if edits is not None:
-            screen.acting.resume(edits)
-        screen.notice.say(" ".join(filter(None, (in_words(failure), INSIST * failure.foreseen))))
+            screen.actions.resume_edit(edits)
+        screen.notice.show(
+            " ".join(filter(None, (failure_text(failure), RETRY_HINT * failure.foreseen)))
+        )
         if failure.excess and screen.is_current:
             self._offer(failure.excess)
 
-    def _words(self, excess: int, things: tuple[Attached, ...]) -> str:
-        pair = self._screen.forecast.pair
+    def _words(self, excess: int, things: tuple[Attachment, ...]) -> str:
+        pair = self._screen.cost_estimate.pair
         assert pair is not None
         name = f"{sanitize_line(pair.target.name)} takes {formatting.count(pair.target.context)}"
         if excess <= sum(each.tokens or 0 for each in things):
-            return f"{too_many(excess, things)}. {name}."
+            return f"{excess_text(excess, things)}. {name}."
         return f"The conversation is too long for what is asked: {name} tokens. ^N begins another."
 
     def _offer(self, excess: int) -> None:
         """To choose among documents, where there are some."""
-        things = self._screen.entry.chips.attached
+        things = self._screen.composer.chips.attached
         if sum(len(each.texts) for each in things) > 1:
             chosen = partial(self._chosen, things)
             self._screen.app.push_screen(LeaveOutScreen(things, excess), chosen)
 
-    def _chosen(self, offered: tuple[Attached, ...], things: tuple[Attached, ...] | None) -> None:
+    def _chosen(
+        self, offered: tuple[Attachment, ...], things: tuple[Attachment, ...] | None
+    ) -> None:
         """`things` of what was `offered` stay, and whatever was attached meanwhile."""
-        entry, attaching = self._screen.entry, self._screen.attaching
+        entry, attaching = self._screen.composer, self._screen.attachments
         if things is not None:
             things += tuple(each for each in entry.chips.attached if each not in offered)
         if things is not None and things != entry.chips.attached:
-            entry.chips.show((*things, *attaching.readings(self._screen.desk.shown)))
-            self._screen.notice.say("")
+            entry.chips.show((*things, *attaching.jobs(self._screen.open_chats.shown)))
+            self._screen.notice.show("")
         entry.box.focus()

@@ -12,51 +12,51 @@ from app.errors import UserError
 from app.protocol.commands import Cancel
 from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
-from app.ui.chat.size_check import Fitting
+from app.ui.chat.size_check import SizeCheck
 from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
 
 
-class Asking:
+class Submission:
     """A question is on the disk before the engine hears of it."""
 
     def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.desk
-        self._fitting = Fitting(screen)
-        self._stop_at_once = False
-        self._edits: Turn | None = None
-        self._written: Turn | None = None
+        self._screen, self._desk = screen, screen.open_chats
+        self._fitting = SizeCheck(screen)
+        self._cancel_on_start = False
+        self._edited_turn: Turn | None = None
+        self._typed_turn: Turn | None = None
         """The turn that came from what was written, while it runs."""
 
-    async def sent(self, typed: str) -> None:
+    async def submit(self, typed: str) -> None:
         """Ask what is written, or let it wait for its turn."""
         screen, chat = self._screen, self._desk.shown
-        text, draft = typed.strip(), screen.entry.draft
-        refusal = self._refusal(text, bool(draft.attached))
+        text, draft = typed.strip(), screen.composer.draft
+        refusal = self._blocked_reason(text, bool(draft.attached))
         if refusal is not None:
-            screen.notice.say(refusal)
+            screen.notice.show(refusal)
         if not text or refusal is not None:
             return
-        if self._fitting.refuses():
+        if self._fitting.rejects():
             return
-        question = self._fitting.insisting(
+        question = self._fitting.with_override(
             Question(text, documents_of(draft.attached), draft.next_mode.mode, draft.next_mode.keep)
         )
-        chat.sent = draft.attached
-        screen.entry.take(typed)
-        screen.set_next(draft.next_mode.asked())
-        if (edited := screen.acting.edited(question)) is not None:
+        chat.sent_attachments = draft.attached
+        screen.composer.clear_sent(typed)
+        screen.set_next_mode(draft.next_mode.asked())
+        if (edited := screen.actions.take_edit(question)) is not None:
             self.ask(chat, *edited)
         elif screen.busy:
-            self._desk.queue(chat, question)
-            await screen.transcript.show_waiting(question)
+            self._desk.enqueue(chat, question)
+            await screen.transcript.show_queued(question)
             screen.show_hints()
         else:
             self.ask(chat, question)
 
-    def _refusal(self, text: str, attached: bool) -> str | None:
+    def _blocked_reason(self, text: str, attached: bool) -> str | None:
         if not text:
             asked = "Type a question about what is attached, then press Enter."
             return asked if attached else None
@@ -64,7 +64,7 @@ class Asking:
             return "No model is loaded, so nothing can be asked."
         if self._desk.shown.conversation.queued is not None:
             return "One question waits already. Esc takes it back."
-        if self._screen.busy and self._screen.acting.editing:
+        if self._screen.busy and self._screen.actions.editing:
             return "An answer is under way: an edited question cannot wait for it. Esc stops it."
         if not attached and self._needs_document():
             return (
@@ -78,58 +78,58 @@ class Asking:
         return lacks_document(self._screen.loader.load, branch, ())
 
     def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
-        self._edits = edits
-        self._start(chat, self._desk.shelf.ask(chat, question, edits), question)
+        self._edited_turn = edits
+        self._start(chat, self._desk.repository.ask(chat, question, edits), question)
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
     ) -> None:
         chat = self._desk.shown
-        self._start(chat, self._desk.shelf.ask_again(chat, mode, keep, turn, pins), None)
+        self._start(chat, self._desk.repository.ask_again(chat, mode, keep, turn, pins), None)
 
-    def resume(self) -> None:
+    def continue_answer(self) -> None:
         """Have the last answer continued, if it was cut off or stopped."""
         screen, chat = self._screen, self._desk.shown
         turn = next(iter(reversed(chat.conversation.branch)), None)
         if turn is None or not turn.unfinished:
-            screen.notice.say(f"There is nothing to continue: {_why_ended(turn)}.")
+            screen.notice.show(f"There is nothing to continue: {_why_ended(turn)}.")
             return
-        screen.entry.box.focus()
-        self._start(chat, self._desk.shelf.resume(chat, turn), None)
+        screen.composer.box.focus()
+        self._start(chat, self._desk.repository.continue_answer(chat, turn), None)
 
-    def ask_waiting(self) -> None:
+    def submit_queued(self) -> None:
         """The next question that waits, in whichever conversation, if its turn has come."""
-        waiting = None if self._screen.busy else self._desk.next_waiting()
+        waiting = None if self._screen.busy else self._desk.pop_queued()
         if waiting is not None:
             self.ask(*waiting)
 
-    async def turn_over(self, chat: OpenChat) -> None:
+    async def on_finished(self, chat: OpenChat) -> None:
         last = chat.conversation.last
         if chat is self._desk.shown:
-            self._screen.notice.say("")
-            await self._screen.transcript.follow_branch()
+            self._screen.notice.show("")
+            await self._screen.transcript.show_branch()
         if last is not None:
             self._screen.post_message(self._answered(chat, last))
         if last is not None and last.state is TurnState.FAILED:
             await self.take_back(chat)
-            if last is self._written and self._fitting.comes_back(last.failure):
+            if last is self._typed_turn and self._fitting.is_too_large(last.failure):
                 await self._come_back(chat, last)
-        self.ask_waiting()
+        self.submit_queued()
         self._screen.show_hints()
 
     async def _come_back(self, chat: OpenChat, turn: Turn) -> None:
-        await self._give_back(chat, turn.question)
+        await self._restore_draft(chat, turn.question)
         try:
-            await self._fitting.came_back(chat, turn, self._edits)
+            await self._fitting.on_returned(chat, turn, self._edited_turn)
         except UserError as error:
-            self._screen.notice.say(str(error))
+            self._screen.notice.show(str(error))
 
-    def _answered(self, chat: OpenChat, turn: Turn) -> ChatScreen.Answered:
+    def _answered(self, chat: OpenChat, turn: Turn) -> ChatScreen.Finished:
         failed = turn.state is TurnState.FAILED
         sentence = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
         progress = chat.progress[turn.number]
         seconds = (progress.stopped_at or progress.started) - progress.started
-        return self._screen.Answered(sentence, seconds)
+        return self._screen.Finished(sentence, seconds)
 
     async def stop(self) -> None:
         screen, chat = self._screen, self._desk.shown
@@ -137,32 +137,32 @@ class Asking:
             await self.take_back(chat)
         elif self._desk.running is not None:
             screen.engine.send(Cancel(self._desk.running.number))
-            screen.notice.say("Stopping.")
+            screen.notice.show("Stopping.")
         elif self._desk.committing is chat:
-            self._stop_at_once = True
-            screen.notice.say("Stopping.")
-        elif screen.acting.give_up() is not None:
+            self._cancel_on_start = True
+            screen.notice.show("Stopping.")
+        elif screen.actions.cancel_edit() is not None:
             screen.show_hints()
         else:
-            screen.entry.box.focus()
+            screen.composer.box.focus()
 
     async def take_back(self, chat: OpenChat) -> None:
         """Put what waits back to where it was written, before what was written since."""
-        question = self._desk.take_back(chat)
+        question = self._desk.unqueue(chat)
         if question is not None:
-            await self._give_back(chat, question)
+            await self._restore_draft(chat, question)
 
-    async def _give_back(self, chat: OpenChat, question: Question) -> None:
+    async def _restore_draft(self, chat: OpenChat, question: Question) -> None:
         screen = self._screen
         if chat is not self._desk.shown:
-            chat.draft = chat.draft.behind(question, chat.sent)
-            self._desk.leave(chat)
+            chat.draft = chat.draft.prepend(question, chat.sent_attachments)
+            self._desk.stash(chat)
             return
         with screen.app.batch_update():  # no frame shows it in neither place
-            await screen.transcript.show_waiting(None)
-            draft = screen.entry.draft.behind(question, chat.sent)
-            screen.entry.show(draft, screen.attaching.readings(chat))
-            screen.set_next(draft.next_mode)
+            await screen.transcript.show_queued(None)
+            draft = screen.composer.draft.prepend(question, chat.sent_attachments)
+            screen.composer.show(draft, screen.attachments.jobs(chat))
+            screen.set_next_mode(draft.next_mode)
             screen.show_hints()
 
     def _start(
@@ -171,9 +171,9 @@ class Asking:
         committed: Coroutine[Any, Any, AskedTurn],
         question: Question | None,
     ) -> None:
-        self._stop_at_once = False
+        self._cancel_on_start = False
         self._desk.committing = chat
-        self._screen.trying.end()
+        self._screen.keep_preview.end()
         self._screen.run_worker(self._commit(chat, committed, question))
         self._screen.show_hints()
 
@@ -185,24 +185,24 @@ class Asking:
     ) -> None:
         screen = self._screen
         if question is not None and chat is self._desk.shown:
-            await screen.transcript.show_waiting(question, committing=True)
+            await screen.transcript.show_queued(question, committing=True)
         try:
             asked = await committed
         except UserError as error:
             self._desk.committing = None
             if question is not None:
-                await self._give_back(chat, question)
-            screen.notice.say(str(error))
+                await self._restore_draft(chat, question)
+            screen.notice.show(str(error))
             screen.show_hints()
             return
         async with screen.drawing:
-            self._desk.begin(chat, asked)
-            self._written = asked.turn if question is not None else None
+            self._desk.start_turn(chat, asked)
+            self._typed_turn = asked.turn if question is not None else None
             if chat is self._desk.shown:
-                await screen.transcript.show_waiting(None)
+                await screen.transcript.show_queued(None)
                 await screen.transcript.add_turn(asked.turn)
         screen.engine.send(asked.command)
-        if self._stop_at_once:
+        if self._cancel_on_start:
             screen.engine.send(Cancel(asked.turn.number))
         screen.show_hints()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets.text_area import Selection
 
-from app.ui.attach.attachment import attached
+from app.ui.attach.attachment import make_attachment
 from app.ui.background import in_background
 from app.ui.prefill.panel_render import DIM
 from app.util import formatting
@@ -31,27 +31,27 @@ class Welcome:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self.wanted = False
+        self.enabled = False
         """Whether the user has set nothing as yet."""
         self._sample: Document | None = None
         self._question = ""
 
-    async def begin(self) -> None:
+    async def show(self) -> None:
         """Once it is known that nobody has ever written anything here."""
-        if not self.wanted or not self._screen.desk.shelf.untouched:
+        if not self.enabled or not self._screen.open_chats.repository.is_first_run:
             return
-        chat = self._screen.desk.shown
+        chat = self._screen.open_chats.shown
         lines = [Content(line) for line in WHAT_IT_IS]
         self._show(lines)
         if await self._lay_out():
             lines += [Content(""), Content(TRY_IT)]
             self._show(lines)
-        pair = await in_background(_offer)
-        if pair is not None and self._screen.desk.shown is chat:
+        pair = await in_background(_recommend)
+        if pair is not None and self._screen.open_chats.shown is chat:
             self._show([*lines, *_offered(pair)])
 
     def _show(self, lines: list[Content]) -> None:
-        self._screen.transcript.opening.show_guide(lines)
+        self._screen.transcript.banner.show_guide(lines)
 
     async def _lay_out(self) -> bool:
         """The sample and its question, unless something is written already."""
@@ -61,29 +61,29 @@ class Welcome:
             document = await in_background(sample)
         except OSError:
             return False
-        entry = self._screen.entry
-        if entry.box.text or entry.chips.items or self._screen.desk.shown.conversation.turns:
+        entry = self._screen.composer
+        if entry.box.text or entry.chips.items or self._screen.open_chats.shown.conversation.turns:
             return False
-        thing = attached([document])
+        thing = make_attachment([document])
         self._sample, self._question = document, QUESTION
-        self._screen.attaching.own_begun = self._make_room
+        self._screen.attachments.on_user_attachment = self._remove_sample
         entry.chips.add(thing)
         entry.box.replace_all(QUESTION)
         entry.box.selection = Selection((0, 0), entry.box.document.end)
         return True
 
-    def _make_room(self) -> None:
+    def _remove_sample(self) -> None:
         """For what the user attaches."""
-        self._screen.attaching.own_begun = lambda: None
-        entry = self._screen.entry
+        self._screen.attachments.on_user_attachment = lambda: None
+        entry = self._screen.composer
         for each in entry.chips.attached:
             if each.documents == (self._sample,):
-                entry.chips.take_away(each)
+                entry.chips.remove_item(each)
                 if entry.box.text == self._question:
                     entry.box.replace_all("")
 
 
-def _offer() -> Offer | None:
+def _recommend() -> Offer | None:
     from app.models.recommendation import (
         offer_here,  # here: the screen is drawn before it is needed
     )

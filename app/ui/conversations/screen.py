@@ -25,7 +25,7 @@ from app.ui.conversations.list_rows import Row, drawn, rows, told_apart
 from app.ui.conversations.prompt_line import Line
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
-from app.ui.state.repository import Shelf
+from app.ui.state.repository import ChatRepository
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -91,7 +91,7 @@ class ConversationsScreen(Screen[Chosen | None]):
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: ChatRepository,
         shown: int | None,
         statuses: Callable[[], Mapping[int, str]],
         trashed: Callable[[int, bool], None],
@@ -141,7 +141,7 @@ class ConversationsScreen(Screen[Chosen | None]):
         def read(store: Store) -> tuple[tuple[Conversation, ...], dict[int, Size]]:
             return store.conversations(), store.sizes()
 
-        self._conversations, self._sizes = await self._shelf.look(read)
+        self._conversations, self._sizes = await self._shelf.read(read)
         self._draw(chosen)
 
     def _draw(self, chosen: int | None = None) -> None:
@@ -216,7 +216,7 @@ class ConversationsScreen(Screen[Chosen | None]):
     async def _search(self, words: str) -> None:
         await asyncio.sleep(SEARCH_AFTER_SECONDS)
         try:
-            hits = await self._shelf.look(lambda store: store.search(words, best_only=True))
+            hits = await self._shelf.read(lambda store: store.search(words, best_only=True))
         except UserError as error:
             self._say(str(error))
             return
@@ -272,7 +272,7 @@ class ConversationsScreen(Screen[Chosen | None]):
 
     def _rename(self, chosen: Conversation, title: str) -> None:
         async def rename() -> None:
-            await self._shelf.change(lambda store: store.rename(chosen.id, title))
+            await self._shelf.write(lambda store: store.rename(chosen.id, title))
             await self._load(chosen.id)
 
         if title.strip():
@@ -285,7 +285,7 @@ class ConversationsScreen(Screen[Chosen | None]):
 
     async def _pin(self) -> None:
         if (chosen := self._chosen) is not None:
-            await self._shelf.change(lambda store: store.pin(chosen.id, not chosen.pinned))
+            await self._shelf.write(lambda store: store.pin(chosen.id, not chosen.pinned))
             await self._load(chosen.id)
 
     def action_duplicate(self) -> None:
@@ -293,7 +293,7 @@ class ConversationsScreen(Screen[Chosen | None]):
 
     async def _duplicate(self) -> None:
         if (chosen := self._chosen) is not None:
-            copy = await self._shelf.change(lambda store: store.duplicate(chosen.id))
+            copy = await self._shelf.write(lambda store: store.duplicate(chosen.id))
             await self._load(copy.id)
 
     def action_delete(self) -> None:
@@ -304,7 +304,7 @@ class ConversationsScreen(Screen[Chosen | None]):
             return
         place = self.list.highlighted or 0
         after = [row.id for row in self._rows[place + 1 :] + self._rows[:place][::-1]]
-        await self._shelf.change(lambda store: store.trash(chosen.id))
+        await self._shelf.write(lambda store: store.trash(chosen.id))
         self._deleted.append(chosen)
         self._trashed(chosen.id, True)
         await self._load(after[0] if after else None)
@@ -320,7 +320,7 @@ class ConversationsScreen(Screen[Chosen | None]):
             self._say("Nothing was deleted since this list was opened.")
             return
         last = self._deleted.pop()
-        await self._shelf.change(lambda store: store.restore(last.id))
+        await self._shelf.write(lambda store: store.restore(last.id))
         self._trashed(last.id, False)
         await self._load(last.id)
         self._say(f"'{last.title}' is back.")
@@ -339,7 +339,7 @@ class ConversationsScreen(Screen[Chosen | None]):
             if path.exists():
                 self._say(f"'{path}' is there already: choose another name.")
                 return
-            await self._shelf.look(lambda store: to_file(store, chosen.id, path))
+            await self._shelf.read(lambda store: to_file(store, chosen.id, path))
             self._say(f"Written to '{path.absolute()}'.")
 
         if typed.strip():

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from app.errors import UserError
 from app.sessions.records import Conversation
 from app.ui.conversations.list_rows import UNTITLED, told_apart
-from app.ui.state.repository import Shelf
+from app.ui.state.repository import ChatRepository
 from app.util.sanitize import sanitize_line
 
 AT_MOST = 200
@@ -35,7 +35,7 @@ class Side(Vertical):
 
         id: int
 
-    def __init__(self, shelf: Shelf, statuses: Callable[[], Mapping[int, str]]) -> None:
+    def __init__(self, shelf: ChatRepository, statuses: Callable[[], Mapping[int, str]]) -> None:
         super().__init__(id="side")
         self._shelf, self._statuses = shelf, statuses
         self._shown: int | None = None
@@ -58,7 +58,7 @@ class Side(Vertical):
 
     async def _read(self) -> None:
         try:
-            every = await self._shelf.look(lambda store: store.conversations())
+            every = await self._shelf.read(lambda store: store.conversations())
         except UserError:  # said by what asks for more than the titles
             return
         statuses, width = self._statuses(), self._list.size.width - 2

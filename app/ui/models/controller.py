@@ -46,7 +46,7 @@ class ModelsRoom:
             self.jobs,
             self._machine(),
             self._runs,
-            chat.loader.standing,
+            chat.loader.pair_status,
             self._tokenizers,
             self._measure,
         )
@@ -58,7 +58,7 @@ class ModelsRoom:
             screen.show_jobs()
 
     def ended(self, said: str) -> None:
-        self._app.chat.notice.say(said)
+        self._app.chat.notice.show(said)
         if (screen := self._screen) is not None:
             screen.job_ended(said)
 
@@ -71,15 +71,17 @@ class ModelsRoom:
                 settings.change(find("models.target"), choice.target)
                 settings.change(find("models.draft"), choice.draft or "")
             except ValueError:
-                self._app.chat.notice.say(f"'{choice.target}' cannot be written into the settings.")
+                self._app.chat.notice.show(
+                    f"'{choice.target}' cannot be written into the settings."
+                )
                 return
         chat, cache = self._app.chat, lambda: self._library().cache
-        chat.run_worker(chat.loader.choose(choice.target, choice.draft, cache))
+        chat.run_worker(chat.loader.load_pair(choice.target, choice.draft, cache))
 
     def _measure(self) -> str:
         """Let the pair be timed; returns what is to be said of it at once."""
         chat = self._app.chat
-        if (hindrance := chat.loader.standing().hindrance) or chat.desk.busy:
+        if (hindrance := chat.loader.pair_status().hindrance) or chat.open_chats.busy:
             return hindrance or "An answer is being written: time the pair when it is done."
         chat.engine.send(Measure())
         return "Timing the pair: it reads a few thousand tokens drawn by lot. A question stops it."
@@ -98,10 +100,10 @@ class ModelsRoom:
 
     async def _runs(self) -> Sequence[Run]:
         """The figures of the answers that are kept."""
-        shelf = self._app.chat.desk.shelf
+        shelf = self._app.chat.open_chats.repository
         if not shelf.readable:
             return ()
         try:
-            return await shelf.look(lambda store: store.runs())
+            return await shelf.read(lambda store: store.runs())
         except UserError:  # said where it matters
             return ()

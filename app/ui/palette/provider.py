@@ -104,10 +104,10 @@ class Everything(Provider):
     async def _conversations(self) -> list[Entry]:
         """They are opened from the chat."""
         chat = self.screen
-        if not isinstance(chat, ChatScreen) or not chat.desk.shelf.readable:
+        if not isinstance(chat, ChatScreen) or not chat.open_chats.repository.readable:
             return []
         try:
-            found = await chat.desk.shelf.look(lambda store: store.conversations())
+            found = await chat.open_chats.repository.read(lambda store: store.conversations())
         except UserError:  # said where it matters
             return []
         titled = [each for each in found if each.title.strip()]

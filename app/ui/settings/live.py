@@ -67,5 +67,5 @@ class LiveSettings:
         self._saving = False
         if problem or self.problem:
             self.problem = problem
-            self._chat.notice.say(problem)
+            self._chat.notice.show(problem)
             self.told()

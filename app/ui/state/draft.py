@@ -9,8 +9,8 @@ from app.chat.conversation import Question
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.sessions import records
-from app.ui.attach.attachment import Attached, documents_of, grouped, together
-from app.ui.attach.attachment_meta import noted, with_notes
+from app.ui.attach.attachment import Attachment, documents_of, group_documents, merge
+from app.ui.attach.attachment_meta import to_notes, with_notes
 from app.ui.keep.next_mode import NextMode
 
 _ONCE = " once, then "
@@ -20,37 +20,37 @@ _ONCE = " once, then "
 class Draft:
     next_mode: NextMode
     text: str = ""
-    attached: tuple[Attached, ...] = ()
+    attached: tuple[Attachment, ...] = ()
 
-    def behind(self, question: Question, sent: Sequence[Attached]) -> Draft:
+    def prepend(self, question: Question, sent: Sequence[Attachment]) -> Draft:
         """Behind a question that was sent and comes back; `sent`: what was sent last."""
         attached = tuple(sent)
         if documents_of(attached) != question.documents:
-            attached = grouped(question.documents)
+            attached = group_documents(question.documents)
         first = Draft(self.next_mode.taken_back(question.mode), question.text, attached)
-        return first.before(self.text, self.attached)
+        return first.append(self.text, self.attached)
 
-    def before(self, text: str, attached: Sequence[Attached]) -> Draft:
+    def append(self, text: str, attached: Sequence[Attachment]) -> Draft:
         """This one, and behind it what was written since."""
         joined = "\n".join(filter(None, (self.text, text)))
-        return Draft(self.next_mode, joined, together(self.attached, attached))
+        return Draft(self.next_mode, joined, merge(self.attached, attached))
 
 
-def packed(
+def to_record(
     draft: Draft, conversation: int | None, attachments: tuple[records.Attachment, ...]
 ) -> records.Draft:
     mode = str(draft.next_mode.settled)
     if draft.next_mode.other_once:
         mode = f"{draft.next_mode.mode}{_ONCE}{mode}"
-    keep, notes = draft.next_mode.keep, noted(draft.attached)
+    keep, notes = draft.next_mode.keep, to_notes(draft.attached)
     return records.Draft(conversation, draft.text, attachments, mode, keep, notes)
 
 
-def unpacked(kept: records.Draft, documents: Sequence[Document], otherwise: NextMode) -> Draft:
+def from_record(record: records.Draft, documents: Sequence[Document], default: NextMode) -> Draft:
     """`otherwise` is how it would be read where nobody has said."""
-    attached = with_notes(grouped(documents), kept.notes)
-    _, once, settled = kept.mode.rpartition(_ONCE)
-    if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= kept.keep <= 1:
-        return Draft(otherwise, kept.text, attached)
-    next_mode = NextMode(kept.keep, Mode(settled), bool(once))
-    return Draft(next_mode, kept.text, attached)
+    attached = with_notes(group_documents(documents), record.notes)
+    _, once, settled = record.mode.rpartition(_ONCE)
+    if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= record.keep <= 1:
+        return Draft(default, record.text, attached)
+    next_mode = NextMode(record.keep, Mode(settled), bool(once))
+    return Draft(next_mode, record.text, attached)

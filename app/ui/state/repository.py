@@ -27,12 +27,11 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 from app.sessions import records
 from app.sessions.errors import StoreError
-from app.sessions.records import Attachment
 from app.settings.values import Settings
-from app.ui.attach.attachment import Attached, documents_of
+from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, chosen_next
 from app.ui.prefill.progress import ReadingProgress
-from app.ui.state.draft import Draft, packed, unpacked
+from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
     from app.sessions.store import Store
@@ -49,7 +48,7 @@ class OpenChat:
     title: str = ""
     progress: dict[int, ReadingProgress] = field(default_factory=dict)
     """How each of its turns was read, by their numbers."""
-    sent: tuple[Attached, ...] = ()
+    sent_attachments: tuple[Attachment, ...] = ()
     """What went with the last question that was sent here, in case it comes back."""
 
     @property
@@ -61,13 +60,13 @@ class OpenChat:
         return self.chat.conversation
 
     @property
-    def unsent(self) -> Draft:
+    def unsent_draft(self) -> Draft:
         """The draft behind the question that waits, which is nowhere else yet."""
         queued = self.conversation.queued
-        return self.draft if queued is None else self.draft.behind(queued, self.sent)
+        return self.draft if queued is None else self.draft.prepend(queued, self.sent_attachments)
 
 
-class Shelf:
+class ChatRepository:
     """Without a `folder` nothing is kept. Methods that wait are coroutines, and raise UserError."""
 
     def __init__(self, folder: Path | None, load: Load, settings: Settings) -> None:
@@ -76,13 +75,13 @@ class Shelf:
         self._models = Models(load.names[0], "", load.names[1])
         self._numbers = itertools.count(-1, -1)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._attached: dict[Document, Attachment] = {}
+        self._stored_attachments: dict[Document, records.Attachment] = {}
         self._last_draft: tuple[int | None, Draft] | None = None
-        self._told = 0
+        self._notices_shown = 0
         self.opening = folder is not None
-        self.refusal: UserError | None = None
+        self.open_error: UserError | None = None
         """Why there is no store this time, or None."""
-        self.untouched = False
+        self.is_first_run = False
         """Whether nobody has ever written anything here."""
 
     @property
@@ -90,41 +89,44 @@ class Shelf:
         return self._store is not None
 
     @property
-    def keeps(self) -> bool:
+    def writable(self) -> bool:
         """Whether what is said now is kept."""
         return self._store is not None and self._store.read_only is None
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """In a few words, when something is not as it should be."""
-        if self._folder is None or self.opening or self.keeps:
+        if self._folder is None or self.opening or self.writable:
             return ""
         return "read-only" if self.readable else "not kept"
 
-    def news(self) -> list[str]:
+    def unread_notices(self) -> list[str]:
         """The store's sentences for the user that were not given yet."""
         if self._store is None:
             return []
-        fresh, self._told = self._store.notices[self._told :], len(self._store.notices)
+        fresh, self._notices_shown = (
+            self._store.notices[self._notices_shown :],
+            len(self._store.notices),
+        )
         return fresh
 
     @property
     def trash_days(self) -> int:
         return self._settings.storage.trash_days
 
-    def apply(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """To what is opened and attached from now on."""
         self._settings = settings
         if self._store is not None:
             self._store.limit_attachments(settings.attachment_bytes)
 
-    async def use(self, load: Load, open_chats: Iterable[OpenChat]) -> None:
+    async def set_models(self, load: Load, open_chats: Iterable[OpenChat]) -> None:
         """Another pair answers from now on."""
         chats = tuple(open_chats)
 
         def task() -> None:
             self._load = load
-            self._models = _models(load)
+            self._models = _resolve_models(load)
             for chat in chats:
                 chat.chat.answer_with(self._models)
 
@@ -134,9 +136,9 @@ class Shelf:
         """A new conversation, which is kept with its first question."""
         if self._store is None:
             memory = Conversation(self._sampling)
-            return OpenChat(UnkeptConversation(memory, self._number), Draft(next_mode))
+            return OpenChat(UnkeptConversation(memory, self._next_number), Draft(next_mode))
         kept = KeptConversation(self._store, None, self._models, self._sampling)
-        return OpenChat(self._going_on(kept), Draft(next_mode))
+        return OpenChat(self._wrap(kept), Draft(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
         """Open the store, and in it the place where the user was. Where that does not work,
@@ -144,14 +146,14 @@ class Shelf:
         try:
             opened = await self._on_disk(lambda: self._open(next_mode))
         except UserError as error:
-            self.refusal = error
+            self.open_error = error
             opened = self.new(next_mode)
         self.opening = False  # not when this was cancelled: then nothing was opened
         return opened
 
-    async def read(self, id: int | None, next_mode: NextMode) -> OpenChat:
+    async def load_chat(self, id: int | None, next_mode: NextMode) -> OpenChat:
         """A conversation, or a new one, with its draft; `next_mode` is for one without."""
-        return await self._on_disk(lambda: self._read(id, next_mode))
+        return await self._on_disk(lambda: self._load_chat(id, next_mode))
 
     async def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> AskedTurn:
         return await self._on_disk(
@@ -170,39 +172,39 @@ class Shelf:
             lambda: self._commit(chat, lambda: chat.chat.ask_again(mode, keep, turn, pins))
         )
 
-    async def resume(self, chat: OpenChat, turn: Turn) -> AskedTurn:
+    async def continue_answer(self, chat: OpenChat, turn: Turn) -> AskedTurn:
         return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))
 
-    async def rebranch(self, chat: OpenChat, change: Callable[[Chat], T]) -> T:
+    async def change_branch(self, chat: OpenChat, change: Callable[[Chat], T]) -> T:
         """Do what makes another branch the current one."""
 
         def task() -> T:
             result = change(chat.chat)
             if isinstance(chat.chat, KeptConversation):
-                _retell(chat, chat.chat)
+                _replay_missing(chat, chat.chat)
             return result
 
         return await self._on_disk(task)
 
-    async def choose(self, chat: OpenChat, choices: records.Choices) -> None:
+    async def set_overrides(self, chat: OpenChat, choices: records.Choices) -> None:
         """What holds for this conversation alone."""
         await self._on_disk(lambda: chat.chat.choose(choices))
 
-    async def change(self, task: Callable[[Store], T]) -> T:
+    async def write(self, task: Callable[[Store], T]) -> T:
         """Do something with the store, which must be readable."""
-        return await self._on_disk(lambda: task(self._opened))
+        return await self._on_disk(lambda: task(self._open_store))
 
-    async def look(self, task: Callable[[Store], T]) -> T:
+    async def read(self, task: Callable[[Store], T]) -> T:
         """The same for what only reads: it waits for nothing else."""
-        return await asyncio.to_thread(lambda: task(self._opened))
+        return await asyncio.to_thread(lambda: task(self._open_store))
 
-    def keep_draft(self, chat: OpenChat) -> Future[None] | None:
+    def save_draft(self, chat: OpenChat) -> Future[None] | None:
         """Begin to keep what is unsent; None when that is kept already, or nothing is."""
-        id, unsent = chat.id, chat.unsent
-        if not self.keeps or (id, unsent) == self._last_draft:
+        id, unsent = chat.id, chat.unsent_draft
+        if not self.writable or (id, unsent) == self._last_draft:
             return None
         # A question that is being kept may give the conversation its id before this has its turn.
-        return self._disk.submit(lambda: self._keep_draft(chat.id, unsent))
+        return self._disk.submit(lambda: self._save_draft(chat.id, unsent))
 
     def close(self) -> None:
         """Finish what was begun, and let another program write."""
@@ -220,7 +222,7 @@ class Shelf:
         return self._settings.sampling()
 
     @property
-    def _opened(self) -> Store:
+    def _open_store(self) -> Store:
         assert self._store is not None
         return self._store
 
@@ -228,77 +230,81 @@ class Shelf:
         from app.sessions.store import Store  # on this thread, after the first drawing
 
         assert self._folder is not None
-        self._models = _models(self._load)
+        self._models = _resolve_models(self._load)
         limit, days = self._settings.attachment_bytes, self.trash_days
         self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
         last = self._store.last_draft()
         kept = last or self._store.conversations() or self._store.conversations(trashed=True)
-        self.untouched = self.keeps and not kept
-        return self._read(None if last is None else last.conversation, next_mode)
+        self.is_first_run = self.writable and not kept
+        return self._load_chat(None if last is None else last.conversation, next_mode)
 
-    def _read(self, id: int | None, next_mode: NextMode) -> OpenChat:
+    def _load_chat(self, id: int | None, next_mode: NextMode) -> OpenChat:
         if self._store is None:
             return self.new(next_mode)
         kept = KeptConversation(self._store, id, self._models, self._sampling)
         next_mode = chosen_next(kept.conversation.choices, next_mode)
-        chat = OpenChat(self._going_on(kept), Draft(next_mode))
+        chat = OpenChat(self._wrap(kept), Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
-        _retell(chat, kept)
+        _replay_missing(chat, kept)
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # lost: the rest is worth something without it
                 documents.append(Document(attachment.name, self._store.text(attachment)))
-        chat.draft = unpacked(draft, documents, next_mode)
+        chat.draft = from_record(draft, documents, next_mode)
         return chat
 
-    def _going_on(self, kept: KeptConversation) -> Chat:
-        return kept if self.keeps else UnkeptConversation(kept.conversation, self._number, kept)
+    def _wrap(self, kept: KeptConversation) -> Chat:
+        return (
+            kept
+            if self.writable
+            else UnkeptConversation(kept.conversation, self._next_number, kept)
+        )
 
-    def _number(self) -> int:
+    def _next_number(self) -> int:
         return next(self._numbers)
 
     def _commit(self, chat: OpenChat, ask: Callable[[], AskedTurn]) -> AskedTurn:
         begins = chat.id is None
         asked = ask()
-        if self._store is not None and chat.id is not None and self.keeps:
+        if self._store is not None and chat.id is not None and self.writable:
             with suppress(StoreError):  # said where it is tried again: with the next change
                 if begins:
                     self._store.keep_draft(records.Draft(None))
-                self._keep_draft(chat.id, chat.unsent)
+                self._save_draft(chat.id, chat.unsent_draft)
             chat.title = self._store.conversation(chat.id).title
         return asked
 
-    def _keep_draft(self, id: int | None, draft: Draft) -> None:
-        store, attached = self._opened, {}
+    def _save_draft(self, id: int | None, draft: Draft) -> None:
+        store, attached = self._open_store, {}
         for document in documents_of(draft.attached):
             with suppress(UnicodeEncodeError):
-                attached[document] = self._attached.get(document) or store.attach(
+                attached[document] = self._stored_attachments.get(document) or store.attach(
                     document.name, BytesIO(document.text.encode())
                 )
-        store.keep_draft(packed(draft, id, tuple(attached.values())))
-        self._attached = attached
+        store.keep_draft(to_record(draft, id, tuple(attached.values())))
+        self._stored_attachments = attached
         self._last_draft = id, draft
 
 
-def _models(load: Load) -> Models:
+def _resolve_models(load: Load) -> Models:
     try:
         return models(load)
     except UserError:  # the engine will say what is wrong with them
         return Models(load.names[0], "", load.names[1])
 
 
-def _retell(chat: OpenChat, kept: KeptConversation) -> None:
+def _replay_missing(chat: OpenChat, kept: KeptConversation) -> None:
     """How those turns were read of which that is not known yet."""
     for turn in kept.conversation.turns:
         if turn.number in chat.progress:
             continue
         if turn.state is TurnState.RUNNING:  # another specchat writes it, or ended just now
             turn.state = TurnState.STOPPED
-        chat.progress[turn.number] = retold_progress(turn, kept.retold(turn))
+        chat.progress[turn.number] = replay_progress(turn, kept.retold(turn))
 
 
-def retold_progress(turn: Turn, events: Iterable[Event]) -> ReadingProgress:
+def replay_progress(turn: Turn, events: Iterable[Event]) -> ReadingProgress:
     """How a stored turn was read. Its scores are gone: no other keep can be tried on it."""
     progress = ReadingProgress(turn.question.keep, retold=True)
     for event in events:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
-LONGEST_WAIT = 2.0
+TIMEOUT_SECONDS = 2.0
 """Seconds: another program may own the text and not answer."""
 
 
@@ -46,7 +46,7 @@ class SystemClipboard:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                timeout=LONGEST_WAIT,
+                timeout=TIMEOUT_SECONDS,
                 env=_environment(),
             )
         except (OSError, subprocess.SubprocessError):
@@ -62,7 +62,7 @@ class SystemClipboard:
                 input=text.encode(errors="replace"),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=LONGEST_WAIT,
+                timeout=TIMEOUT_SECONDS,
                 env=_environment(),
             )
 

@@ -17,7 +17,7 @@ STDERR = 2
 
 
 @contextmanager
-def last_words(log: int) -> Iterator[None]:
+def capture_stderr(log: int) -> Iterator[None]:
     """As long as this lasts, native code writes its errors to the descriptor `log`."""
     terminal = os.dup(STDERR)
     before = sys.stderr, sys.__stderr__

@@ -8,7 +8,7 @@ from app.util.sanitize import sanitize_line
 
 PUSH_TITLE, POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 NAME = "specchat"
-DONE = "✓"
+DONE_MARK = "✓"
 TITLE_LENGTH = 80
 
 
@@ -32,14 +32,14 @@ class Window:
         self._done = True
         self._draw()
 
-    def seen(self) -> None:
+    def clear_mark(self) -> None:
         """The user looks at it again."""
         self._done = False
         self._draw()
 
     def _draw(self) -> None:
         conversation = sanitize_line(self._conversation)[:TITLE_LENGTH]
-        parts = (DONE if self._done else "", conversation and f"{conversation} ·", NAME)
+        parts = (DONE_MARK if self._done else "", conversation and f"{conversation} ·", NAME)
         title = " ".join(filter(None, parts))
         if title != self._shown:
             self._shown = title

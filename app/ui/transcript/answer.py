@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 
-from app.ui.transcript.lazy_container import Sleeper, rows
+from app.ui.transcript.lazy_container import LazyContainer, estimate_rows
 from app.ui.transcript.sections import Sections
 from app.util.sanitize import sanitize
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from textual.widgets import Markdown
 
 
-class Section(Sleeper):
+class Section(LazyContainer):
     """Some tens of lines."""
 
     def __init__(self, text: str, before: str = "") -> None:
@@ -35,21 +35,21 @@ class Section(Sleeper):
         self._markdown = answer_markdown(self._text)
         return [self._markdown]
 
-    def guess(self, width: int) -> int:
-        return rows(self._text, width)
+    def estimate_height(self, width: int) -> int:
+        return estimate_rows(self._text, width)
 
     async def show(self, text: str) -> None:
         """What stands here has grown."""
-        async with self._turning:
+        async with self._mount_lock:
             fresh, self._text = text[len(self._text) :], text
-            if fresh and self.awake and self._markdown is not None:
+            if fresh and self.has_content and self._markdown is not None:
                 self._streamed = True
                 await self._markdown.append(fresh)
 
-    async def settle(self) -> None:
+    async def finish(self) -> None:
         """A streamed document can be laid out otherwise than a whole one."""
-        async with self._turning:
-            if self._streamed and self.awake and self._markdown is not None:
+        async with self._mount_lock:
+            if self._streamed and self.has_content and self._markdown is not None:
                 self._streamed = False
                 await self._markdown.update(self._text)
 
@@ -85,8 +85,8 @@ class Answer(Vertical):
             section = Section(text, before)
             self._sections.append(section)
             await self.mount(section)
-        await self._sections[-1].wake()
+        await self._sections[-1].mount_content()
 
-    async def settle(self) -> None:
+    async def finish(self) -> None:
         for section in self._sections:
-            await section.settle()
+            await section.finish()

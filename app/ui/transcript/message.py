@@ -15,18 +15,18 @@ from textual.widgets import Static
 
 from app.chat.conversation import Part, Turn
 from app.ui.keys import run_own_binding
-from app.ui.transcript.lazy_container import Sleeper
+from app.ui.transcript.lazy_container import LazyContainer
 
-Place = tuple[int, int]
+VersionIndex = tuple[int, int]
 """The how-manieth version (from 1), of how many."""
 
 
-class MessageView(Sleeper, can_focus=True):
+class MessageView(LazyContainer, can_focus=True):
     """It is chosen while it has the focus. Any key that types goes to the compose box."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "go(-1)", "Up", id="message.up", tooltip="The message before"),
-        Binding("down", "go(1)", "Down", id="message.down", tooltip="The message after"),
+        Binding("up", "move(-1)", "Up", id="message.up", tooltip="The message before"),
+        Binding("down", "move(1)", "Down", id="message.down", tooltip="The message after"),
         Binding(
             "left", "version(-1)", "Version before", id="message.left",
             tooltip="Where the conversation forks: the version before",
@@ -43,33 +43,33 @@ class MessageView(Sleeper, can_focus=True):
             "enter", "unfold", "Thinking", id="message.thinking",
             tooltip="Open or fold what the model thought, or the figures",
         ),
-        Binding("ctrl+y", "act('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
+        Binding("ctrl+y", "run('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
         Binding(
-            "ctrl+k", "act('code')", "Copy code", id="message.code",
+            "ctrl+k", "run('code')", "Copy code", id="message.code",
             tooltip="Copy its code; again: its next block of code",
         ),
         Binding(
-            "ctrl+e", "act('edit')", "Edit", id="message.edit",
+            "ctrl+e", "run('edit')", "Edit", id="message.edit",
             tooltip="Edit the question and ask it again on a branch of its own",
         ),
         Binding(
-            "ctrl+a", "act('again')", "Again", id="message.again",
+            "ctrl+a", "run('again')", "Again", id="message.again",
             tooltip="Answer again, read in the same way",
         ),
         Binding(
-            "ctrl+r", "act('full')", "In full", id="message.full",
+            "ctrl+r", "run('full')", "In full", id="message.full",
             tooltip="Answer again, reading everything (^G: at another keep)",
         ),
         Binding(
-            "ctrl+s", "act('spans')", "Spans", id="message.spans",
+            "ctrl+s", "run('spans')", "Spans", id="message.spans",
             tooltip="What was read for this answer",
         ),
         Binding(
-            "ctrl+d", "act('delete')", "Delete", id="message.delete",
+            "ctrl+d", "run('delete')", "Delete", id="message.delete",
             tooltip="Delete it with all that follows, into the trash",
         ),
         Binding(
-            "ctrl+z", "act('undo')", "Undo", id="message.undo",
+            "ctrl+z", "run('undo')", "Undo", id="message.undo",
             tooltip="Bring back what was deleted last",
         ),
         Binding(
@@ -84,44 +84,44 @@ class MessageView(Sleeper, can_focus=True):
     ]  # fmt: skip
 
     @dataclass
-    class Go(Message):
+    class Move(Message):
         """To the message before (-1) or after (1) this one."""
 
         view: MessageView
         step: int
 
     @dataclass
-    class Version(Message):
+    class StepVersion(Message):
         """To the version of this message that is so many further on."""
 
         view: MessageView
         step: int
 
     @dataclass
-    class Act(Message):
+    class Action(Message):
         """Do this with it."""
 
         view: MessageView
-        what: str
+        name: str
 
     @dataclass
-    class Typed(Message):
+    class KeyForComposer(Message):
         """A key that is meant for the compose box; None: nothing but going there."""
 
         key: Key | None
 
-    def __init__(self, turn: Turn, part: Part, place: Place, classes: str) -> None:
+    def __init__(self, turn: Turn, part: Part, place: VersionIndex, classes: str) -> None:
         super().__init__(classes=classes)
-        self.turn, self.part, self.place = turn, part, place
+        self.turn, self.part, self.version = turn, part, place
         self._typing = False
         """Whether the focus is on its way to the compose box, and so are the keys that follow."""
 
     def content(self) -> Sequence[Widget]:
         raise NotImplementedError
 
-    def show_place(self, place: Place) -> None:
-        if place != self.place:
-            self.place = place
+    def show_version(self, place: VersionIndex) -> None:
+        if place != self.version:
+            self.version = place
             for speaker in self.query(Speaker):
                 speaker.show()
 
@@ -132,7 +132,7 @@ class MessageView(Sleeper, can_focus=True):
             event.stop()
             event.prevent_default()
             self._typing = True
-            self.post_message(self.Typed(event))
+            self.post_message(self.KeyForComposer(event))
 
     def on_blur(self) -> None:
         self._typing = False
@@ -140,17 +140,17 @@ class MessageView(Sleeper, can_focus=True):
     def on_click(self, event: Click) -> None:
         event.stop()
 
-    def action_go(self, step: int) -> None:
-        self.post_message(self.Go(self, step))
+    def action_move(self, step: int) -> None:
+        self.post_message(self.Move(self, step))
 
     def action_version(self, step: int) -> None:
-        self.post_message(self.Version(self, step))
+        self.post_message(self.StepVersion(self, step))
 
-    def action_act(self, what: str) -> None:
-        self.post_message(self.Act(self, what))
+    def action_run(self, what: str) -> None:
+        self.post_message(self.Action(self, what))
 
     def action_leave(self) -> None:
-        self.post_message(self.Typed(None))
+        self.post_message(self.KeyForComposer(None))
 
     def action_figures(self) -> None:
         """A question has none."""
@@ -170,15 +170,15 @@ class Speaker(Static):
         self.show()
 
     def show(self) -> None:
-        number, of = (1, 1) if self._view is None else self._view.place
+        number, of = (1, 1) if self._view is None else self._view.version
         mark = f"  ‹ {number}/{of} ›" if of > 1 else ""
         notes = (self._note, "not bold $ink-dim")
         self.update(Content.assemble(self._who, (mark, "not bold $accent"), notes))
 
     def on_click(self, event: Click) -> None:
-        if self._view is None or self._view.place[1] < 2:
+        if self._view is None or self._view.version[1] < 2:
             return
-        number, of = self._view.place
+        number, of = self._view.version
         start = self._who.cell_length + 2
         end = start + len(f"‹ {number}/{of} ›")
         if start - 1 <= event.x <= end:

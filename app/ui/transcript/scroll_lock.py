@@ -6,39 +6,39 @@ from typing import TYPE_CHECKING
 
 from textual.layout import DockArrangeResult
 
-from app.ui.transcript.lazy_container import Sleeper, row_of, sleepers
+from app.ui.transcript.lazy_container import LazyContainer, containers_in, row_of
 
 if TYPE_CHECKING:
     from app.ui.transcript.transcript import Transcript
 
 
-class Held:
+class ScrollLock:
     """`async with` around the change. A transcript that follows its end needs no holding."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
-        self._widget: Sleeper | None = None
+        self._widget: LazyContainer | None = None
         self._row = 0
 
     async def __aenter__(self) -> None:
         transcript = self._transcript
-        if transcript.follows:
+        if transcript.follows_end:
             return
         top = int(transcript.scroll_y)
         size = transcript.scrollable_size
-        seen = [*sleepers(transcript, size, top, top + max(1, size.height))]
+        seen = [*containers_in(transcript, size, top, top + max(1, size.height))]
         leaves = [each for each in seen if not any(each in other.ancestors for other in seen)]
         # One that is asleep may grow: what stands above it is not moved by that.
-        self._widget = next((each for each in leaves if each.awake), next(iter(leaves), None))
+        self._widget = next((each for each in leaves if each.has_content), next(iter(leaves), None))
         if self._widget is not None:
             self._row = row_of(transcript.arrange(size), self._widget) or 0
-            transcript.holding.append(self)
+            transcript.scroll_locks.append(self)
 
     async def __aexit__(self, *_: object) -> None:
         if self._widget is not None:
-            self._transcript.call_after_refresh(self._let_go)
+            self._transcript.call_after_refresh(self._release)
 
-    def moved(self, arranged: DockArrangeResult) -> int:
+    def shift(self, arranged: DockArrangeResult) -> int:
         """By how many rows what is held has moved since the last time."""
         assert self._widget is not None
         row = row_of(arranged, self._widget)
@@ -47,9 +47,9 @@ class Held:
         moved, self._row = row - self._row, row
         return moved
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         transcript = self._transcript
-        transcript.holding.remove(self)
-        if not transcript.holding and not transcript.follows:
+        transcript.scroll_locks.remove(self)
+        if not transcript.scroll_locks and not transcript.follows_end:
             transcript.scroll_to(y=transcript.scroll_y, animate=False, immediate=True)
             transcript._check_anchor()

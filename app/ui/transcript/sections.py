@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-LINES = 40
+SECTION_LINES = 40
 """A section ends at the next good place after so many lines."""
 CODE_LINES = 200
 """Code has no good place: it ends after so many lines, and the next section opens it again."""
@@ -44,7 +44,7 @@ class Sections:
         """Whether a section ends at the beginning of this line."""
         if self._fence:
             return self._lines >= CODE_LINES and next_character not in "`~ "
-        if self._lines < LINES or next_character.isspace():
+        if self._lines < SECTION_LINES or next_character.isspace():
             return False
         if not self._before.strip():
             return True

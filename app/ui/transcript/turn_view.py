@@ -12,14 +12,14 @@ from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn, TurnState
 from app.protocol.stats import Ended
-from app.ui.attach.attachment import Attached, grouped
+from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import ReadingProgress
 from app.ui.text import ended, sentence
 from app.ui.transcript.answer import Answer
-from app.ui.transcript.lazy_container import rows
-from app.ui.transcript.message import MessageView, Place, Speaker
+from app.ui.transcript.lazy_container import estimate_rows
+from app.ui.transcript.message import MessageView, Speaker, VersionIndex
 from app.ui.transcript.thinking import ThinkingView
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
@@ -28,7 +28,7 @@ YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
 
 
-class WaitingView(Vertical):
+class QueuedView(Vertical):
     """A question that is not asked yet."""
 
     def __init__(self, question: Question, committing: bool) -> None:
@@ -44,25 +44,26 @@ class WaitingView(Vertical):
 class QuestionView(MessageView):
     """What the user sent: its chips and its text."""
 
-    def __init__(self, turn: Turn, place: Place) -> None:
+    def __init__(self, turn: Turn, place: VersionIndex) -> None:
         super().__init__(turn, Part.QUESTION, place, classes="question")
 
     def content(self) -> Sequence[Widget]:
         return [Speaker(YOU, self), *_sent(self.turn.question)]
 
-    def guess(self, width: int) -> int:
+    def estimate_height(self, width: int) -> int:
         question = self.turn.question
-        return 1 + len(grouped(question.documents)) + rows(question.text, width)
+        return 1 + len(group_documents(question.documents)) + estimate_rows(question.text, width)
 
 
 def _sent(question: Question) -> list[Widget]:
     attached = [
-        Static(_attached_line(each), classes="attached") for each in grouped(question.documents)
+        Static(_attached_line(each), classes="attached")
+        for each in group_documents(question.documents)
     ]
     return [*attached, Static(sanitize(question.text), markup=False, classes="asked")]
 
 
-def _attached_line(each: Attached) -> Content:
+def _attached_line(each: Attachment) -> Content:
     name = sanitize_line(each.documents[0].name)
     return Content.assemble("▣ ", name, (f"  {each.facts}", "$ink-dim"))
 
@@ -70,7 +71,9 @@ def _attached_line(each: Attached) -> Content:
 class AnswerView(MessageView):
     """How a question is read, what is answered, and how that ended."""
 
-    def __init__(self, turn: Turn, place: Place, progress: ReadingProgress, clock: Clock) -> None:
+    def __init__(
+        self, turn: Turn, place: VersionIndex, progress: ReadingProgress, clock: Clock
+    ) -> None:
         super().__init__(turn, Part.ANSWER, place, classes="answered")
         self._progress, self._clock = progress, clock
         self._is_last = True
@@ -80,7 +83,7 @@ class AnswerView(MessageView):
         self._note: Static
 
     @property
-    def may_doze(self) -> bool:
+    def can_unmount(self) -> bool:
         return self.turn.state is not TurnState.RUNNING
 
     def content(self) -> Sequence[Widget]:
@@ -91,37 +94,37 @@ class AnswerView(MessageView):
         self._show_note()
         return [Speaker(ANSWER, self), self._thinking, self._panel, self._answer, self._note]
 
-    def guess(self, width: int) -> int:
-        return 5 + rows(self.turn.text, width)
+    def estimate_height(self, width: int) -> int:
+        return 5 + estimate_rows(self.turn.text, width)
 
     def tick(self) -> None:
         """Time has passed."""
-        if self.awake:
+        if self.has_content:
             self._panel.update_progress()
             self._thinking.show()
 
-    async def wake(self) -> None:
-        await super().wake()
+    async def mount_content(self) -> None:
+        await super().mount_content()
         await self.update_turn()
 
     async def update_turn(self) -> None:
         """Show what came since the last call. Text is appended while it streams and set as a whole
         at the end."""
-        async with self._turning:
-            if not self.awake:
+        async with self._mount_lock:
+            if not self.has_content:
                 return
             self.tick()
             await self._answer.show(self.turn.text)
-            if self.may_doze:
-                await self._answer.settle()
+            if self.can_unmount:
+                await self._answer.finish()
             self._show_note()
 
     def action_figures(self) -> None:
-        if self.awake:
+        if self.has_content:
             self._panel.toggle()
 
     def action_unfold(self) -> None:
-        if self.turn.thinking and self.awake:
+        if self.turn.thinking and self.has_content:
             self._thinking.toggle()
         else:
             self.action_figures()
@@ -130,11 +133,11 @@ class AnswerView(MessageView):
         """Only the last answer can be continued."""
         if is_last != self._is_last:
             self._is_last = is_last
-            if self.awake:
+            if self.has_content:
                 self._show_note()
 
     def _show_note(self) -> None:
-        ending = _ending(self.turn)
+        ending = _ending_text(self.turn)
         if ending is not None and self.turn.unfinished and self._is_last:
             ending += Content.styled(" · F4 continues", "$ink-dim")
         self._note.update(ending or "")
@@ -149,7 +152,7 @@ class TurnView(Vertical):
         turn: Turn,
         progress: ReadingProgress,
         clock: Clock,
-        place: Callable[[Turn, Part], Place],
+        place: Callable[[Turn, Part], VersionIndex],
     ) -> None:
         """Turn and progress change as events of the turn come; `update_turn` shows them."""
         super().__init__(classes="turn")
@@ -178,7 +181,7 @@ class TurnView(Vertical):
 INSIST = "\n  Asked again in the same way, it is tried all the same."
 
 
-def _ending(turn: Turn) -> Content | None:
+def _ending_text(turn: Turn) -> Content | None:
     """How a turn ended, in words, when it did not simply end."""
     if turn.failure is not None and turn.state is not TurnState.FAILED:
         words = f"{ended(turn.failure.problem)} {sentence(turn.failure.advice)}"

@@ -15,9 +15,9 @@ from app.models.embedded import target_path
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
 from app.ui.app import SpecchatApp
-from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.attachment import Attachment, make_attachment
 from app.ui.attach.chips import Chip
-from app.ui.attach.file_job import Reading
+from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
@@ -40,21 +40,21 @@ pytestmark = pytest.mark.asyncio
 
 def attach(pilot: Pilot[None], path: Path) -> None:
     assert isinstance(pilot.app, SpecchatApp)
-    pilot.app.chat.attaching.attach(str(path), f"@{path.name}")
+    pilot.app.chat.attachments.attach(str(path), f"@{path.name}")
 
 
 def box_text(pilot: Pilot[None]) -> str:
     assert isinstance(pilot.app, SpecchatApp)
-    return pilot.app.chat.entry.box.text
+    return pilot.app.chat.composer.box.text
 
 
 class Held:
     """A reading that goes on only when it is told to."""
 
-    def __init__(self, then: Callable[[Reading], Attached] = Reading.run) -> None:
+    def __init__(self, then: Callable[[FileJob], Attachment] = FileJob.run) -> None:
         self._then, self._goes_on = then, threading.Event()
 
-    def __call__(self, reading: Reading) -> Attached:
+    def __call__(self, reading: FileJob) -> Attachment:
         reading.progress = Progress(40, 34, 1_200_000, "src/x")
         while not self._goes_on.wait(0.01):
             if reading.cancelled.is_set():
@@ -179,7 +179,7 @@ async def test_the_models_get_documents_in_the_order_of_the_chips(tmp_path: Path
         pilot.app.chat.attaching.read = held = Held()
         attach(pilot, written(tmp_path / "slow.txt", "Slow.\n"))
         await until_shown(pilot, "slow.txt")
-        pilot.app.chat.attaching.read = Reading.run
+        pilot.app.chat.attaching.read = FileJob.run
         attach(pilot, written(tmp_path / "quick.txt", "Quick.\n"))
         await until_shown(pilot, "▣ quick.txt")
         held.go_on()
@@ -198,7 +198,7 @@ async def test_a_chip_says_tokens_once_they_are_counted() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, " tok · 2,276 lines")
-        (chip,) = app.chat.entry.chips.attached
+        (chip,) = app.chat.composer.chips.attached
         assert chip.tokens is not None
         assert f"Paste 1 · {chip.tokens:,} tok" in screen_text(pilot)
 
@@ -232,7 +232,7 @@ async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
 
 async def test_what_is_being_read_at_the_end_is_written_again(tmp_path: Path) -> None:
     async with kept_app(tmp_path / "store") as (pilot, app):
-        app.chat.attaching.read = Held()
+        app.chat.attachments.read = Held()
         await type_in(pilot, "What is in")
         attach(pilot, written(tmp_path / "a.txt", "A.\n"))
         await until_shown(pilot, "◌ a.txt")
@@ -245,15 +245,15 @@ async def test_what_is_read_comes_to_the_conversation_it_was_begun_in(tmp_path: 
     async with kept_app(tmp_path / "store", engine) as (pilot, app):
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "Yes.")
-        app.chat.attaching.read = held = Held()
+        app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "a.txt", "A.\n"))
         await until_shown(pilot, "◌ a.txt")
-        first = app.chat.desk.shown
+        first = app.chat.open_chats.shown
         await pilot.press("ctrl+n")
         await until_gone(pilot, "a.txt")
         held.go_on()
         await until(pilot, lambda: first.draft.attached)
-        assert app.chat.entry.chips.items == ()
+        assert app.chat.composer.chips.items == ()
         await pilot.press("ctrl+o")
         await until_shown(pilot, "First?")
         await pilot.press("enter")
@@ -279,7 +279,7 @@ async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 async def test_a_long_name_gives_way_and_the_cross_stays(width: int) -> None:
-    thing = attached([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
+    thing = make_attachment([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
     async with app_with(FakeEngine()).run_test(size=(width, 24)) as pilot:
         pilot.app.chat.entry.chips.add(thing)
         await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
@@ -287,7 +287,7 @@ async def test_a_long_name_gives_way_and_the_cross_stays(width: int) -> None:
 
 
 async def test_an_error_is_one_sentence(tmp_path: Path) -> None:
-    def fails(reading: Reading) -> Attached:
+    def fails(reading: FileJob) -> Attachment:
         raise UserError("It is \x1b[31mgone", "look elsewhere")
 
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:

@@ -11,7 +11,7 @@ from app.protocol.cost_model import Costs, Line
 from app.protocol.events import Healed, Learnt
 from app.ui.app import SpecchatApp
 from app.ui.chat import submission
-from app.ui.chat.context_meter import Meter
+from app.ui.chat.context_meter import ContextMeter
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -41,21 +41,23 @@ def figures(pilot: Pilot[None]) -> str:
     return next((line for line in screen_text(pilot).splitlines() if "ctx" in line), "")
 
 
-def drawn(meter: Meter) -> list[str]:
-    return [each.plain for each in meter.drawn()]
+def drawn(meter: ContextMeter) -> list[str]:
+    return [each.plain for each in meter.variants()]
 
 
 async def test_the_sketch_of_the_design() -> None:
-    assert drawn(Meter(118_100, 104, 131_072, 0.4)) == [
+    assert drawn(ContextMeter(118_100, 104, 131_072, 0.4)) == [
         "ctx 118K/131K ▓▓▓▓▓▓▓▓▓░   new 0.1K · est <1 s",
         "ctx 118K/131K   new 0.1K · est <1 s",
         "new 0.1K · est <1 s",
     ]
-    assert drawn(Meter(20_000, 20_000, 131_072, None))[0] == "ctx 40K/131K ▓▓▓░░░░░░░   new 20K"
-    assert drawn(Meter(950, 0, 0))[0] == "ctx 950"
-    assert drawn(Meter(None, 20, 40_960, 12.0))[0] == "new <0.1K · est 12 s"
-    assert drawn(Meter(0, None, 40_960))[0] == "ctx 0/41K ░░░░░░░░░░   new …"
-    assert drawn(Meter(40_000, 960, 40_960))[1] == "ctx 41K/41K full   new 1.0K"
+    assert (
+        drawn(ContextMeter(20_000, 20_000, 131_072, None))[0] == "ctx 40K/131K ▓▓▓░░░░░░░   new 20K"
+    )
+    assert drawn(ContextMeter(950, 0, 0))[0] == "ctx 950"
+    assert drawn(ContextMeter(None, 20, 40_960, 12.0))[0] == "new <0.1K · est 12 s"
+    assert drawn(ContextMeter(0, None, 40_960))[0] == "ctx 0/41K ░░░░░░░░░░   new …"
+    assert drawn(ContextMeter(40_000, 960, 40_960))[1] == "ctx 41K/41K full   new 1.0K"
 
 
 async def test_an_empty_conversation_says_how_much_there_is_room_for() -> None:

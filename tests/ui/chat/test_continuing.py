@@ -143,7 +143,7 @@ async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> N
     async with app.run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until(pilot, lambda: app.chat.desk.answering is not None)
+        await until(pilot, lambda: app.chat.open_chats.answering is not None)
         clock.now = seconds
         await pilot.press("ctrl+q")
         if seconds > 10:

@@ -14,11 +14,11 @@ from app.protocol.prompt import Document
 from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
 from app.ui.attach import leave_out_screen
-from app.ui.attach.attachment import Attached, attached
+from app.ui.attach.attachment import Attachment, make_attachment
 from app.ui.attach.chips import Chips
-from app.ui.attach.excess import pieces, too_many, without
+from app.ui.attach.excess import excess_text, pieces, without
 from app.ui.attach.leave_out_screen import LeaveOutScreen
-from app.ui.chat.composer import Entry
+from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -39,7 +39,7 @@ ADVICE = "attach less, or choose a model with a longer context"
 TOO_LONG = Story(problem=PROBLEM, advice=ADVICE, excess=12_401)
 
 
-def entry(pilot: Pilot[None]) -> Entry:
+def entry(pilot: Pilot[None]) -> Composer:
     return pilot.app.chat.entry  # type: ignore[attr-defined, no-any-return]
 
 
@@ -134,7 +134,7 @@ async def test_what_the_engine_refuses_comes_back_as_it_was(tmp_path: Path) -> N
         await pilot.press("escape")
         await until_shown(pilot, "❯ Which box?", "takes at most 40,960", "next: FULL")
         assert chips(pilot) == ["Paste 1", "Paste 2"]
-        branch = app.chat.desk.shown.conversation.branch
+        branch = app.chat.open_chats.shown.conversation.branch
         assert [turn.question.text for turn in branch] == ["First?"]
         await until_gone(pilot, "✗ failed")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
@@ -188,17 +188,17 @@ async def test_an_answer_that_fails_later_stays_where_it_is() -> None:
         assert entry(pilot).box.text == ""
 
 
-def folder() -> Attached:
+def folder() -> Attachment:
     texts = [Document("src/", "a tree"), Document("src/a", "a" * 10), Document("src/b", "b" * 90)]
-    return attached(texts)
+    return make_attachment(texts)
 
 
 def test_what_is_left_out_of_a_folder_leaves_the_rest() -> None:
-    first, second = folder(), attached([Document("c", "c" * 50)])
+    first, second = folder(), make_attachment([Document("c", "c" * 50)])
     assert [piece.document.name for piece in pieces([first, second])] == ["src/b", "c", "src/a"]
     _, a, b = first.documents
     (c,) = second.documents
-    assert without([first, second], {b}) == (attached([first.documents[0], a]), second)
+    assert without([first, second], {b}) == (make_attachment([first.documents[0], a]), second)
     assert without([first, second], {a, b}) == (second,)
     assert without([first, second], {a, b, c}) == ()
     kept = without([first, second], {c})
@@ -206,9 +206,9 @@ def test_what_is_left_out_of_a_folder_leaves_the_rest() -> None:
 
 
 def test_how_much_has_to_go_is_told_by_what_was_counted() -> None:
-    counted = replace(attached([Document("a", "a" * 100_000)]), tokens=50_000)
-    assert too_many(1_000, [counted]) == "1,000 tokens too many: leave out about 2 KB"
-    assert too_many(1, [folder()]) == "1 token too many: leave out about 4 B"
+    counted = replace(make_attachment([Document("a", "a" * 100_000)]), tokens=50_000)
+    assert excess_text(1_000, [counted]) == "1,000 tokens too many: leave out about 2 KB"
+    assert excess_text(1, [folder()]) == "1 token too many: leave out about 4 B"
     assert sum(piece.tokens for piece in pieces([counted])) == 50_000
 
 
@@ -216,7 +216,7 @@ def test_how_much_has_to_go_is_told_by_what_was_counted() -> None:
 @pytest.mark.parametrize("ticked", [True, False])
 def test_a_document_to_leave_out_is_a_line(width: int, ticked: bool) -> None:
     for name in ("a", "very/" * 40 + "x", "漢字" * 40, "\x1b[31m\n"):
-        (piece,) = pieces([attached([Document(name, "x" * 1000)])])
+        (piece,) = pieces([make_attachment([Document(name, "x" * 1000)])])
         drawn = leave_out_screen.line(piece, ticked, width)
         assert drawn.cell_length <= width
         assert drawn.plain.isprintable()

@@ -55,7 +55,7 @@ def rows_shown(pilot: Pilot[None]) -> list[str]:
 
 def settled(transcript: Transcript) -> bool:
     """Whether all that is near has its widgets and is drawn."""
-    return not transcript._settling and not transcript._changing.locked()
+    return not transcript._update_scheduled and not transcript._change_lock.locked()
 
 
 async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_no_frame_shows_what_is_seen_elsewhere(
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
         await until_shown(pilot, f"Row {rows - 1}")
         transcript = app.chat.transcript
-        await until(pilot, lambda: settled(transcript) and not transcript.holding)
+        await until(pilot, lambda: settled(transcript) and not transcript.scroll_locks)
         for _ in range(25):
             before, text = transcript.scroll_y, screen_text(pilot).splitlines()
             first = next(y for y, line in enumerate(text) if "Row " in line)
@@ -144,7 +144,7 @@ async def test_no_frame_shows_what_is_seen_elsewhere(
             frames.clear()
             transcript.scroll_relative(y=-8, animate=False)
             await until(pilot, lambda b=before: transcript.scroll_y != b, "scrolling")
-            await until(pilot, lambda: settled(transcript) and not transcript.holding)
+            await until(pilot, lambda: settled(transcript) and not transcript.scroll_locks)
             for number, frame in enumerate(frames):
                 shown = "\n".join(frame)
                 told = f"{mark} was in line {first}: frame {number} of {len(frames)}\n{shown}"
@@ -178,7 +178,7 @@ async def test_what_came_below_is_marked_until_it_is_seen() -> None:
         await until(pilot, lambda: transcript.max_scroll_y > 10)
         assert "new text below" not in screen_text(pilot)
         await pilot.press("pageup")
-        await until(pilot, lambda: not transcript.follows)
+        await until(pilot, lambda: not transcript.follows_end)
         assert "new text below" not in screen_text(pilot)
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "↓ new text below")

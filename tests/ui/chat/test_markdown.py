@@ -43,7 +43,7 @@ async def shown(text: str, width: int = NARROW, streamed: bool = False) -> str:
             for end in range(0, len(text) + 7, 7):
                 await app.answer.show(text[:end])
         for section in app.answer._sections:
-            await section.wake()
+            await section.mount_content()
         await until(pilot, lambda: app.screen.query("MarkdownBlock"), "the answer")
         return await _settled(pilot)
 

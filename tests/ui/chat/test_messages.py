@@ -39,7 +39,7 @@ CODE = "Do:\n\n```python\nx = 1\n```\n\nor\n\n```sh\nls\npwd\n```\n"
 
 def chosen(app: SpecchatApp) -> tuple[str, str] | None:
     """The chosen message: its part and the text of its question."""
-    view = app.chat.transcript.chosen
+    view = app.chat.transcript.selected
     return None if view is None else (str(view.part), view.turn.question.text)
 
 
@@ -74,7 +74,7 @@ async def test_tab_chooses_the_last_and_arrows_go_through_all(tmp_path: Path) ->
         await pilot.press("up", "down")
         await until(pilot, lambda: chosen(app) == ("answer", "One?"))
         await pilot.press("escape")
-        await until(pilot, lambda: app.focused is app.chat.entry.box)
+        await until(pilot, lambda: app.focused is app.chat.composer.box)
         await until_shown(pilot, "next: AUTO")
         assert "▌" not in screen_text(pilot)
 
@@ -87,7 +87,7 @@ async def test_typing_goes_back_to_the_box_and_is_written_there() -> None:
         await pilot.press("tab")
         await until(pilot, lambda: chosen(app) is not None)
         await pilot.press("w", "h", "y")
-        await until(pilot, lambda: app.chat.entry.box.text == "so why")
+        await until(pilot, lambda: app.chat.composer.box.text == "so why")
 
 
 async def test_a_click_chooses_a_message() -> None:
@@ -250,15 +250,15 @@ async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Pa
     async with kept_app(tmp_path, engine, (80, 40)) as (pilot, app):
         await answered(pilot, engine, "One?", "Two?")
         await choose(pilot, app, "question", "One?")
-        message = app.chat.transcript.chosen
+        message = app.chat.transcript.selected
         assert message is not None
         for what in ("delete", "delete", "undo"):
-            app.chat.acting.act(message, what)
+            app.chat.actions.run_action(message, what)
         await until_shown(pilot, "It is back.", "One?", "Two?")
-        app.chat.acting.act(message, "delete")
+        app.chat.actions.run_action(message, "delete")
         with Store(tmp_path) as beside:
             await until(pilot, lambda: beside.branch(1) == ())
-        app.chat.acting.undo()
+        app.chat.actions.undo()
         with Store(tmp_path) as beside:
             await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
         await until_shown(pilot, "It is back.", "One?", "Two?")
@@ -275,7 +275,7 @@ async def test_nothing_is_changed_while_an_answer_is_written() -> None:
             await pilot.press(key)
             await until_shown(pilot, "An answer is under way. Esc stops it.")
             await pilot.press("escape")
-            app.chat.notice.say("")
+            app.chat.notice.show("")
             await until_gone(pilot, "under way")
         assert len(engine.commands) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.transcript.sections import CODE_LINES, LINES, Sections, split
+from app.ui.transcript.sections import CODE_LINES, SECTION_LINES, Sections, split
 
 LINE = st.sampled_from(
     [
@@ -36,7 +36,7 @@ def test_a_short_text_is_one_section() -> None:
 
 def test_paragraphs_are_cut_at_blank_lines() -> None:
     sections = split(many("Line {}.\n", 100))
-    assert len(sections) == 200 // LINES
+    assert len(sections) == 200 // SECTION_LINES
     assert all(section.startswith("Line") and section.endswith("\n\n") for section in sections)
     assert "".join(sections) == many("Line {}.\n", 100)
 

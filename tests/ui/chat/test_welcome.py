@@ -41,19 +41,19 @@ async def first_app(
         Load("models/target", "models/draft"),
         settings=SettingsFile(folder / "settings.toml"),
         folder=folder / "store",
-        welcomes=True,
+        show_welcome=True,
     )
     try:
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: not app.chat.desk.shelf.opening, "the store")
+            await until(pilot, lambda: not app.chat.open_chats.repository.opening, "the store")
             yield pilot, app
     finally:
-        app.put_away()
+        app.shutdown()
 
 
 @pytest.fixture(autouse=True)
 def _thirty_two_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(welcome, "_offer", offered)
+    monkeypatch.setattr(welcome, "_recommend", offered)
 
 
 @pytest.mark.parametrize("size", [(60, 24), SMALL, (120, 36)])
@@ -64,7 +64,7 @@ async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
     async with first_app(tmp_path, engine, size) as (pilot, app):
         await until_shown(pilot, "ready", FIRST, "▣ gpl-3.0.txt", READY, "⏎ asks a question")
         await until_shown(pilot, "32 GB", "gemma-3-12b-it-qat-4bit", "^L")
-        assert app.focused is app.chat.entry.box
+        assert app.focused is app.chat.composer.box
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
         (message,) = engine.asks[0].messages
@@ -82,7 +82,7 @@ async def test_what_is_typed_takes_the_place_of_the_question(tmp_path: Path) -> 
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, READY)
         await pilot.press("W", "h", "y")
-        await until(pilot, lambda: app.chat.entry.box.text == "Why")
+        await until(pilot, lambda: app.chat.composer.box.text == "Why")
         await until_shown(pilot, "▣ gpl-3.0.txt")
 
 
@@ -91,7 +91,7 @@ async def test_commands_and_files_work_at_once(tmp_path: Path, key: str, shown: 
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, READY)
         await pilot.press(key)
-        await until(pilot, lambda: app.chat.entry.box.text == key)
+        await until(pilot, lambda: app.chat.composer.box.text == key)
         await until_shown(pilot, shown)
 
 
@@ -101,7 +101,7 @@ async def test_a_document_of_ones_own_takes_the_place_of_the_sample(tmp_path: Pa
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "▣ Paste 1")
         await until_gone(pilot, "▣ gpl-3.0.txt")
-        assert app.chat.entry.box.text == ""
+        assert app.chat.composer.box.text == ""
         await paste(pilot, DOCUMENT + "more")
         await until_shown(pilot, "▣ Paste 1", "▣ Paste 2")
 
@@ -121,26 +121,26 @@ async def test_who_has_settings_or_conversations_knows_it(tmp_path: Path) -> Non
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "ready", "Paste a long document")
         await until(pilot, lambda: not app.workers, "the end of the start")
-        assert app.chat.entry.box.text == ""
+        assert app.chat.composer.box.text == ""
     (tmp_path / "settings.toml").unlink()
     with Store(tmp_path / "store") as store:
         store.trash(store.create("Old").id)
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "ready", "Paste a long document")
         await until(pilot, lambda: not app.workers, "the end of the start")
-        assert app.chat.entry.box.text == ""
+        assert app.chat.composer.box.text == ""
 
 
 async def test_what_was_typed_while_it_started_stays_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def typed(app: SpecchatApp) -> None:
-        app.chat.entry.box.insert("Hi")
+        app.chat.composer.box.insert("Hi")
 
     monkeypatch.setattr(SpecchatApp, "on_ready", typed, raising=False)
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, FIRST, "32 GB")
-        assert (app.chat.entry.box.text, app.chat.entry.chips.items) == ("Hi", ())
+        assert (app.chat.composer.box.text, app.chat.composer.chips.items) == ("Hi", ())
         assert "⏎ asks a question" not in screen_text(pilot)
 
 

@@ -52,7 +52,7 @@ def feed(pilot: Pilot[None], keys: str) -> None:
 
 def box_text(pilot: Pilot[None]) -> str:
     assert isinstance(pilot.app, SpecchatApp)
-    return pilot.app.chat.entry.box.text
+    return pilot.app.chat.composer.box.text
 
 
 # ------------------------------------------------------------------------------ files
@@ -242,7 +242,7 @@ async def test_commands_are_the_bindings_and_each_name_is_one_command() -> None:
     app = app_with(FakeEngine())
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        every = commands(app.chat.entry.box, (app.chat, app))
+        every = commands(app.chat.composer.box, (app.chat, app))
         names = [each.name for each in every]
         assert len(set(names)) == len(names)
         assert {"attach", "new", "conversations", "keep", "full", "spans", "again"} < set(names)

@@ -66,9 +66,9 @@ async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) ->
         assert engine.asks[0].messages[0].text == "Lease contract"
         assert engine.asks[0].conversation == "1"
         await pilot.press("up")
-        await until(pilot, lambda: app.chat.entry.box.text == "And who\nmore?")
+        await until(pilot, lambda: app.chat.composer.box.text == "And who\nmore?")
         await pilot.press("up", "up")
-        await until(pilot, lambda: app.chat.entry.box.text == "Lease contract")
+        await until(pilot, lambda: app.chat.composer.box.text == "Lease contract")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_an_answer_goes_on_while_another_conversation_is_shown(tmp_path: P
         await pilot.press("enter")
         await until_shown(pilot, "One two three four.", "▸ read", "specchat  Fresh")
         engine.finish()
-        await until(pilot, lambda: app.chat.desk.answering is None)
+        await until(pilot, lambda: app.chat.open_chats.answering is None)
     with Store(tmp_path) as store:
         assert [m.text for m in store.branch(4)] == ["Fresh question?", "One two three four."]
         assert [m.text for m in store.branch(3)][2:] == ["Waits?", "One two three four."]
@@ -148,13 +148,13 @@ async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> No
         await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
         engine.finish()
         await until_shown(pilot, "■ stopped · what was written stays")
-        assert app.chat.desk.answering is None
+        assert app.chat.open_chats.answering is None
 
 
 async def test_drafts_stay_with_their_conversations(tmp_path: Path) -> None:
     three(tmp_path)
     async with kept_app(tmp_path) as (pilot, app):
-        box = app.chat.entry.box
+        box = app.chat.composer.box
         await type_in(pilot, "for a new one")
         await pilot.press("ctrl+o")
         await until_shown(pilot, "Repo tour")
@@ -208,7 +208,7 @@ async def test_deleting_the_one_that_is_answered_stops_it_and_leaves_it(tmp_path
         await pilot.press("escape")
         await until_shown(pilot, "next: AUTO")
         assert "Fresh question?" not in screen_text(pilot)
-        assert app.chat.desk.shown.id is None
+        assert app.chat.open_chats.shown.id is None
     with Store(tmp_path) as store:
         assert store.branch(1)[1].text == ANSWER[:5]
 
@@ -325,4 +325,4 @@ async def test_what_is_typed_chooses_the_best_one(tmp_path: Path) -> None:
         await pilot.press(*"case31x")
         await until_shown(pilot, "2 of 2", "You: case31x")
         await pilot.press("enter")
-        await until(pilot, lambda: app.chat.desk.shown.title == "case31x")
+        await until(pilot, lambda: app.chat.open_chats.shown.title == "case31x")

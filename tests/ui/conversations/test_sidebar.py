@@ -43,8 +43,8 @@ async def test_conversations_stand_beside_a_wide_chat_and_open_by_a_click(tmp_pa
         await until(pilot, lambda: lines(pilot)[0] == "▸ Second?")
         await pilot.click("#side-list", offset=(5, 1))
         await until(pilot, lambda: lines(pilot)[1] == "▸ First?")
-        assert app.chat.desk.shown.title == "First?"
-        assert app.focused is app.chat.entry.box
+        assert app.chat.open_chats.shown.title == "First?"
+        assert app.focused is app.chat.composer.box
 
 
 async def test_they_need_a_hundred_columns(tmp_path: Path) -> None:

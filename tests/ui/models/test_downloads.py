@@ -55,7 +55,7 @@ async def test_from_a_name_at_the_hub_to_a_model_that_answers(
         await until_shown(pilot, "Load it now")
         await do(pilot, "Load it now")
         await until_shown(pilot, "answers from now on")
-    running.put_away()
+    running.shutdown()
 
 
 async def test_it_goes_on_behind_the_screen_and_its_end_is_said_in_the_chat(
@@ -72,7 +72,7 @@ async def test_it_goes_on_behind_the_screen_and_its_end_is_said_in_the_chat(
         await until_gone(pilot, "downloads")
         hub.rate = 0
         await until_shown(pilot, f"{BIG} is here,")
-    running.put_away()
+    running.shutdown()
 
 
 async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub) -> None:
@@ -98,7 +98,7 @@ async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub
         assert unfinished(library.cache) == []
         assert not library.cache.pull(BIG).exists()
         assert library.cache.snapshot(BIG) is None
-    running.put_away()
+    running.shutdown()
 
 
 async def test_quitting_pauses_and_the_next_start_goes_on(
@@ -110,7 +110,7 @@ async def test_quitting_pauses_and_the_next_start_goes_on(
         await ask_hub(pilot, BIG)
         await do(pilot, "Download it")
         await until_shown(pilot, "KB/s")
-    await asyncio.to_thread(first.put_away)
+    await asyncio.to_thread(first.shutdown)
     assert first.models.jobs.all()[0].state is State.PAUSED
     left = unfinished(library.cache)
     assert [(each.repository, each.running) for each in left] == [(BIG, False)]
@@ -124,7 +124,7 @@ async def test_quitting_pauses_and_the_next_start_goes_on(
         await do(pilot, "Go on with it")
         await until_shown(pilot, "is here,")
         await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
-    await asyncio.to_thread(second.put_away)
+    await asyncio.to_thread(second.shutdown)
 
 
 async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: FakeHub) -> None:
@@ -138,7 +138,7 @@ async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: Fa
         await pilot.press("enter")
         await do(pilot, "Go on with it")
         await until_shown(pilot, "is here,")
-    running.put_away()
+    running.shutdown()
 
 
 async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
@@ -161,7 +161,7 @@ async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
         jobs.begin(BIG)
         jobs.begin(OTHER)
         await until(pilot, lambda: all(j.state is State.DONE for j in jobs.all()), "the end")
-    running.put_away()
+    running.shutdown()
 
 
 async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
@@ -174,4 +174,4 @@ async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
         await pilot.press("enter")
         await until_shown(pilot, "org/evil brings code ('modeling_evil.py')")
         assert isinstance(pilot.app.screen, ModelsScreen)
-    running.put_away()
+    running.shutdown()

@@ -163,7 +163,7 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
         await open_card(pilot, "big")
         await do(pilot, "Check its files")
         await until_shown(pilot, "was altered", "fetches it again")
-    running.put_away()
+    running.shutdown()
 
 
 async def test_a_model_that_cannot_be_used_says_why(

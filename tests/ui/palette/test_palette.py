@@ -98,7 +98,7 @@ async def test_conversations_are_opened_by_their_titles(tmp_path: Path) -> None:
         await find(pilot, "lease", "The lease")
         await pilot.press("enter")
         await until_shown(pilot, "What of The?")
-        assert app.chat.desk.shown.id == 1
+        assert app.chat.open_chats.shown.id == 1
 
 
 async def test_it_shows_what_is_pasted_and_obeys_none_of_it() -> None:

@@ -98,17 +98,17 @@ class Stage:
             clock=lambda: self.now,
             folder=self.home / "data",
             snapshots=self.home / "cache",
-            news=news,
+            startup_message=news,
         )
         self.app.animation_level = "none"
         if tokens:
-            self.app.chat.attaching._counter = Counted()  # type: ignore[assignment]
+            self.app.chat.attachments._counter = Counted()  # type: ignore[assignment]
         prepared(self.app)
         size = self.look.width, self.look.height
         async with AsyncExitStack() as stack:
-            stack.callback(self.app.put_away)
+            stack.callback(self.app.shutdown)
             self.pilot = await stack.enter_async_context(self.app.run_test(size=size))
-            await self.until(lambda: not self.app.chat.desk.shelf.opening, "the store")
+            await self.until(lambda: not self.app.chat.open_chats.repository.opening, "the store")
             yield
 
     async def settle(self) -> str:
@@ -164,7 +164,7 @@ class Stage:
         await helpers.ask(self.pilot, self.engine, question)
 
     async def attach(self, path: str) -> None:
-        self.app.chat.attaching.attach(str(self.home / path), f"@{path}")
+        self.app.chat.attachments.attach(str(self.home / path), f"@{path}")
 
     async def idle(self) -> None:
         """Nothing is answered any more."""

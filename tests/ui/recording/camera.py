@@ -69,7 +69,7 @@ async def _filmed(play: Play, home: Path) -> list[Frame]:
                     await filming
             camera.look()
     finally:
-        await asyncio.to_thread(app.put_away)
+        await asyncio.to_thread(app.shutdown)
     return camera.frames
 
 

@@ -227,7 +227,7 @@ async def test_what_is_as_the_settings_say_follows_them() -> None:
         await row(pilot, app, "top_p")
         await pilot.press("left", "escape")
         await until_gone(pilot, "This conversation")
-        assert app.chat.desk.shown.conversation.choices == Choices(top_p=0.95)
+        assert app.chat.open_chats.shown.conversation.choices == Choices(top_p=0.95)
         app.settings.change(find("answers.temperature"), 0.9)
         await ask(pilot, engine, "What?")
         assert engine.asks[0].sampling == replace(
@@ -246,7 +246,7 @@ async def test_what_cannot_be_kept_is_said_and_does_not_hold(tmp_path: Path) -> 
         screen.prompt.text = "half a character: \udc80"
         await pilot.press("escape")
         await until_shown(pilot, "! ")
-        assert app.chat.desk.shown.conversation.system_prompt == ""
+        assert app.chat.open_chats.shown.conversation.system_prompt == ""
 
 
 async def test_choices_are_plain_values(tmp_path: Path) -> None:

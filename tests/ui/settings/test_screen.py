@@ -230,6 +230,6 @@ async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> 
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         app.settings.change(find("documents.files"), 1)
-        app.chat.attaching.attach(str(tmp_path), "")
-        await until(pilot, lambda: app.chat.entry.chips.attached, "the chip")
-        assert app.chat.entry.chips.attached[0].files == 1
+        app.chat.attachments.attach(str(tmp_path), "")
+        await until(pilot, lambda: app.chat.composer.chips.attached, "the chip")
+        assert app.chat.composer.chips.attached[0].files == 1

@@ -25,7 +25,7 @@ async def test_it_says_what_it_needs_and_goes_by_itself(size: tuple[int, int]) -
         await pilot.resize_terminal(40, 10)
         await until_shown(pilot, "Half a question")
         await pilot.press("s")
-        await until(pilot, lambda: app.chat.entry.box.text == "Half a questions")
+        await until(pilot, lambda: app.chat.composer.box.text == "Half a questions")
 
 
 async def test_it_may_begin_too_small_and_can_be_quit() -> None:

@@ -96,7 +96,7 @@ async def long(stage: Stage) -> None:
         stage.play(lambda e: isinstance(e, Token), 2.0)
         await stage.shown("Cac")
         await stage.press("pageup")
-        await stage.until(lambda: not stage.app.chat.transcript.follows)
+        await stage.until(lambda: not stage.app.chat.transcript.follows_end)
         for _ in range(30):
             stage.play(lambda e: isinstance(e, Token), 0.05)
         await stage.shown("new text below")

@@ -29,7 +29,7 @@ async def sparsely(stage: Stage) -> None:
         await stage.take("queued")
         await stage.press("escape")
         await stage.gone("waiting for its turn")
-        stage.app.chat.entry.box.replace_all("")
+        stage.app.chat.composer.box.replace_all("")
         await stage.take("prefill")
         for _ in range(36):
             stage.play(lambda e: isinstance(e, Token), 0.05)

@@ -28,7 +28,7 @@ MISSING = Failed(
 async def first_start(stage: Stage) -> None:
     """As a new user sees it, and later with nothing to say."""
     offered = offer(catalogue(), machine_of(32 << 30))
-    with patch("app.ui.chat.welcome._offer", lambda: offered):
+    with patch("app.ui.chat.welcome._recommend", lambda: offered):
         async with stage.opened(prepared=welcoming):
             await stage.shown("ready", "This pair is tiny", "tok")
             await stage.take("welcome")
@@ -50,7 +50,7 @@ async def first_start(stage: Stage) -> None:
 
 
 def welcoming(app: SpecchatApp) -> None:
-    app.chat.welcome.wanted = True
+    app.chat.welcome.enabled = True
 
 
 async def trouble(stage: Stage) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from app.ingest.records import Cancelled, Progress
-from app.ui.attach.attachment import Attached
+from app.ui.attach.attachment import Attachment
 from app.ui.attach.chips import Chip
-from app.ui.attach.file_job import Reading
+from app.ui.attach.file_job import FileJob
 from tests.ingest.helpers import written
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage
@@ -34,12 +34,12 @@ async def question(stage: Stage) -> None:
         await stage.press("ctrl+t")
         await stage.shown("Counting and listing")
         await stage.take("counting")
-        stage.app.chat.entry.box.replace_all("")
+        stage.app.chat.composer.box.replace_all("")
         await stage.press("@", "c", "o", "n")
         await stage.shown("contracts/")
         await stage.take("files")
         await stage.press("escape")
-        stage.app.chat.entry.box.replace_all("")
+        stage.app.chat.composer.box.replace_all("")
         await stage.press("/")
         await stage.shown("/attach")
         await stage.take("commands")
@@ -59,7 +59,7 @@ async def attaching(stage: Stage) -> None:
     written(project / "empty.py", "")
     (project / "latest").symlink_to("src")
     held = Held()
-    async with stage.opened(prepared=lambda app: setattr(app.chat.attaching, "read", held)):
+    async with stage.opened(prepared=lambda app: setattr(app.chat.attachments, "read", held)):
         await stage.shown("ready")
         await stage.attach("parser")
         await stage.shown("reading · 1,204 files")
@@ -90,7 +90,7 @@ class Held:
     def __init__(self) -> None:
         self.goes_on = threading.Event()
 
-    def __call__(self, reading: Reading) -> Attached:
+    def __call__(self, reading: FileJob) -> Attachment:
         reading.progress = Progress(1_410, 1_204, 8_400_000, "src/x")
         while not self.goes_on.wait(0.01):
             if reading.cancelled.is_set():
