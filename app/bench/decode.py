@@ -92,21 +92,27 @@ def _ways(
     target: Any, ids: NDArray[np.int32], kept: NDArray[np.int32], tokens: int
 ) -> dict[str, Callable[[], float]]:
     """By name, what measures milliseconds a token."""
-    from app.engine.caches import WindowedCache, layers
-    from app.engine.prefill import StepSize, dense_cache, prefill, seek, sparse_cache
+    from app.engine.caches import WindowedCache, positioned_layers
+    from app.engine.prefill import (
+        StepSize,
+        make_positioned_cache,
+        make_stock_cache,
+        prefill,
+        set_next_position,
+    )
 
     def read(cache: Any, ids: NDArray[np.int32], positions: NDArray[np.int32] | None) -> Any:
         prefill(target, cache, ids, positions, StepSize(STEP), lambda done: None)
         return cache
 
-    placed = sparse_cache(target)
-    for layer in layers(placed):
+    placed = make_positioned_cache(target)
+    for layer in positioned_layers(placed):
         if isinstance(layer, WindowedCache):
-            layer.retains = True  # as in a sparse turn: more can be recalled later
+            layer.retain_all = True  # as in a sparse turn: more can be recalled later
     ours = read(placed, ids[kept], kept)
-    seek(ours, len(ids) - 1)
-    some = read(dense_cache(target), ids[kept], None)
-    every = read(dense_cache(target), ids[:-1], None)
+    set_next_position(ours, len(ids) - 1)
+    some = read(make_stock_cache(target), ids[kept], None)
+    every = read(make_stock_cache(target), ids[:-1], None)
     return {
         "ours": lambda: _ours(target, copy.deepcopy(ours), ids, tokens),
         "plain_kept": lambda: _plain(target, copy.deepcopy(some), ids, tokens),

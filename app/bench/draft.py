@@ -82,11 +82,11 @@ def _heads(model: Any) -> tuple[Any, Any]:
     import mlx.core as mx
 
     from app.engine import mlx_patches
-    from app.engine.prefill import dense_cache, feed
+    from app.engine.prefill import forward, make_stock_cache
 
     seen: list[tuple[Any, Any]] = []
     with mlx_patches.observed_attention(lambda q, k, *_: seen.append((q, k))):
-        mx.eval(feed(model, dense_cache(model), np.zeros(2, np.int32)))
+        mx.eval(forward(model, make_stock_cache(model), np.zeros(2, np.int32)))
     return seen[0]
 
 
@@ -96,7 +96,7 @@ def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
     from app.protocol.options import Blocks
 
     few = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
-    block = device_backend().block
+    block = device_backend().query_block
     blocked = blocked_attention(block), blocked_attention(block)
     ways = nullcontext(), blocked[0], _both(blocked[1], sparse_attention(few))
     return Row(
@@ -133,12 +133,12 @@ def _attention(heads: tuple[Any, Any], length: int, way: Way) -> float:
 
 def _prefill(model: Any, length: int, way: Way) -> float:
     """Seconds until the draft has read `length` tokens."""
-    from app.engine.prefill import StepSize, dense_cache, prefill
+    from app.engine.prefill import StepSize, make_stock_cache, prefill
 
     ids = np.random.default_rng(0).integers(3, model.args.vocab_size, length).astype(np.int32)
     begun = time.perf_counter()
     with way:
-        prefill(model, dense_cache(model), ids, None, StepSize(STEP), lambda done: None)
+        prefill(model, make_stock_cache(model), ids, None, StepSize(STEP), lambda done: None)
     return time.perf_counter() - begun
 
 

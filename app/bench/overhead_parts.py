@@ -77,7 +77,7 @@ def _building(turn: Statistics) -> float:
 def selecting(keep: float, runs: int) -> float:
     """Seconds from a move of the slider to what is kept, at LONG tokens: the median."""
     from app.engine.prompt import Prompt
-    from app.engine.prompt_reader import Scored
+    from app.engine.prompt_reader import ScoredPrompt
     from app.protocol.options import DEFAULT_TUNING
 
     border = LONG - 32
@@ -87,10 +87,10 @@ def selecting(keep: float, runs: int) -> float:
     )
     prompt = Prompt(np.zeros(LONG, np.int32), segments, {(0, 0): np.arange(border + 1)})
     importance = np.random.default_rng(0).random(LONG, np.float32)
-    scored = Scored(1, prompt, importance, DEFAULT_TUNING, np.zeros(0, bool))
+    scored = ScoredPrompt(1, prompt, importance, DEFAULT_TUNING, np.zeros(0, bool))
     seconds = []
     for _ in range(runs + 1):
         begun = time.perf_counter()
-        scored.selected(keep)
+        scored.select(keep)
         seconds.append(time.perf_counter() - begun)
     return statistics.median(seconds[1:])

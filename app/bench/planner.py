@@ -167,9 +167,9 @@ class _Bench:
 
     def _conversation(self, turns: int) -> Iterator[Asked | None]:
         """None for a turn that can only be read in one way."""
-        from app.engine.prompt_reader import Remembered
+        from app.engine.prompt_reader import ConversationCache
 
-        remembered = Remembered(self._pair)
+        remembered = ConversationCache(self._pair)
         self._prompts.begin()
         for turn in range(turns):
             document = 0
@@ -273,9 +273,9 @@ class _Given:
 
 def _forked(pair: Any, remembered: Any) -> Any:
     """The same history, for a turn that goes its own way."""
-    from app.engine.prompt_reader import Remembered
+    from app.engine.prompt_reader import ConversationCache
 
-    twin = Remembered(pair)
+    twin = ConversationCache(pair)
     twin.target, twin.draft = remembered.target.fork(), remembered.draft.fork()
     return twin
 

@@ -32,7 +32,7 @@ from app.util.durable import sync
 
 if TYPE_CHECKING:
     from app.engine.loader import Pair
-    from app.engine.prompt_reader import Remembered
+    from app.engine.prompt_reader import ConversationCache
 
 BLOCK = 1 << 22
 PAGE, MEMORY = 4096, 3
@@ -65,34 +65,34 @@ def snapshot(size: int, runs: int, as_json: bool, out: TextIO) -> int:
     return 0
 
 
-def _conversation(size: int) -> tuple[Pair, Remembered]:
+def _conversation(size: int) -> tuple[Pair, ConversationCache]:
     import mlx.core as mx
 
-    from app.engine.caches import layers
-    from app.engine.prompt_reader import Remembered
+    from app.engine.caches import positioned_layers
+    from app.engine.prompt_reader import ConversationCache
 
     pair = paired([loaded(model, {}, 1) for model in random_pair(SMALL)], np.zeros(1, np.int32))
-    remembered = Remembered(pair)
-    heads, width, every = 4, 64, layers(remembered.target.cache)
+    remembered = ConversationCache(pair)
+    heads, width, every = 4, 64, positioned_layers(remembered.target.cache)
     positions = np.arange(size // (2 * 4 * heads * width * len(every)), dtype=np.int32)
     for layer in every:
         keys, values = (mx.random.normal((1, heads, len(positions), width)) for _ in range(2))
-        layer.place(positions)
+        layer.set_next_positions(positions)
         layer.update_and_fetch(keys, values)
-    remembered.target.note(positions, positions)
-    remembered.target.settle()
+    remembered.target.mark_cached(positions, positions)
+    remembered.target.eval()
     return pair, remembered
 
 
-def _run(folder: Path, pair: Pair, remembered: Remembered) -> Run:
-    from app.engine.prompt_reader import Remembered
+def _run(folder: Path, pair: Pair, remembered: ConversationCache) -> Run:
+    from app.engine.prompt_reader import ConversationCache
     from app.engine.snapshot import Snapshots
 
     plain, held = folder / "plain", remembered.nbytes
     snapshots = Snapshots(folder / "snapshots", 1 << 62, {"target": "random"})
 
     def load() -> None:
-        if snapshots.load("bench", lambda: Remembered(pair)) is None:
+        if snapshots.load("bench", lambda: ConversationCache(pair)) is None:
             raise RuntimeError("the snapshot was not found")
 
     disk_write = _rate(held, partial(_write, plain, os.urandom(BLOCK), held))

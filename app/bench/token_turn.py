@@ -18,7 +18,7 @@ from app.protocol.stats import Statistics
 
 if TYPE_CHECKING:
     from app.engine.loader import LoadedModel, Pair
-    from app.engine.prompt_reader import Remembered
+    from app.engine.prompt_reader import ConversationCache
 
 TAIL = 32
 """Tokens of question and generation prompt at the end."""
@@ -63,12 +63,12 @@ def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
 
     from app.engine.loader import LoadedModel
     from app.engine.memory import NO_TRANSIENT, CacheSize, Transient
-    from app.engine.prefill import StepSize, dense_cache, device_backend, feed
+    from app.engine.prefill import StepSize, device_backend, forward, make_stock_cache
 
     size, transient = CacheSize(0, 0), NO_TRANSIENT
     if config:
-        cache = dense_cache(model)
-        mx.eval(feed(model, cache, np.ones(1, np.int32)))
+        cache = make_stock_cache(model)
+        mx.eval(forward(model, cache, np.ones(1, np.int32)))
         size = CacheSize.of(cache)
         element = 4 if device_backend().on_cpu else 2
         transient = Transient.of(config, element, False, False, device_backend())
@@ -81,21 +81,21 @@ def turn(
     ids: NDArray[np.int32],
     keep: float,
     mode: Mode = Mode.SPARSE,
-    remembered: Remembered | None = None,
+    remembered: ConversationCache | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Statistics:
     """The figures of one turn of ours of target and draft on `ids` (M,), to its first token, in a
     conversation that is new, or what is `remembered` of one. Raises RuntimeError when it was read
     in another way."""
     from app.engine.progress import Progress
-    from app.engine.prompt_reader import Remembered
+    from app.engine.prompt_reader import ConversationCache
     from app.engine.turn import Turn
 
     events: list[Event] = []
     pair = paired(models, ids)
     ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
     progress = Progress(ask.turn, events.append, lambda: False)
-    Turn(pair, ask, remembered or Remembered(pair), progress).run()
+    Turn(pair, ask, remembered or ConversationCache(pair), progress).run()
     finished = events[-1]
     if not isinstance(finished, Finished) or finished.statistics is None:
         raise RuntimeError("the turn did not finish")

@@ -19,7 +19,7 @@ from app import paths
 from app.chat.model_pairs import pair as located
 from app.cli.settings import user_settings
 from app.engine import blas
-from app.engine.snapshot_folder import MOST_ON_DISK, disk_limit, folder_bytes
+from app.engine.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
 from app.models.weights import loaded_bytes
@@ -177,7 +177,7 @@ def _folders() -> Finding:
 def _cached() -> str:
     """How full the cache folder is: `1.1 of 20.0 GB`."""
     weights = 0
-    limit, note = MOST_ON_DISK, ""
+    limit, note = MAX_ON_DISK, ""
     try:
         settings = user_settings()
         found = located(settings.models.target, settings.models.draft or None)

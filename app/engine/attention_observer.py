@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from app.engine import mlx_patches
 from app.engine.backend import Backend
-from app.engine.caches import Cache, Fed, flat
-from app.engine.score_blocks import heads_and_rows
+from app.engine.caches import Cache, StepWatcher, flatten
+from app.engine.score_blocks import block_shape
 from app.protocol.options import Tuning
 
 Importance = NDArray[np.float32]
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 Softmax = Callable[[mx.array, "mx.array | None"], mx.array]
-Seen = NDArray[np.int32] | mx.array
+Visible = NDArray[np.int32] | mx.array
 """Of each row, the index of the last key that it sees, or a mask (1 or heads, rows, M)."""
 
 
@@ -40,7 +40,7 @@ class Unobservable(ScoringError):
         super().__init__("its attention cannot be observed")
 
 
-class Observations:
+class AttentionObserver:
     """Collects importance (M,) over the prompt's M tokens while a model runs.
 
     Per observation (a query token) and per layer whose keys span the prompt: softmax over the
@@ -58,16 +58,16 @@ class Observations:
         """The maximum so far of each block of rows."""
         self._in_flight: list[mx.array] = []
         """At most two blocks: one that is computed, while the next one is prepared."""
-        self._waiting: list[list[tuple[mx.array, Seen]]] = []
+        self._waiting: list[list[tuple[mx.array, Visible]]] = []
         """Of each layer, the queries that are not scored yet, and their masks."""
         self._rows = self._layer_count = 0
         self._defers = False
-        self._from: Fed | None = None
-        self._to: Fed | None = None
+        self._before_first: StepWatcher | None = None
+        self._through_last: StepWatcher | None = None
         self._softmax: Softmax = _numpy_softmax if backend.on_cpu else _softmax
-        self._pool = _pool(prompt_tokens, tuning.pool)
+        self._mean_pool = _make_mean_pool(prompt_tokens, tuning.pool)
 
-    def watch(self, rows: int, cache: Cache, run: Callable[[], T], defer: bool = False) -> T:
+    def observe(self, rows: int, cache: Cache, run: Callable[[], T], defer: bool = False) -> T:
         """Let `run` run and evaluate a step of the model on `cache`, and observe its last `rows`
         tokens. Returns what `run` did. Raises Unobservable when no layer could be seen, and
         ScoringError when scores are no finite numbers.
@@ -76,9 +76,11 @@ class Observations:
         a layer's keys are gone through once for all of them. Only their queries are held."""
         self._rows, self._layer_count, self._defers = rows, 0, defer
         first, end = observed_layers(len(cache), self._tuning)
-        self._from = Fed(flat(cache[first : first + 1])) if first else None
-        self._to = Fed(flat(cache[end : end + 1])) if end < len(cache) else None
-        with mlx_patches.observed_attention(self._layer):
+        self._before_first = StepWatcher(flatten(cache[first : first + 1])) if first else None
+        self._through_last = (
+            StepWatcher(flatten(cache[end : end + 1])) if end < len(cache) else None
+        )
+        with mlx_patches.observed_attention(self._on_attention):
             result = run()
         if not self._layer_count:
             raise Unobservable
@@ -86,7 +88,7 @@ class Observations:
         if defer:
             mx.eval([layer[-1][0] for layer in self._waiting])
         else:
-            self._add()
+            self._finish_rows()
         return result
 
     @property
@@ -94,7 +96,7 @@ class Observations:
         """Mean over the observations that were scored so far, float32 (M,)."""
         return np.array(self._total / max(self._scored, 1), dtype=np.float32)
 
-    def _add(self) -> None:
+    def _finish_rows(self) -> None:
         for block in self._running:
             self._total = self._total + block.sum(axis=0)
         finite = mx.isfinite(self._total).all()
@@ -104,7 +106,7 @@ class Observations:
         if not finite.item():
             raise ScoringError("the draft's scores are not finite numbers")
 
-    def _layer(
+    def _on_attention(
         self,
         q: mx.array,
         k: mx.array,
@@ -115,24 +117,26 @@ class Observations:
         total, queries = k.shape[2], q.shape[2]
         if total < self.prompt_tokens or queries < self._rows:
             return  # a sliding window, or a layer that does not run over the prompt
-        if (self._from and not self._from()) or (self._to and self._to()):
+        if (self._before_first and not self._before_first()) or (
+            self._through_last and self._through_last()
+        ):
             return  # a layer that does not count
         index, self._layer_count = self._layer_count, self._layer_count + 1
         if index == len(self._waiting):
             self._waiting.append([])
         rows = slice(queries - self._rows, queries)
         waiting = self._waiting[index]
-        waiting.append((q[0, :, rows], _seen(mask, rows, total, self.prompt_tokens)))
+        waiting.append((q[0, :, rows], _visible_keys(mask, rows, total, self.prompt_tokens)))
         if self._defers:
             return
         asked = mx.concatenate([q for q, _ in waiting], axis=1).astype(mx.float32) * scale
-        self._score(asked, k[0, :, : self.prompt_tokens], _together(waiting), sinks)
+        self._score(asked, k[0, :, : self.prompt_tokens], _concatenated(waiting), sinks)
 
-    def _score(self, q: mx.array, keys: mx.array, seen: Seen, sinks: mx.array | None) -> None:
+    def _score(self, q: mx.array, keys: mx.array, seen: Visible, sinks: mx.array | None) -> None:
         """Queries (Hq, n, D), float32 and scaled, on keys (Hk, M, D)."""
         (kv_heads, _, width), rows = keys.shape, q.shape[1]
         group, half = q.shape[0] // kv_heads, self._tuning.pool // 2
-        heads, size = heads_and_rows(kv_heads, group, rows, width)
+        heads, size = block_shape(kv_heads, group, rows, width)
         if self._running:  # blocks of rows are those of the first layer
             size = self._running[0].shape[0]
         first_layer = not self._running
@@ -144,14 +148,16 @@ class Observations:
             ours = ours.astype(mx.float32).swapaxes(-1, -2)
             for block, start in enumerate(range(0, rows, size)):
                 asked = slice(start, min(start + size, rows))
-                scores = _masked(_scores(q[part, asked], ours), _part(seen, part, asked), half)
-                found = self._pool(self._softmax(scores, sunk))
+                scores = _mask_scores(
+                    _scores(q[part, asked], ours), _slice_of(seen, part, asked), half
+                )
+                found = self._mean_pool(self._softmax(scores, sunk))
                 if head or not first_layer:
                     found = mx.maximum(self._running[block], found)
                 self._running[block : block + 1] = [found]
-                self._compute(found)
+                self._start_block(found)
 
-    def _compute(self, block: mx.array) -> None:
+    def _start_block(self, block: mx.array) -> None:
         """Begin with it, and wait for the one before it: so there is always work, and never more
         than two blocks in memory."""
         mx.async_eval(block)  # type: ignore[no-untyped-call]
@@ -166,7 +172,7 @@ def observed_layers(count: int, tuning: Tuning) -> tuple[int, int]:
     return min(round(tuning.skip_layers * count), end - 1), end
 
 
-def _seen(mask: mx.array | str | None, rows: slice, total: int, tokens: int) -> Seen:
+def _visible_keys(mask: mx.array | str | None, rows: slice, total: int, tokens: int) -> Visible:
     """What those rows of a step, which ends `total` keys, see of a prompt of so many tokens."""
     if isinstance(mask, mx.array):
         return mask.reshape(-1, *mask.shape[-2:])[:, rows, :tokens]
@@ -176,7 +182,7 @@ def _seen(mask: mx.array | str | None, rows: slice, total: int, tokens: int) -> 
     return np.full(rows.stop - rows.start, tokens - 1, np.int32)
 
 
-def _together(waiting: list[tuple[mx.array, Seen]]) -> Seen:
+def _concatenated(waiting: list[tuple[mx.array, Visible]]) -> Visible:
     """A layer is masked in one way, whatever step it is in."""
     masks = [seen for _, seen in waiting if isinstance(seen, mx.array)]
     if masks:
@@ -184,7 +190,7 @@ def _together(waiting: list[tuple[mx.array, Seen]]) -> Seen:
     return np.concatenate([seen for _, seen in waiting if not isinstance(seen, mx.array)])
 
 
-def _part(seen: Seen, heads: slice, rows: slice) -> Seen:
+def _slice_of(seen: Visible, heads: slice, rows: slice) -> Visible:
     if not isinstance(seen, mx.array):
         return seen[rows]
     return seen[heads if seen.shape[0] > 1 else slice(None), rows]
@@ -197,7 +203,7 @@ def _scores(q: mx.array, keys: mx.array) -> mx.array:
     return (grouped @ keys).reshape(heads, rows, -1)
 
 
-def _masked(scores: mx.array, seen: Seen, half: int) -> mx.array:
+def _mask_scores(scores: mx.array, seen: Visible, half: int) -> mx.array:
     """Without what is not seen, and without `half` columns at either end. In place: nothing of
     `scores` is read into a view, and most of a prompt is seen by every row."""
     end = scores.shape[-1] - half
@@ -237,7 +243,7 @@ def _numpy_softmax(scores: mx.array, sinks: mx.array | None) -> mx.array:
     return mx.array(weights)
 
 
-def _pool(length: int, width: int) -> Callable[[mx.array], mx.array]:
+def _make_mean_pool(length: int, width: int) -> Callable[[mx.array], mx.array]:
     """Of probabilities (heads, rows, length + width - 1), zeros at both ends, the mean over `width`
     (odd) neighbours, at the edges over those there are, and of these the maximum over heads: (rows,
     length). Compiled, the sum goes through what it is given once."""

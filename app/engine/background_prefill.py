@@ -10,64 +10,64 @@ from __future__ import annotations
 import numpy as np
 
 from app.engine import memory
-from app.engine.cache_check import disagreement
-from app.engine.cache_growth import reserved
+from app.engine.cache_check import find_mismatch
+from app.engine.cache_growth import reserve_capacity
 from app.engine.loader import LoadedModel
-from app.engine.prefix_cache import Held
-from app.engine.prompt_reader import Remembered
+from app.engine.prefix_cache import PrefixCache
+from app.engine.prompt_reader import ConversationCache
 
 
-class Healing:
+class BackgroundPrefill:
     """Heals one conversation, step by step."""
 
-    def __init__(self, target: LoadedModel, remembered: Remembered) -> None:
+    def __init__(self, target: LoadedModel, remembered: ConversationCache) -> None:
         """Raises NotEnoughMemory."""
-        self._target, self._remembered = target, remembered
+        self._target, self._conversation = target, remembered
         total = len(remembered.target)
-        memory.check_fits(f"Reading {total:,} tokens", self.needed(target, remembered))
-        self._held: Held = remembered.target.fork()
-        self._begun = False
-        self._held.rewind(self._held.exact)
-        self._held.retain(False)
+        memory.check_fits(f"Reading {total:,} tokens", self.required_bytes(target, remembered))
+        self._fork: PrefixCache = remembered.target.fork()
+        self._started = False
+        self._fork.rewind(self._fork.dense_prefix_len)
+        self._fork.set_retain_all(False)
 
     @staticmethod
-    def needed(target: LoadedModel, remembered: Remembered) -> float:
+    def required_bytes(target: LoadedModel, remembered: ConversationCache) -> float:
         """Bytes that it takes in the end: what is shared at first is copied by the first step."""
         return target.cache_size.bytes(len(remembered.target))
 
     @property
     def nbytes(self) -> int:
         """Bytes that it takes now."""
-        return self._held.nbytes if self._begun else 0
+        return self._fork.nbytes if self._started else 0
 
     @property
     def done(self) -> int:
-        return len(self._held)
+        return len(self._fork)
 
     @property
     def total(self) -> int:
-        return len(self._remembered.target)
+        return len(self._conversation.target)
 
     def step(self) -> bool:
         """Read on for about half a second. True when everything is read, and in place."""
-        sick, held = self._remembered.target, self._held
-        self._begun = True
-        held.rewind(held.shared(sick.ids))
+        sick, held = self._conversation.target, self._fork
+        self._started = True
+        held.rewind(held.common_prefix_len(sick.ids))
         end = min(len(held) + self._target.step.tokens, len(sick))
         positions = np.arange(len(held), end, dtype=np.int32)
         if len(positions):
             model, step = self._target.model, self._target.step
-            with reserved(held.cache, len(sick) - len(held)):
-                held.take_in(model, sick.ids, positions, step, lambda done: None)
+            with reserve_capacity(held.cache, len(sick) - len(held)):
+                held.prefill_at(model, sick.ids, positions, step, lambda done: None)
         if len(held) < len(sick):
             return False
-        if (problem := disagreement(held)) is not None:
+        if (problem := find_mismatch(held)) is not None:
             raise RuntimeError(f"its cache was damaged, {problem}")
-        held.borders = held.borders or sick.borders[:1]
-        self._remembered.target = held
+        held.checkpoints = held.checkpoints or sick.checkpoints[:1]
+        self._conversation.target = held
         return True
 
 
-def is_sick(remembered: Remembered) -> bool:
+def has_gaps(remembered: ConversationCache) -> bool:
     """Whether something was left out, or was read too late for what comes after it."""
-    return remembered.target.exact < len(remembered.target)
+    return remembered.target.dense_prefix_len < len(remembered.target)

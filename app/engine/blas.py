@@ -31,7 +31,7 @@ def load_openblas() -> str | None:
     return _loaded_library()
 
 
-def faster(on_cpu: bool) -> str | None:
+def speedup_hint(on_cpu: bool) -> str | None:
     """What would make models that run on this machine's CPU faster, in one sentence, or None."""
     if sys.platform != "linux" or not on_cpu or load_openblas() is not None:
         return None

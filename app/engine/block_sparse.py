@@ -16,12 +16,12 @@ from app.protocol.options import Blocks
 
 Attention = Callable[..., mx.array]
 """Causal attention of queries (1, Hq, n, D) that stand at the end of keys (1, Hk, m, D)."""
-MEANS = 64
+MEAN_BATCH = 64
 """Blocks whose keys are in float32 at once."""
 
 
 def attend(
-    q: mx.array, k: mx.array, v: mx.array, scale: float, one: Attention, blocks: Blocks
+    q: mx.array, k: mx.array, v: mx.array, scale: float, attention_fn: Attention, blocks: Blocks
 ) -> mx.array:
     """Attention of queries (1, Hq, N, D) at the end of keys (1, Hk, M, D) and values
     (1, Hk, M, Dv), by `one` for a block of queries at once. Returns (1, Hq, N, Dv).
@@ -38,13 +38,15 @@ def attend(
         queries = q[:, :, start - before : end - before]
         recent = start // size - blocks.recent
         if recent - blocks.sinks > blocks.top:  # or nothing would be left out
-            liked = _liked(queries, means[:, blocks.sinks : recent], blocks.top) + blocks.sinks
+            liked = (
+                _top_key_blocks(queries, means[:, blocks.sinks : recent], blocks.top) + blocks.sinks
+            )
             first, last = slice(blocks.sinks * size), slice(recent * size, end)
-            keys = _gathered(k, first, key_blocks, liked, last)
-            values = _gathered(v, first, value_blocks, liked, last)
+            keys = _gather_kv(k, first, key_blocks, liked, last)
+            values = _gather_kv(v, first, value_blocks, liked, last)
         else:
             keys, values = k[:, :, :end], v[:, :, :end]
-        parts.append(one(queries, keys, values, scale=scale))
+        parts.append(attention_fn(queries, keys, values, scale=scale))
         start = end
     return mx.concatenate(parts, axis=2)
 
@@ -58,12 +60,12 @@ def _in_blocks(a: mx.array, size: int) -> mx.array:
 def _means(blocks: mx.array) -> mx.array:
     """The mean key of each block (H, B, size, D), float32 (H, B, D): in half precision a part that
     all keys have in common would leave nothing of what tells them apart."""
-    starts = range(0, max(blocks.shape[1], 1), MEANS)
-    parts = [blocks[:, at : at + MEANS].astype(mx.float32).mean(axis=2) for at in starts]
+    starts = range(0, max(blocks.shape[1], 1), MEAN_BATCH)
+    parts = [blocks[:, at : at + MEAN_BATCH].astype(mx.float32).mean(axis=2) for at in starts]
     return mx.concatenate(parts, axis=1)
 
 
-def _liked(q: mx.array, means: mx.array, count: int) -> mx.array:
+def _top_key_blocks(q: mx.array, means: mx.array, count: int) -> mx.array:
     """For queries (1, Hq, n, D) the `count` blocks they like best of mean keys float32 (Hk, B, D):
     int (Hk, count), each group of heads that shares keys for itself."""
     heads = means.shape[0]
@@ -72,7 +74,7 @@ def _liked(q: mx.array, means: mx.array, count: int) -> mx.array:
     return mx.argpartition(-likes, count - 1, axis=-1)[:, :count]
 
 
-def _gathered(
+def _gather_kv(
     a: mx.array, first: slice, blocks: mx.array, liked: mx.array, last: slice
 ) -> mx.array:
     """The first and the last tokens of (1, H, M, D), and between them the liked ones of its blocks

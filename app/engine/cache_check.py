@@ -15,44 +15,44 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
-from app.engine.caches import PositionedCache, WindowedCache, flat
-from app.engine.prefix_cache import Held
+from app.engine.caches import PositionedCache, WindowedCache, flatten
+from app.engine.prefix_cache import PrefixCache
 
 Runs = list[tuple[int, int]]
 """Positions as runs `(start, end)`, ascending, with a gap between any two."""
 
 
-def disagreement(held: Held) -> str | None:
+def find_mismatch(held: PrefixCache) -> str | None:
     """How what the layers hold differs from what is noted, as a clause; None where it does not."""
-    noted, every = _runs_of(held.read), flat(held.cache)
+    noted, every = _runs_of(held.cached), flatten(held.cache)
     # Some models make a cache for a layer that shares another one's, and never use it.
     used = [(number, cache) for number, cache in enumerate(every) if not _is_unused(cache)]
     if not used:
         return f"it is empty, and should hold {len(held):,} tokens" if noted else None
     for number, cache in used:
-        if (found := _layer(cache, held, noted)) is not None:
+        if (found := _layer_mismatch(cache, held, noted)) is not None:
             return f"layer {number} {found}"
     return None
 
 
-def _layer(cache: Any, held: Held, noted: Runs) -> str | None:
+def _layer_mismatch(cache: Any, held: PrefixCache, noted: Runs) -> str | None:
     if isinstance(cache, PositionedCache):
-        return _positioned(cache, noted)
+        return _positioned_mismatch(cache, noted)
     if isinstance(cache, ArraysCache):
-        return None if held.is_noted(cache) else "has seen more or less than was noted"
+        return None if held.has_recorded_states(cache) else "has seen more or less than was noted"
     if isinstance(offset := getattr(cache, "offset", None), int):
         if offset != len(held):
             return f"holds {offset:,} tokens instead of {len(held):,}"
-        if not held.read.all():
+        if not held.cached.all():
             return "cannot hold tokens with gaps between them"
     return None
 
 
-def _positioned(cache: PositionedCache, noted: Runs) -> str | None:
+def _positioned_mismatch(cache: PositionedCache, noted: Runs) -> str | None:
     stored, size = _merged(cache.positions.runs), cache.size()
     if sum(end - start for start, end in stored) != size or _rows(cache.inner.keys) < size:
         return f"holds {size:,} entries, at other positions than it says"
-    since = cache.lost if isinstance(cache, WindowedCache) else 0
+    since = cache.evicted_below if isinstance(cache, WindowedCache) else 0
     if _from(stored, since) != _from(noted, since):
         return f"holds other positions than the {sum(e - s for s, e in noted):,} that were read"
     return None

@@ -13,39 +13,39 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from app.engine.caches import STOCK, Cache, PositionedCache, WindowedCache, flat
+from app.engine.caches import TRIMMABLE, Cache, PositionedCache, WindowedCache, flatten
 from app.engine.progress import Cancelled
 
 
 @contextmanager
-def reserved(cache: Cache, count: int) -> Iterator[None]:
+def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
     """Inside, layers that keep everything grow at most once for `count` more tokens, with the first
     of them. They go on as before afterwards. When it is cancelled, what was not used is given back:
     it may be gigabytes."""
-    stores = [store for c in flat(cache) if (store := _growing(c)) is not None]
+    stores = [store for c in flatten(cache) if (store := _growing_store(c)) is not None]
     before = [store.step for store in stores]
     for store in stores:
         if _capacity(store) - store.offset < count:
-            _cut(store)
+            _trim_to_size(store)
             whole = -(-count // type(store).step) * type(store).step
             store.step = max(store.step, whole)
     try:
         yield
     except Cancelled:
         for store in stores:
-            _give_back(store)
+            _release_unused(store)
         raise
     finally:
         for store, step in zip(stores, before, strict=True):
             store.step = step
 
 
-def _growing(cache: Any) -> Any:
+def _growing_store(cache: Any) -> Any:
     """Where a layer that keeps everything stores it."""
-    if isinstance(cache, WindowedCache) and not cache.retains:
+    if isinstance(cache, WindowedCache) and not cache.retain_all:
         return None
     store = cache.inner if isinstance(cache, PositionedCache) else cache
-    return store if type(store) in STOCK else None
+    return store if type(store) in TRIMMABLE else None
 
 
 def _capacity(store: Any) -> int:
@@ -53,7 +53,7 @@ def _capacity(store: Any) -> int:
     return 0 if keys is None else int(keys.shape[-2])
 
 
-def _cut(store: Any) -> None:
+def _trim_to_size(store: Any) -> None:
     """Drop the room there is, to which mlx-lm may add what it grows by."""
     if store.offset == 0:
         store.keys = store.values = None
@@ -62,7 +62,7 @@ def _cut(store: Any) -> None:
         store.keys, store.values = cut
 
 
-def _give_back(store: Any) -> None:
+def _release_unused(store: Any) -> None:
     """Copy what is there out of a buffer that is much longer."""
     if _capacity(store) - store.offset < type(store).step:
         return

@@ -46,41 +46,41 @@ class PositionedCache:
     ) -> None:
         self.inner = inner or KVCache()
         self.positions = positions or PositionRuns()
-        self._placed: Positions | None = None
-        self._seek: int | None = None
+        self._announced: Positions | None = None
+        self._next_position: int | None = None
 
     # ------------------------------------------------------------ where the next tokens go
 
     @property
     def offset(self) -> int:
-        if self._placed is not None:
-            return int(self._placed[0])
-        return self.positions.next if self._seek is None else self._seek
+        if self._announced is not None:
+            return int(self._announced[0])
+        return self.positions.end if self._next_position is None else self._next_position
 
-    def place(self, positions: Positions) -> None:
-        self._placed = positions
+    def set_next_positions(self, positions: Positions) -> None:
+        self._announced = positions
 
-    def seek(self, position: int) -> None:
+    def set_next_position(self, position: int) -> None:
         """Let the next token go to `position`, after every entry."""
-        if position < self.positions.next:
+        if position < self.positions.end:
             raise ValueError(f"position {position} was already passed")
-        self._placed, self._seek = None, position
+        self._announced, self._next_position = None, position
 
-    def _next_positions(self, count: int) -> Positions:
-        if self._placed is not None:
-            if len(self._placed) != count:
-                raise ValueError(f"{len(self._placed)} positions placed, {count} tokens came")
-            return self._placed
+    def _positions_of_next(self, count: int) -> Positions:
+        if self._announced is not None:
+            if len(self._announced) != count:
+                raise ValueError(f"{len(self._announced)} positions placed, {count} tokens came")
+            return self._announced
         return np.arange(self.offset, self.offset + count, dtype=np.int32)
 
     # ------------------------------------------------------------ what mlx-lm's models call
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self._placed is None:  # a run, as each token of an answer is
+        if self._announced is None:  # a run, as each token of an answer is
             self.positions = self.positions.with_run(self.offset, self.offset + keys.shape[2])
         else:
-            self.positions = self.positions.extended(self._next_positions(keys.shape[2]))
-        self._placed = self._seek = None
+            self.positions = self.positions.extended(self._positions_of_next(keys.shape[2]))
+        self._announced = self._next_position = None
         fetched: tuple[mx.array, mx.array] = self.inner.update_and_fetch(keys, values)
         return fetched
 
@@ -90,7 +90,7 @@ class PositionedCache:
         """The mask of the next N tokens over all entries and themselves: bool (N, stored + N),
         or what mlx-lm uses instead of an array. After every entry and without a window, order
         alone decides."""
-        if window_size is None and self.offset >= self.positions.next:
+        if window_size is None and self.offset >= self.positions.end:
             mask: mx.array | str | None = create_attention_mask(
                 N, self.inner.offset, return_array, None
             )
@@ -100,7 +100,7 @@ class PositionedCache:
     def _mask(
         self, N: int, window: int | None, return_array: bool, stored: Positions
     ) -> mx.array | str | None:
-        queries = self._next_positions(N)
+        queries = self._positions_of_next(N)
         keys = np.concatenate([stored, queries])
         after = bool((stored < queries[0]).all())
         fits = window is None or int(queries[-1]) - int(keys.min()) < window
@@ -149,7 +149,7 @@ class PositionedCache:
     def is_trimmable(self) -> bool:
         return True
 
-    def reaches(self, position: int) -> bool:
+    def covers(self, position: int) -> bool:
         """Whether a token at `position` would find everything here that it may see."""
         return True
 
@@ -158,12 +158,12 @@ class PositionedCache:
         trimmed = int(self.inner.trim(n))
         if trimmed:
             self.positions = self.positions.without_last(trimmed)
-        self._placed = self._seek = None
+        self._announced = self._next_position = None
         return trimmed
 
-    def forget(self, positions: Positions) -> None:
+    def evict(self, positions: Positions) -> None:
         """Take back the entries at these positions. What stays may have seen them."""
-        self._become(*self.positions.without(positions))
+        self._select_entries(*self.positions.without(positions))
 
     def rewind(self, position: int) -> int:
         """Take back every entry at or after `position`; returns how many. What stays never saw
@@ -171,12 +171,12 @@ class PositionedCache:
         before, count = self.size(), self.positions.count_below(position)
         if self.positions.ascending:
             return self.trim(before - count)
-        self._become(*self.positions.between(0, position))
+        self._select_entries(*self.positions.between(0, position))
         return before - count
 
-    def _become(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
+    def _select_entries(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
         """Keep only these entries, in this order, with room for so many in all."""
-        self.positions, self._placed, self._seek = positions, None, None
+        self.positions, self._announced, self._next_position = positions, None, None
         self.inner.offset = len(entries)
         if len(entries) == 0:
             self.inner.keys = self.inner.values = None
@@ -216,12 +216,12 @@ class WindowedCache(PositionedCache):
     slack = 256
 
     def __init__(
-        self, window: int, retains: bool = False, positions: PositionRuns | None = None
+        self, window: int, retain_all: bool = False, positions: PositionRuns | None = None
     ) -> None:
         super().__init__(positions=positions)
         self.window = window
-        self.retains = retains
-        self.lost = 0
+        self.retain_all = retain_all
+        self.evicted_below = 0
         """One past the highest position that was dropped."""
         self._fetched: int | Entries | None = None
         """What the last step was given: so many of the last entries, or these; None: all."""
@@ -229,47 +229,47 @@ class WindowedCache(PositionedCache):
     # What the next step finds is worked out from the state alone, so that the mask, which is made
     # once for all layers of a kind, fits what each of them gives.
 
-    def _ready(self, count: int) -> PositionRuns:
+    def _positions_when_ready(self, count: int) -> PositionRuns:
         """What is stored when the next `count` tokens come: where these come after all others, in
         order, and without what no later token sees."""
-        if self.offset < self.positions.next:
+        if self.offset < self.positions.end:
             return self.positions
-        ordered = self.positions if self.positions.ascending else self.positions.in_order()[0]
-        fallen = self._droppable(count)
+        ordered = self.positions if self.positions.ascending else self.positions.sorted()[0]
+        fallen = self._evictable(count)
         return ordered.without_first(fallen) if fallen else ordered
 
-    def _droppable(self, count: int) -> int:
-        if self.retains:
+    def _evictable(self, count: int) -> int:
+        if self.retain_all:
             return 0
         fallen = self.positions.count_below(self.offset - self.window + 1)
         return fallen if fallen >= self.slack or count > 1 else 0
 
-    def _get_ready(self, count: int) -> None:
+    def _make_ready(self, count: int) -> None:
         """Store what is to be stored when the next `count` tokens come."""
-        if (ready := self._ready(count)) is self.positions:
+        if (ready := self._positions_when_ready(count)) is self.positions:
             return
-        placed, sought, offset = self._placed, self._seek, self.offset
+        placed, sought, offset = self._announced, self._next_position, self.offset
         if not self.positions.ascending:
-            ordered, entries = self.positions.in_order()
-            self._become(ordered, entries, self.inner.keys.shape[2])
+            ordered, entries = self.positions.sorted()
+            self._select_entries(ordered, entries, self.inner.keys.shape[2])
         if fallen := self.size() - len(ready.array()):
-            self.lost = self.positions.end_below(offset - self.window + 1)
+            self.evicted_below = self.positions.end_below(offset - self.window + 1)
             self.inner.keys = self.inner.keys[..., fallen : self.size(), :]
             self.inner.values = self.inner.values[..., fallen : self.size(), :]
             self.inner.offset -= fallen
             self.positions = ready
-        self._placed, self._seek = placed, sought
+        self._announced, self._next_position = placed, sought
 
-    def _seen(self, stored: PositionRuns, count: int) -> int | Entries:
+    def _visible(self, stored: PositionRuns, count: int) -> int | Entries:
         """Which entries the next `count` tokens see: so many of the last, or these."""
-        if self.offset >= stored.next and stored.ascending:
+        if self.offset >= stored.end and stored.ascending:
             return stored.count_from(self.offset - self.window + 1)
-        return stored.seen_by(self._next_positions(count), self.window)
+        return stored.visible_to(self._positions_of_next(count), self.window)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         count, before = keys.shape[2], 0
-        self._get_ready(count)
-        seen, before = self._seen(self.positions, count), self.size()
+        self._make_ready(count)
+        seen, before = self._visible(self.positions, count), self.size()
         super().update_and_fetch(keys, values)
         new = np.arange(before, before + count)
         self._fetched = seen + count if isinstance(seen, int) else np.concatenate([seen, new])
@@ -289,8 +289,8 @@ class WindowedCache(PositionedCache):
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
-        ready = self._ready(N)
-        seen = self._seen(ready, N)
+        ready = self._positions_when_ready(N)
+        seen = self._visible(ready, N)
         if isinstance(seen, int) and N == 1:  # one token after all others
             return mx.ones((1, seen + 1), mx.bool_) if return_array else None
         stored = ready.array()
@@ -301,38 +301,38 @@ class WindowedCache(PositionedCache):
         self._fetched = None
         return super().trim(n)
 
-    def _become(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
+    def _select_entries(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
         self._fetched = None
-        super()._become(positions, entries, room)
+        super()._select_entries(positions, entries, room)
 
     def is_trimmable(self) -> bool:
         """What has been dropped cannot come back."""
-        return self.retains and not self.lost
+        return self.retain_all and not self.evicted_below
 
-    def reaches(self, position: int) -> bool:
-        return not self.lost or position - self.window + 1 >= self.lost
+    def covers(self, position: int) -> bool:
+        return not self.evicted_below or position - self.window + 1 >= self.evicted_below
 
-    def before(self, position: int) -> WindowedCache:
+    def copy_at(self, position: int) -> WindowedCache:
         """What this one was after the tokens before `position`, with no more than its window. Only
         where it `reaches` there."""
         first = position - self.window + 1
         twin = copy.copy(self)
-        twin.inner, twin.retains = copy.copy(self.inner), False
-        twin._become(*self.positions.between(first, position))
+        twin.inner, twin.retain_all = copy.copy(self.inner), False
+        twin._select_entries(*self.positions.between(first, position))
         if not twin.positions.ascending:
-            twin._become(*twin.positions.in_order())
-        twin.lost = max(self.lost, self.positions.end_below(first))
+            twin._select_entries(*twin.positions.sorted())
+        twin.evicted_below = max(self.evicted_below, self.positions.end_below(first))
         mx.eval(twin.inner.keys, twin.inner.values)  # or all of this one would live as long
         return twin
 
 
-STOCK = (KVCache, QuantizedKVCache)
+TRIMMABLE = (KVCache, QuantizedKVCache)
 """mlx-lm's own caches that can take back what comes last."""
 Cache = list[Any]
 """One cache per layer, as mlx-lm's models take it."""
 
 
-def positioned(stock: Sequence[Any], retains: bool = False) -> Cache:
+def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:
     """Position-aware twins of a model's own empty caches, layer by layer. With `retains`, more can
     be recalled later, so that windowed layers drop nothing.
 
@@ -340,10 +340,10 @@ def positioned(stock: Sequence[Any], retains: bool = False) -> Cache:
     Raises UnsupportedCache for kinds that cannot be placed.
     """
     start = PositionRuns()  # one for all, so that every step is worked out once
-    return [_twin(cache, retains, start) for cache in stock]
+    return [_to_positioned(cache, retain_all, start) for cache in stock]
 
 
-def _twin(cache: Any, retains: bool, start: PositionRuns) -> Any:
+def _to_positioned(cache: Any, retains: bool, start: PositionRuns) -> Any:
     kind = type(cache)
     if kind is KVCache:
         return PositionedCache(cache, start)
@@ -354,23 +354,23 @@ def _twin(cache: Any, retains: bool, start: PositionRuns) -> Any:
     if kind is ArraysCache:
         return cache
     if kind is CacheList:
-        return CacheList(*(_twin(c, retains, start) for c in cache.caches))
+        return CacheList(*(_to_positioned(c, retains, start) for c in cache.caches))
     raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
 
 
-class Fed:
+class StepWatcher:
     """Says whether every one of `caches` (unfolded) has been given the step that is running."""
 
     def __init__(self, caches: Iterable[Any]) -> None:
-        self._waiting = [(cache, _contents(cache)) for cache in caches][::-1]
+        self._pending = [(cache, _step_state(cache)) for cache in caches][::-1]
 
     def __call__(self) -> bool:
-        while self._waiting and _has_changed(*self._waiting[-1]):
-            self._waiting.pop()
-        return not self._waiting
+        while self._pending and _has_changed(*self._pending[-1]):
+            self._pending.pop()
+        return not self._pending
 
 
-def _contents(cache: Any) -> list[Any]:
+def _step_state(cache: Any) -> list[Any]:
     """What every step replaces or moves on. Empty for kinds that are not known."""
     if isinstance(cache, PositionedCache):
         cache = cache.inner
@@ -380,7 +380,7 @@ def _contents(cache: Any) -> list[Any]:
 
 
 def _has_changed(cache: Any, before: list[Any]) -> bool:
-    now = _contents(cache)
+    now = _step_state(cache)
     if isinstance(cache, ArraysCache):
         return all(a is not b for a, b in zip(now, before, strict=True))
     return bool(now) and (now[0] is not before[0] or now[1] != before[1])
@@ -392,14 +392,14 @@ def nbytes(cache: Any) -> int:
     return 0 if empty else int(cache.nbytes)
 
 
-def flat(cache: Cache) -> list[Any]:
+def flatten(cache: Cache) -> list[Any]:
     """All layers' caches, lists unfolded."""
     found: list[Any] = []
     for c in cache:
-        found += flat(c.caches) if isinstance(c, CacheList) else [c]
+        found += flatten(c.caches) if isinstance(c, CacheList) else [c]
     return found
 
 
-def layers(cache: Cache) -> list[PositionedCache]:
+def positioned_layers(cache: Cache) -> list[PositionedCache]:
     """Those of them that have positions."""
-    return [c for c in flat(cache) if isinstance(c, PositionedCache)]
+    return [c for c in flatten(cache) if isinstance(c, PositionedCache)]

@@ -16,7 +16,7 @@ from app.engine import memory, memory_estimates
 from app.engine.loader import Pair
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import Remembered
+from app.engine.prompt_reader import ConversationCache
 from app.engine.turn import Turn
 from app.protocol.commands import Ask
 from app.protocol.cost_model import Clocked, Costs
@@ -92,7 +92,7 @@ class Calibration:
         ended: list[Event] = []
         ask = Ask(0, (Message(Role.USER, ""),), mode, _KEEP, Sampling(max_tokens=1), Tuning())
         progress = Progress(ask.turn, ended.append, self._stop)
-        turn = Turn(pair, ask, Remembered(pair), progress)
+        turn = Turn(pair, ask, ConversationCache(pair), progress)
         turn.run()
         last = ended[-1]
         stopped = not isinstance(last, Finished) or last.ended not in (Ended.STOP, Ended.LENGTH)

@@ -19,12 +19,12 @@ from mlx_lm.sample_utils import make_sampler
 from numpy.typing import NDArray
 
 from app.engine.caches import Cache
-from app.engine.repetition import Repetition
+from app.engine.repetition import LoopDetector
 from app.protocol.events import Token
 from app.protocol.options import Sampling
 from app.protocol.stats import Ended
 
-INTERVAL = 0.05
+FLUSH_SECONDS = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""
 
 
@@ -39,10 +39,10 @@ class Decoder:
     ) -> None:
         self.ids: list[int] = []
         self.text = ""
-        self.first_token: float | None = None
+        self.first_token_at: float | None = None
         """When the first token was there, by `time.perf_counter`."""
-        self.last_token: float | None = None
-        self.begun = 0
+        self.last_token_at: float | None = None
+        self.answer_prefix_len = 0
         """How many of `ids` an earlier turn wrote."""
         self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats a token."""
@@ -58,7 +58,7 @@ class Decoder:
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: Callable[[], Ended | None],
-        begun: int = 0,
+        answer_prefix_len: int = 0,
     ) -> Ended:
         """Feed the prompt's last token and write until a stop, the limit, a loop where those are
         to end it, or what `stop` says after a token.
@@ -69,17 +69,17 @@ class Decoder:
         sampling = self._sampling
         mx.random.seed(self.seed)
         stops = make_stop_sequences(self._tokenizer).matcher()
-        repetition = Repetition() if sampling.stop_repeats else None
+        repetition = LoopDetector() if sampling.stop_repeats else None
         detokenizer = self._tokenizer.detokenizer
         machine = make_text_state_machine(self._tokenizer)
-        opened = prompt_ids[: len(prompt_ids) - begun]
-        state = machine.make_state("reasoning" if self._is_thinking(opened) else "normal")
-        for token in prompt_ids[len(prompt_ids) - begun :].tolist():
+        opened = prompt_ids[: len(prompt_ids) - answer_prefix_len]
+        state = machine.make_state("reasoning" if self._starts_thinking(opened) else "normal")
+        for token in prompt_ids[len(prompt_ids) - answer_prefix_len :].tolist():
             self.ids.append(token)
             detokenizer.add_token(token)
             state, segments = TextStateMachine.split(state, detokenizer.last_segment)
             self.text += "".join(part for name, part in segments if name != "reasoning")
-        self.begun = begun
+        self.answer_prefix_len = answer_prefix_len
         tokens = generate_step(
             mx.array(prompt_ids[-1:]),
             model,
@@ -90,13 +90,13 @@ class Decoder:
         ended = Ended.LENGTH
         try:
             for token, _ in tokens:
-                self._note(token)
+                self._record(token)
                 if stops.advance(token):
                     ended = Ended.STOP
                     break
                 detokenizer.add_token(token)
                 state, segments = TextStateMachine.split(state, detokenizer.last_segment)
-                self._write(segments)
+                self._add_text(segments)
                 if (stopped := stop()) is not None:
                     ended = stopped
                     break
@@ -109,11 +109,13 @@ class Decoder:
             detokenizer.finalize()
             state, segments = TextStateMachine.split(state, detokenizer.last_segment)
             _, rest, name = TextStateMachine.flush(state)
-            self._write([*segments, (name, rest)])
+            self._add_text([*segments, (name, rest)])
         self.flush()
         return ended
 
-    def force(self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str) -> Ended:
+    def score_forced(
+        self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str
+    ) -> Ended:
         """Feed `answer` instead of writing one, and measure how likely the model finds it."""
         ids = self._tokenizer.encode(answer, add_special_tokens=False)
         fed = mx.array([int(prompt_ids[-1]), *ids[:-1]])[None]
@@ -122,7 +124,7 @@ class Decoder:
         loss = -mx.take_along_axis(likely, mx.array(ids)[:, None], axis=-1).mean()
         self.forced_loss = float(np.array(loss))
         self.ids, self.text = list(ids), answer
-        self.first_token = self.last_token = time.perf_counter()
+        self.first_token_at = self.last_token_at = time.perf_counter()
         return Ended.STOP
 
     def flush(self) -> None:
@@ -133,13 +135,13 @@ class Decoder:
         self._pending = ([], "", "")
         self._reported = time.perf_counter()
 
-    def _note(self, token: int) -> None:
-        self.last_token = time.perf_counter()
-        self.first_token = self.first_token or self.last_token
+    def _record(self, token: int) -> None:
+        self.last_token_at = time.perf_counter()
+        self.first_token_at = self.first_token_at or self.last_token_at
         self.ids.append(token)
         self._pending[0].append(token)
 
-    def _write(self, segments: list[tuple[str, str]]) -> None:
+    def _add_text(self, segments: list[tuple[str, str]]) -> None:
         ids, text, thinking = self._pending
         for state, part in segments:
             if state == "reasoning":
@@ -148,10 +150,10 @@ class Decoder:
                 text += part
                 self.text += part
         self._pending = (ids, text, thinking)
-        if time.perf_counter() - self._reported >= INTERVAL:
+        if time.perf_counter() - self._reported >= FLUSH_SECONDS:
             self.flush()
 
-    def _is_thinking(self, prompt_ids: NDArray[np.int32]) -> bool:
+    def _starts_thinking(self, prompt_ids: NDArray[np.int32]) -> bool:
         """Whether the generation prompt has already opened the model's thinking."""
         if not self._tokenizer.has_thinking:
             return False

@@ -46,7 +46,7 @@ from app.protocol.stats import Ended
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
-    from app.engine.conversation_caches import Residents
+    from app.engine.conversation_caches import CachePool
     from app.engine.loader import Pair
     from app.engine.memory_manager import Room
     from app.engine.memory_monitor import Watch
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from app.engine.pair_costs import PairCosts
     from app.engine.power import PowerProbe
     from app.engine.pressure_response import Relief
-    from app.engine.prompt_reader import Scored
+    from app.engine.prompt_reader import ScoredPrompt
 
 SETTLE = 0.5
 """Seconds without a command after which upkeep begins."""
@@ -101,9 +101,9 @@ class MlxEngine:
         # A daemon, so that a program that must end now need not wait for a step to finish.
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: Pair | None = None
-        self._scored: Scored | None = None
+        self._scored: ScoredPrompt | None = None
         self._upkeep = Upkeep()
-        self._residents: Residents | None = None
+        self._residents: CachePool | None = None
         self._watch: Watch | None = None
         self._room: Room | None = None
         self._relief: Relief | None = None
@@ -167,7 +167,7 @@ class MlxEngine:
     def _recheck(self) -> float | None:
         """After how many seconds to look again; None where nothing waits to be done."""
         due = self._untimed and self._upkeep.heal is not Heal.NEVER
-        waits = due or (self._residents is not None and self._residents.waits)
+        waits = due or (self._residents is not None and self._residents.has_waiting_work)
         return RECHECK if waits else None
 
     @property
@@ -184,7 +184,7 @@ class MlxEngine:
             calm = self._relief.calm
             if calibrate and calm and self._calibrate():
                 return True
-            return self._residents.step(heal=calm)
+            return self._residents.step(background=calm)
         except Exception as error:  # nobody asked for it
             self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
@@ -192,7 +192,12 @@ class MlxEngine:
     def _calibrate(self) -> bool:
         """Time one reading of a pair that was never timed here; False when that is not to be."""
         costs, residents = self._costs, self._residents
-        if costs is None or not costs.untimed or residents is None or not residents.may_read:
+        if (
+            costs is None
+            or not costs.untimed
+            or residents is None
+            or not residents.idle_work_allowed
+        ):
             return False
         try:
             costs.time_once()
@@ -280,7 +285,7 @@ class MlxEngine:
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import LoadStopped, load_pair
-        from app.engine.prompt_reader import Remembered
+        from app.engine.prompt_reader import ConversationCache
 
         def stopped() -> bool:
             """Whether another pair was asked for since."""
@@ -295,10 +300,17 @@ class MlxEngine:
         self._settle_in()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - begun
-        rereads = not Remembered(pair).target.inserts(0)
+        rereads = not ConversationCache(pair).target.can_insert_at(0)
         info, why = pair.target.info, pair.dense_only
         self._emit(
-            Loaded(info, draft, why, seconds, blas.faster(pair.target.step.backend.on_cpu), rereads)
+            Loaded(
+                info,
+                draft,
+                why,
+                seconds,
+                blas.speedup_hint(pair.target.step.backend.on_cpu),
+                rereads,
+            )
         )
         if draft is not None and not pair.target.here:
             turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
@@ -322,7 +334,7 @@ class MlxEngine:
                 raise TurnError("No model is loaded", "load a model first")
             assert self._residents is not None
             assert self._relief is not None
-            remembered = self._residents.recall(command.conversation, progress)
+            remembered = self._residents.get_or_restore(command.conversation, progress)
         except Cancelled as stop:
             if stop.ended is Ended.MEMORY:
                 raise TurnError(*USED_UP) from None
@@ -339,7 +351,7 @@ class MlxEngine:
             raise
         finally:
             self._scored = remembered.scored
-            self._residents.make_room()
+            self._residents.enforce_budget()
             self._relief.settle()
             self._report_memory()
         self._costs.learn(turn.clocked)
@@ -363,10 +375,10 @@ class MlxEngine:
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
-            self._emit(self._scored.selected(command.keep)[1])
+            self._emit(self._scored.select(command.keep)[1])
 
     def _settle_in(self) -> None:
-        from app.engine.conversation_caches import Residents
+        from app.engine.conversation_caches import CachePool
         from app.engine.memory_manager import Room
         from app.engine.pair_costs import PairCosts
         from app.engine.pressure_response import Relief
@@ -378,7 +390,7 @@ class MlxEngine:
             self._costs = PairCosts(
                 self._pair, Path(folder) if folder is not None else None, self._emit, self._hurried
             )
-            residents = self._residents = Residents(
+            residents = self._residents = CachePool(
                 self._pair, self._upkeep, self._emit, self._power, self._stopped
             )
             self._room = Room(self._pair, self._emit, residents, self._watch)

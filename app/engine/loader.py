@@ -17,11 +17,22 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
-from app.engine.caches import Cache, UnsupportedCache, WindowedCache, layers
+from app.engine.caches import Cache, UnsupportedCache, WindowedCache, positioned_layers
 from app.engine.memory import NO_TRANSIENT, Transient
-from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
+from app.engine.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    make_stock_cache,
+    set_next_position,
+)
 from app.engine.prompt import PromptBuilder, Prompts
-from app.engine.quantised_attention import NotQuantisable, Quantisation, quantisation_of, quantised
+from app.engine.quantised_attention import (
+    NotQuantisable,
+    Quantisation,
+    find_quantisation,
+    quantise_cache,
+)
 from app.protocol.commands import Load
 from app.protocol.events import ModelInfo
 from app.sandbox.process import TextProcess
@@ -53,8 +64,8 @@ class CacheMaker:
     parked."""
 
     def __init__(self, model: Any, quantisation: Quantisation | None = None) -> None:
-        stock = dense_cache(model)
-        self._stock = stock if quantisation is None else quantised(stock, quantisation)
+        stock = make_stock_cache(model)
+        self._stock = stock if quantisation is None else quantise_cache(stock, quantisation)
 
     def make_cache(self) -> Cache:
         return copy.deepcopy(self._stock)
@@ -123,7 +134,7 @@ def load_pair(
     texts = TextProcess()
     loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts, backend)
     prompts = PromptBuilder(loaded.tokenizer, texts)
-    prompts.keep_below(loaded.rows)
+    prompts.set_vocab_limit(loaded.rows)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
     refusal = probe(loaded.model, loaded.info.context, loaded.caches)
@@ -132,7 +143,7 @@ def load_pair(
         gc.collect()
         mx.clear_cache()
     reader = load_one(command.draft, draft_name, step, None, stopped, backend=backend)
-    prompts.keep_below(reader.rows)
+    prompts.set_vocab_limit(reader.rows)
     return Pair(loaded, reader, refusal, prompts)
 
 
@@ -216,7 +227,7 @@ def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Qua
     if kv_bits is None:
         return None
     try:
-        return quantisation_of(model, kv_bits)
+        return find_quantisation(model, kv_bits)
     except NotQuantisable as error:
         problem = f"What {name} reads cannot be kept in {kv_bits} bits: {error}"
         raise LoadError(problem, "keep it in full") from error
@@ -288,10 +299,10 @@ def _fingerprint(path: Path) -> str:
 
 def _tried(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
     """What one token leaves in the cache, and whether attention has sinks."""
-    cache, sunk = dense_cache(caches), []
+    cache, sunk = make_stock_cache(caches), []
     try:
         with mlx_patches.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
-            logits = feed(model, cache, np.zeros(1, np.int32))
+            logits = forward(model, cache, np.zeros(1, np.int32))
             mx.eval(logits)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
@@ -343,7 +354,7 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     except UnsupportedCache as error:
         return f"This model is read in full: {error}."
     except (
-        mlx_patches.SeamError,
+        mlx_patches.PatchError,
         ValueError,
         TypeError,
         AttributeError,
@@ -364,7 +375,11 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
 
 def _gapped(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """_PROBED ascending positions in four runs, the last of which ends the context."""
-    windows = [c.window for c in layers(sparse_cache(caches)) if isinstance(c, WindowedCache)]
+    windows = [
+        c.window
+        for c in positioned_layers(make_positioned_cache(caches))
+        if isinstance(c, WindowedCache)
+    ]
     far = 64 + max(windows, default=0)
     runs = [range(4), range(20, 23), range(far, far + 3)]
     last = max(context, 4 * far) - 2
@@ -375,7 +390,7 @@ def _gapped(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 def _difference(model: Any, positions: np.ndarray[Any, np.dtype[np.int32]], caches: Any) -> float:
     """Logits of a few tokens fed together against one by one: the worst token's relative error."""
     ids = (np.arange(_PROBED) * 7 + 3).astype(np.int32)
-    together = feed(model, sparse_cache(caches), ids, positions)[0].astype(mx.float32)
+    together = forward(model, make_positioned_cache(caches), ids, positions)[0].astype(mx.float32)
     alone = mx.concatenate(list(_one_by_one(model, ids, positions, caches))).astype(mx.float32)
     size = mx.maximum(mx.linalg.norm(alone, axis=-1), 1e-6)
     return float(np.array((mx.linalg.norm(together - alone, axis=-1) / size).max()))
@@ -387,10 +402,10 @@ def _one_by_one(
     positions: np.ndarray[Any, np.dtype[np.int32]],
     caches: Any,
 ) -> Iterator[mx.array]:
-    cache = sparse_cache(caches)
+    cache = make_positioned_cache(caches)
     for token, position in zip(ids, positions, strict=True):
-        seek(cache, int(position))
-        logits = feed(model, cache, np.array([token], np.int32))[:, -1]
+        set_next_position(cache, int(position))
+        logits = forward(model, cache, np.array([token], np.int32))[:, -1]
         mx.eval(logits, [c.state for c in cache])
         yield logits
 

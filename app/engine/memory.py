@@ -14,7 +14,7 @@ from mlx_lm.models.cache import RotatingKVCache
 from app.engine.backend import Backend
 from app.engine.caches import Cache, WindowedCache
 from app.engine.memory_probes import available, ceiling
-from app.engine.mlx_patches import UNPACKED_FROM
+from app.engine.mlx_patches import DEQUANTISE_FROM
 from app.engine.score_blocks import scoring_bytes
 from app.protocol.memory import MemoryFigures, memory_size
 
@@ -147,9 +147,11 @@ class Transient:
             plain = cls.of(config, element, False, sinks, backend)
             return replace(plain, packed=2 * keys * width)
         make = partial(cls, heads, active, on_cpu=backend.on_cpu, width=width)
-        if backend.block:  # for MLX, NumPy, and back; block-sparse: twice the rows, far fewer keys
-            return make(4, 3, LARGEST_STEP if sinks else backend.block)
-        if width in backend.fused:
+        if (
+            backend.query_block
+        ):  # for MLX, NumPy, and back; block-sparse: twice the rows, far fewer keys
+            return make(4, 3, LARGEST_STEP if sinks else backend.query_block)
+        if width in backend.fused_head_sizes:
             return make(element, 0)
         # A sink is one column more: scores are copied to make room for it, and back.
         return make(element, 3 if sinks else 1)
@@ -158,7 +160,7 @@ class Transient:
         """For a step of so many tokens, which see `seen` tokens with themselves."""
         scores = self.copies * self.heads * min(step, self.rows) * seen
         if self.packed:
-            unpacked = step >= UNPACKED_FROM
+            unpacked = step >= DEQUANTISE_FROM
             scores = scores + self.packed * seen if unpacked else 3 * self.heads * step * seen
         return float(self.element * (scores + self.active * step))
 

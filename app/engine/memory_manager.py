@@ -27,8 +27,8 @@ from app.protocol.memory import Rung, memory_size
 from app.protocol.stats import Ended, Phase
 
 if TYPE_CHECKING:
-    from app.engine.conversation_caches import Residents
-    from app.engine.prompt_reader import Remembered
+    from app.engine.conversation_caches import CachePool
+    from app.engine.prompt_reader import ConversationCache
 
 
 class Room:
@@ -38,7 +38,7 @@ class Room:
         self,
         pair: Pair,
         emit: Callable[[Event], None],
-        residents: Residents | None = None,
+        residents: CachePool | None = None,
         watch: Watch | None = None,
     ) -> None:
         self._pair, self._emit = pair, emit
@@ -53,13 +53,15 @@ class Room:
             if need > memory.left(most):
                 raise Cancelled(Ended.MEMORY)
 
-    def scored(self, remembered: Remembered) -> None:
+    def scored(self, remembered: ConversationCache) -> None:
         """The draft has done its work: where memory is tight, it and what it has read go."""
         if self._watch is not None and self._watch.rung.height >= Rung.TIGHT.height:
             self.drop_draft_cache(remembered)
             self.park_draft()
 
-    def make(self, need: Need, remembered: Remembered, progress: Progress, dare: bool) -> None:
+    def make(
+        self, need: Need, remembered: ConversationCache, progress: Progress, dare: bool
+    ) -> None:
         """Make room, bring the model into memory and choose its step. Raises NotEnoughMemory,
         unless it is to `dare` what does not fit, and LoadError."""
         for wanted, give_up in self._sacrifices(need, remembered):
@@ -73,7 +75,7 @@ class Room:
         if not need.model.here:
             self._unpark(need.model, progress)
 
-    def most(self, model: LoadedModel, remembered: Remembered) -> float:
+    def most(self, model: LoadedModel, remembered: ConversationCache) -> float:
         """The most that could be free for a phase of this model, its own weights left in or brought
         in, when everything else is given up."""
         there = memory.free() - (0 if model.here else model.info.bytes)
@@ -97,7 +99,7 @@ class Room:
             return
         self.drop_healing()
         before = self._residents.nbytes
-        saved = self._residents.drop_idle(everything)
+        saved = self._residents.evict_idle(everything)
         if not (freed := before - self._residents.nbytes):
             return
         _release()
@@ -108,13 +110,13 @@ class Room:
 
     def drop_healing(self) -> None:
         """Give up what is being read in the background: it begins again once there is room."""
-        if self._residents is None or not (freed := self._residents.drop_healing()):
+        if self._residents is None or not (freed := self._residents.cancel_background()):
             return
         _release()
         sentence = f"Background reading was stopped to make room, {memory_size(freed)}."
         self._emit(MadeRoom(freed, sentence))
 
-    def drop_draft_cache(self, remembered: Remembered) -> None:
+    def drop_draft_cache(self, remembered: ConversationCache) -> None:
         """What the draft has read of a conversation; a later question makes it read again."""
         if remembered.draft is None or not (held := remembered.draft.nbytes):
             return
@@ -126,7 +128,7 @@ class Room:
     # ------------------------------------------------------------------------------ inside
 
     def _sacrifices(
-        self, need: Need, remembered: Remembered
+        self, need: Need, remembered: ConversationCache
     ) -> Iterator[tuple[float, Callable[[], None]]]:
         """What can be given up, each with the bytes for which it is."""
         yield need.usual, _release

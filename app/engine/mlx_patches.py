@@ -29,33 +29,33 @@ Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.arr
 _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
-_enough: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_enough", default=None)
+_should_exit: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_enough", default=None)
 _sparse: ContextVar[Blocks | None] = ContextVar("specchat_sparse", default=None)
 
 
-UNPACKED_FROM = 128
+DEQUANTISE_FROM = 128
 """Tokens in a step, from which on quantised keys and values are dequantised for it."""
 
 
-class SeamError(RuntimeError):
+class PatchError(RuntimeError):
     """A model calls MLX in a way the seams cannot serve; the turn reads densely instead."""
 
 
-class _Enough(BaseException):
+class _EarlyExit(BaseException):
     """Ends a forward. No error: nothing that a model handles."""
 
 
 @contextmanager
-def ending_when(enough: Callable[[], bool]) -> Iterator[None]:
+def early_exit(should_exit: Callable[[], bool]) -> Iterator[None]:
     """Inside, a model's forward ends, and the block with it, at the first attention at which
     `enough()` holds: that attention is observed, and neither it nor what follows is computed."""
-    token = _enough.set(enough)
+    token = _should_exit.set(should_exit)
     try:
         yield
-    except _Enough:
+    except _EarlyExit:
         pass
     finally:
-        _enough.reset(token)
+        _should_exit.reset(token)
 
 
 @contextmanager
@@ -112,21 +112,23 @@ def sparse_attention(blocks: Blocks | None) -> Iterator[None]:
 def install() -> None:
     """Put both wrappers in place. Safe to call again."""
     if not hasattr(mx.fast.rope, "__wrapped__"):
-        mx.fast.rope = _positioned(mx.fast.rope)
-        mx.fast.scaled_dot_product_attention = _observing(mx.fast.scaled_dot_product_attention)
-        base.quantized_scaled_dot_product_attention = _unpacking(
+        mx.fast.rope = _patched_rope(mx.fast.rope)
+        mx.fast.scaled_dot_product_attention = _patched_attention(
+            mx.fast.scaled_dot_product_attention
+        )
+        base.quantized_scaled_dot_product_attention = _patched_quantised_attention(
             base.quantized_scaled_dot_product_attention
         )
 
 
-def _positioned(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
+def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(rope)
     def positioned(a: mx.array, *args: Any, offset: int | mx.array, **kwargs: Any) -> mx.array:
         positions = _positions.get()
         if positions is None:
             return rope(a, *args, offset=offset, **kwargs)
         if a.shape[0] != 1 or a.shape[-2] != positions.size:
-            raise SeamError(
+            raise PatchError(
                 f"rotary input of shape {a.shape} does not hold the {positions.size} tokens fed"
             )
         # MLX takes one offset per batch row, so the tokens become the batch for a moment.
@@ -135,7 +137,7 @@ def _positioned(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
     return positioned
 
 
-def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
+def _patched_attention(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(attention)
     def observing(
         q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Any = None, **kwargs: Any
@@ -143,21 +145,23 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         observer = _observer.get()
         if observer is not None:
             observer(q, k, scale, mask, kwargs.get("sinks"))
-        enough = _enough.get()
+        enough = _should_exit.get()
         if enough is not None and enough():
-            raise _Enough
+            raise _EarlyExit
         block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
         alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
-        seen = np.array(mask) if block is not None and alone and _is_places(mask) else None
+        seen = np.array(mask) if block is not None and alone and _is_bool_mask(mask) else None
         causal = isinstance(mask, str) and mask == "causal"
         blocks = _sparse.get()
         plain = causal and kwargs.get("sinks") is None and q.shape[0] == 1
         if blocks is not None and plain and k.shape[2] > blocks.keys + blocks.size:
-            one = _attend if alone and block else partial(attention, mask="causal", **kwargs)
+            one = (
+                _numpy_attention if alone and block else partial(attention, mask="causal", **kwargs)
+            )
             return block_sparse.attend(q, k, v, scale, one, blocks)
         if block is None or queries == 1 or (seen is None and (not causal or queries <= block)):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
-        one = _attend if alone else partial(attention, mask="causal", **kwargs)
+        one = _numpy_attention if alone else partial(attention, mask="causal", **kwargs)
         parts = []
         for start in range(0, queries, block):
             end = min(start + block, queries)
@@ -165,14 +169,14 @@ def _observing(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
             if seen is not None:
                 rows = seen[start:end]
                 last = int(np.flatnonzero(rows.any(axis=0))[-1]) + 1
-                one = partial(_attend, seen=rows[:, :last])
+                one = partial(_numpy_attention, seen=rows[:, :last])
             parts.append(one(q[:, :, start:end], k[:, :, :last], v[:, :, :last], scale=scale))
         return mx.concatenate(parts, axis=2)
 
     return observing
 
 
-def _unpacking(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
+def _patched_quantised_attention(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(attention)
     def unpacking(
         queries: mx.array,
@@ -183,7 +187,7 @@ def _unpacking(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         group_size: int = 64,
         bits: int = 8,
     ) -> mx.array:
-        if queries.shape[2] < UNPACKED_FROM:
+        if queries.shape[2] < DEQUANTISE_FROM:
             return attention(queries, q_keys, q_values, scale, mask, group_size, bits)
         keys, values = (
             mx.dequantize(packed, scales, biases, group_size, bits)
@@ -194,12 +198,12 @@ def _unpacking(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     return unpacking
 
 
-def _is_places(mask: Any) -> bool:
+def _is_bool_mask(mask: Any) -> bool:
     """Whether a mask says for each query and key whether it is seen, for all heads alike."""
     return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.ndim == 2
 
 
-def _attend(
+def _numpy_attention(
     q: mx.array,
     k: mx.array,
     v: mx.array,

@@ -26,7 +26,7 @@ class PositionRuns:
     away is, since a layer goes on from there before the next one comes.
     """
 
-    __slots__ = ("__weakref__", "_array", "_seen", "_steps", "ascending", "next", "runs")
+    __slots__ = ("__weakref__", "_array", "_steps", "_visible", "ascending", "end", "runs")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         own = tuple((start, end) for start, end in runs if start < end)
@@ -35,12 +35,12 @@ class PositionRuns:
 
     def _set(self, runs: tuple[Run, ...], following: int, ascending: bool) -> None:
         self.runs = runs
-        self.next = following
+        self.end = following
         """One past the highest position; 0 when empty."""
         self.ascending = ascending
         self._array: Positions | None = None
         self._steps: list[tuple[str, Any, Callable[[], PositionRuns | None], Entries | None]] = []
-        self._seen: tuple[Positions, int, Entries] | None = None
+        self._visible: tuple[Positions, int, Entries] | None = None
 
     def __deepcopy__(self, memo: object) -> PositionRuns:
         return self
@@ -51,25 +51,25 @@ class PositionRuns:
         """With ascending positions, none of which is held already."""
 
         def make() -> PositionRuns:
-            if positions[0] < self.next and np.isin(positions, self.array()).any():
+            if positions[0] < self.end and np.isin(positions, self.array()).any():
                 raise ValueError(f"one of {positions[0]} to {positions[-1]} is held already")
-            return self._joined(_runs_of(positions))
+            return self._appended(_runs_of(positions))
 
-        return self._step("extended", positions, make)
+        return self._memoised("extended", positions, make)
 
     def with_run(self, start: int, end: int) -> PositionRuns:
         """With the positions from `start` up to `end`, none of which is held already."""
 
         def make() -> PositionRuns:
-            if start < self.next and any(start < e and s < end for s, e in self.runs):
+            if start < self.end and any(start < e and s < end for s, e in self.runs):
                 raise ValueError(f"position {start} is held already")
-            return self._joined([(start, end)])
+            return self._appended([(start, end)])
 
-        return self._step("run", (start, end), make)
+        return self._memoised("run", (start, end), make)
 
     def without_first(self, count: int) -> PositionRuns:
         """Without what is stored first."""
-        return self._step("first", count, lambda: PositionRuns(_runs_of(self.array()[count:])))
+        return self._memoised("first", count, lambda: PositionRuns(_runs_of(self.array()[count:])))
 
     def without_last(self, count: int) -> PositionRuns:
         """Without what is stored last."""
@@ -78,7 +78,7 @@ class PositionRuns:
             stored = self.array()
             return PositionRuns(_runs_of(stored[: len(stored) - count]))
 
-        return self._step("last", count, make)
+        return self._memoised("last", count, make)
 
     def without(self, positions: Positions) -> tuple[PositionRuns, Entries]:
         """Without these, and which entries stay."""
@@ -86,7 +86,7 @@ class PositionRuns:
         def stay() -> Entries:
             return np.flatnonzero(np.isin(self.array(), positions, invert=True))
 
-        return self._choice("without", positions, stay)
+        return self._memoised_choice("without", positions, stay)
 
     def between(self, start: int, end: int) -> tuple[PositionRuns, Entries]:
         """Those from `start` up to `end`, in the order of storage, and which entries they are."""
@@ -94,26 +94,26 @@ class PositionRuns:
         def inside() -> Entries:
             return np.flatnonzero((self.array() >= start) & (self.array() < end))
 
-        return self._choice("between", (start, end), inside)
+        return self._memoised_choice("between", (start, end), inside)
 
-    def in_order(self) -> tuple[PositionRuns, Entries]:
+    def sorted(self) -> tuple[PositionRuns, Entries]:
         """All of them, ascending, and the entries in that order."""
-        return self._choice("order", None, lambda: np.argsort(self.array()))
+        return self._memoised_choice("order", None, lambda: np.argsort(self.array()))
 
-    def _joined(self, more: list[Run]) -> PositionRuns:
+    def _appended(self, more: list[Run]) -> PositionRuns:
         """With these runs behind. Decoding does this at every token."""
-        following = max(self.next, more[-1][1])
-        ascending, runs = self.ascending and more[0][0] >= self.next, self.runs
+        following = max(self.end, more[-1][1])
+        ascending, runs = self.ascending and more[0][0] >= self.end, self.runs
         if runs and runs[-1][1] == more[0][0]:
             more, runs = [(runs[-1][0], more[0][1]), *more[1:]], runs[:-1]
         made = PositionRuns()
         made._set((*runs, *more), following, ascending)
         return made
 
-    def _choice(
+    def _memoised_choice(
         self, name: str, given: object, choose: Callable[[], Entries]
     ) -> tuple[PositionRuns, Entries]:
-        entries = self._known(name, given)[1]
+        entries = self._lookup(name, given)[1]
         if entries is None:
             entries = choose()
         chosen = entries
@@ -121,16 +121,16 @@ class PositionRuns:
         def make() -> PositionRuns:
             return PositionRuns(_runs_of(self.array()[chosen]))
 
-        return self._step(name, given, make, chosen), chosen
+        return self._memoised(name, given, make, chosen), chosen
 
-    def _step(
+    def _memoised(
         self,
         name: str,
         given: object,
         make: Callable[[], PositionRuns],
         entries: Entries | None = None,
     ) -> PositionRuns:
-        known, _ = self._known(name, given)
+        known, _ = self._lookup(name, given)
         if known is not None:
             return known
         made = make()
@@ -139,7 +139,7 @@ class PositionRuns:
         self._steps = [*alive, (name, given, reach, entries)]
         return made
 
-    def _known(self, name: str, given: object) -> tuple[PositionRuns | None, Entries | None]:
+    def _lookup(self, name: str, given: object) -> tuple[PositionRuns | None, Entries | None]:
         for known, argument, made, entries in self._steps:
             same = argument is given or (isinstance(given, int | tuple) and argument == given)
             if known == name and same and (runs := made()) is not None:
@@ -172,15 +172,15 @@ class PositionRuns:
         """One past the highest of them below `position`; 0 without one."""
         return max((min(end, position) for start, end in self.runs if start < position), default=0)
 
-    def seen_by(self, queries: Positions, window: int) -> Entries:
+    def visible_to(self, queries: Positions, window: int) -> Entries:
         """Entries that one of the ascending `queries` sees: a key at k from q < k + window."""
-        if self._seen is None or self._seen[0] is not queries or self._seen[1] != window:
+        if self._visible is None or self._visible[0] is not queries or self._visible[1] != window:
             stored = self.array()
             first = np.searchsorted(queries, stored)
             after = queries[np.minimum(first, len(queries) - 1)]
             seen = (first < len(queries)) & (after < stored + window)
-            self._seen = (queries, window, np.flatnonzero(seen))
-        return self._seen[2]
+            self._visible = (queries, window, np.flatnonzero(seen))
+        return self._visible[2]
 
 
 def _runs_of(positions: Positions) -> list[Run]:

@@ -12,11 +12,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from app.engine import memory, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.caches import Cache, Fed, flat, layers, positioned
+from app.engine.caches import Cache, StepWatcher, flatten, positioned_layers, to_positioned
 from app.engine.memory import LARGEST_STEP, SMALLEST_STEP
 from app.engine.positions import Positions
 
-AIM = 0.5
+TARGET_STEP_SECONDS = 0.5
 """Seconds that a step should take: what a user waits at most for a cancel, and half that long on
 average. Only where a backend's smallest step takes longer, it is that."""
 
@@ -42,37 +42,37 @@ class StepSize:
         self.backend = backend or device_backend()
         self._size = fixed or first
         self._adapts = fixed is None
-        self.most = LARGEST_STEP
+        self.max_tokens = LARGEST_STEP
         """What the memory for one step allows."""
-        self.halved = False
+        self.under_pressure = False
         """Whether memory is tight."""
 
     @property
     def tokens(self) -> int:
-        size = self._size // 2 if self.halved else self._size
-        return max(min(size, self.most), min(SMALLEST_STEP, self._size))
+        size = self._size // 2 if self.under_pressure else self._size
+        return max(min(size, self.max_tokens), min(SMALLEST_STEP, self._size))
 
-    def took(self, tokens: int, seconds: float) -> None:
+    def record(self, tokens: int, seconds: float) -> None:
         if not self._adapts or tokens < self.tokens:
             return
-        if seconds > 1.5 * AIM:
-            self._size = max(self.backend.smallest_step, min(self._size, 2 * tokens) // 2)
-        elif seconds < AIM / 3 and tokens == self._size:
+        if seconds > 1.5 * TARGET_STEP_SECONDS:
+            self._size = max(self.backend.min_step, min(self._size, 2 * tokens) // 2)
+        elif seconds < TARGET_STEP_SECONDS / 3 and tokens == self._size:
             self._size = min(LARGEST_STEP, self._size * 2)
 
 
-def sparse_cache(model: Any) -> Cache:
+def make_positioned_cache(model: Any) -> Cache:
     """An empty position-aware cache for `model`. Raises UnsupportedCache."""
-    return positioned(make_prompt_cache(model))
+    return to_positioned(make_prompt_cache(model))
 
 
-def dense_cache(model: Any) -> Cache:
+def make_stock_cache(model: Any) -> Cache:
     """mlx-lm's own empty cache for `model`."""
     cache: Cache = make_prompt_cache(model)
     return cache
 
 
-def feed(
+def forward(
     model: Any, cache: Cache, ids: np.ndarray[Any, Any], positions: Positions | None = None
 ) -> mx.array:
     """Run `ids` (N,) through the model into `cache`; returns lazy logits (1, N, vocabulary).
@@ -82,8 +82,8 @@ def feed(
     tokens = mx.array(ids)[None]
     if positions is None:
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
-    for layer in layers(cache):
-        layer.place(positions)
+    for layer in positioned_layers(cache):
+        layer.set_next_positions(positions)
     if int(positions[-1]) - int(positions[0]) == len(positions) - 1:
         # A gapless step needs no seam: the caches' offset says it all.
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ def feed(
         return model(tokens, cache=cache)  # type: ignore[no-any-return]
 
 
-def fill(
+def prefill_step(
     model: Any,
     cache: Cache,
     ids: np.ndarray[Any, Any],
@@ -105,10 +105,10 @@ def fill(
     output head, layers that read another one's cache.
     """
     with (
-        mlx_patches.blocked_attention(backend.block),
-        mlx_patches.ending_when(Fed(flat(cache[:depth]))),
+        mlx_patches.blocked_attention(backend.query_block),
+        mlx_patches.early_exit(StepWatcher(flatten(cache[:depth]))),
     ):
-        feed(model, cache, ids, positions)
+        forward(model, cache, ids, positions)
     mx.eval([c.state for c in cache])
 
 
@@ -131,14 +131,14 @@ def prefill(
         begun = time.perf_counter()
         end = min(done + step.tokens, len(ids))
         placed = None if positions is None else positions[done:end]
-        fill(model, cache, ids[done:end], placed, step.backend, depth)
+        prefill_step(model, cache, ids[done:end], placed, step.backend, depth)
         memory.release_spare()
-        step.took(end - done, time.perf_counter() - begun)
+        step.record(end - done, time.perf_counter() - begun)
         done = end
         on_step(done)
 
 
-def seek(cache: Cache, position: int) -> None:
+def set_next_position(cache: Cache, position: int) -> None:
     """Let the next token of every layer go to `position`."""
-    for layer in layers(cache):
-        layer.seek(position)
+    for layer in positioned_layers(cache):
+        layer.set_next_position(position)

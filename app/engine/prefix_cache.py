@@ -19,23 +19,23 @@ from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
 from app.engine.caches import (
-    STOCK,
+    TRIMMABLE,
     Cache,
     PositionedCache,
     WindowedCache,
-    flat,
-    layers,
+    flatten,
     nbytes,
+    positioned_layers,
 )
 from app.engine.positions import Positions
 from app.engine.prefill import OnStep, StepSize, prefill
 
-MOST_BORDERS = 3
+MAX_CHECKPOINTS = 3
 """Before the documents, and before the last two answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class Checkpoint:
     """What takes it to come back to where the cache was after `position` tokens."""
 
     position: int
@@ -44,7 +44,7 @@ class Border:
     window what was in it. One that retains everything can come back by itself."""
 
 
-class Held:
+class PrefixCache:
     """A cache of `fresh()`'s kind with what was read into it.
 
     `ids` int32 (L,) are the conversation's tokens up to the last one read, `read` bool (L,) says
@@ -52,117 +52,123 @@ class Held:
     """
 
     def __init__(self, fresh: Callable[[], Cache]) -> None:
-        self._fresh = fresh
-        self.depth: int | None = None
+        self._make_cache = fresh
+        self.num_layers: int | None = None
         """How many layers, from the first, are read; the caches of later ones stay empty. None for
         all."""
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
-        self.cache = self._fresh()
+        self.cache = self._make_cache()
         self.ids = np.zeros(0, np.int32)
-        self.read = np.zeros(0, bool)
-        self.exact = 0
+        self.cached = np.zeros(0, bool)
+        self.dense_prefix_len = 0
         """How many tokens, from the first, were read with nothing left out before them."""
-        self.borders: list[Border] = []
-        self.note_states()
+        self.checkpoints: list[Checkpoint] = []
+        self.record_states()
 
-    def note_states(self) -> None:
+    def record_states(self) -> None:
         """What recurrent layers hold now belongs to what is noted as read: they count nothing."""
-        self._states = [
+        self._recorded_states = [
             weakref.ref(state)
-            for cache in flat(self.cache)
+            for cache in flatten(self.cache)
             if isinstance(cache, ArraysCache)
             for state in cache.cache
             if state is not None
         ]
 
-    def is_noted(self, cache: ArraysCache) -> bool:
+    def has_recorded_states(self, cache: ArraysCache) -> bool:
         """Whether a recurrent layer has seen what is noted as read, no more and no less."""
-        noted = {id(state()) for state in self._states}
+        noted = {id(state()) for state in self._recorded_states}
         return all(id(state) in noted for state in cache.cache if state is not None)
 
-    def fork(self) -> Held:
+    def fork(self) -> PrefixCache:
         """A twin that goes its own way; the arrays are shared until one of the two writes."""
-        twin = Held(self._fresh)
-        twin.cache, twin.depth = copy.deepcopy(self.cache), self.depth
-        twin.ids, twin.read, twin.exact = self.ids, self.read.copy(), self.exact
-        twin.borders = list(self.borders)
-        twin.note_states()
+        twin = PrefixCache(self._make_cache)
+        twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
+        twin.ids, twin.cached, twin.dense_prefix_len = (
+            self.ids,
+            self.cached.copy(),
+            self.dense_prefix_len,
+        )
+        twin.checkpoints = list(self.checkpoints)
+        twin.record_states()
         return twin
 
-    def read_to(self, depth: int | None) -> None:
+    def use_layers(self, num_layers: int | None) -> None:
         """Read so many layers from now on. What was read to another depth is forgotten: some
         caches would lack it."""
-        if depth != self.depth:
+        if num_layers != self.num_layers:
             self.clear()
-            self.depth = depth
+            self.num_layers = num_layers
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def nbytes(self) -> int:
-        saved = [state for border in self.borders for state in border.states.values()]
-        return sum(nbytes(c) for c in [*flat(self.cache), *saved])
+        saved = [state for border in self.checkpoints for state in border.states.values()]
+        return sum(nbytes(c) for c in [*flatten(self.cache), *saved])
 
-    def inserts(self, position: int) -> bool:
+    def can_insert_at(self, position: int) -> bool:
         """Whether a token can be read that stands before what was read already."""
-        return all(isinstance(c, PositionedCache) and c.reaches(position) for c in flat(self.cache))
+        return all(
+            isinstance(c, PositionedCache) and c.covers(position) for c in flatten(self.cache)
+        )
 
     @property
-    def takes_gaps(self) -> bool:
+    def supports_gaps(self) -> bool:
         """Whether tokens may be left out of what is read: no layer counts them."""
-        return all(isinstance(c, PositionedCache | ArraysCache) for c in flat(self.cache))
+        return all(isinstance(c, PositionedCache | ArraysCache) for c in flatten(self.cache))
 
     @property
-    def forgets(self) -> bool:
+    def needs_checkpoints(self) -> bool:
         """Whether coming back takes a border."""
-        return any(_forgets(c) for c in flat(self.cache))
+        return any(_needs_checkpoint(c) for c in flatten(self.cache))
 
-    def shared(self, ids: NDArray[np.int32]) -> int:
+    def common_prefix_len(self, ids: NDArray[np.int32]) -> int:
         """How many of `ids` are, from the first on, what was read or left out here."""
         size = min(len(ids), len(self.ids))
         different = np.flatnonzero(ids[:size] != self.ids[:size])
         return int(different[0]) if len(different) else size
 
-    def missing(self, positions: Positions) -> Positions:
+    def uncached(self, positions: Positions) -> Positions:
         """Those of the ascending `positions` that were not read."""
         unread = np.ones(len(positions), bool)
         known = np.searchsorted(positions, len(self))
-        unread[:known] = ~self.read[positions[:known]]
+        unread[:known] = ~self.cached[positions[:known]]
         return positions[unread]
 
-    def after(self, positions: Positions, length: int) -> Positions:
+    def runs_following(self, positions: Positions, length: int) -> Positions:
         """What was read and follows one of `positions`, ascending, without a gap: of each run
         behind it the first `length` tokens."""
         ends = positions[np.append(np.diff(positions) != 1, True)] + 1
         followers = [np.arange(end, min(end + length, len(self)), dtype=np.int32) for end in ends]
-        unbroken = [run[: int(np.argmin(np.append(self.read[run], False)))] for run in followers]
+        unbroken = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
         return np.unique(np.concatenate(unbroken))
 
-    def note(self, ids: NDArray[np.int32], positions: Positions) -> None:
+    def mark_cached(self, ids: NDArray[np.int32], positions: Positions) -> None:
         """The tokens of `ids`, a whole prompt, at these ascending `positions` are now read."""
         if len(positions) == 0:
             return
         end = int(positions[-1]) + 1
         if end > len(self.ids):
-            self.read = np.concatenate([self.read, np.zeros(end - len(self.ids), bool)])
+            self.cached = np.concatenate([self.cached, np.zeros(end - len(self.ids), bool)])
             self.ids = ids[:end].copy()
-        self.read[positions] = True
-        if int(positions[0]) == self.exact:
+        self.cached[positions] = True
+        if int(positions[0]) == self.dense_prefix_len:
             gaps = np.flatnonzero(np.diff(positions) != 1)
-            self.exact = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
-        self.note_states()
+            self.dense_prefix_len = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
+        self.record_states()
 
-    def follow(self, ids: NDArray[np.int32]) -> None:
+    def append(self, ids: NDArray[np.int32]) -> None:
         """These tokens (n,) are read after all others."""
         start = len(self)
         positions = np.arange(start, start + len(ids), dtype=np.int32)
-        self.note(np.concatenate([self.ids, ids]), positions)
+        self.mark_cached(np.concatenate([self.ids, ids]), positions)
 
-    def take_in(
+    def prefill_at(
         self,
         model: Any,
         ids: NDArray[np.int32],
@@ -176,110 +182,114 @@ class Held:
 
         def read(now: int) -> None:
             nonlocal done
-            self.note(ids, positions[done:now])
+            self.mark_cached(ids, positions[done:now])
             done = now
             on_step(now)
 
-        placed = positions if layers(self.cache) else None
-        prefill(model, self.cache, ids[positions], placed, step, read, self.depth)
+        placed = positions if positioned_layers(self.cache) else None
+        prefill(model, self.cache, ids[positions], placed, step, read, self.num_layers)
 
-    def forget(self, positions: Positions) -> None:
+    def evict(self, positions: Positions) -> None:
         """Take these tokens, ascending, out of caches that take in what was left out."""
-        for layer in layers(self.cache):
-            layer.forget(positions)
-        self.read[positions] = False
-        self.exact = min(self.exact, int(positions[0]))
+        for layer in positioned_layers(self.cache):
+            layer.evict(positions)
+        self.cached[positions] = False
+        self.dense_prefix_len = min(self.dense_prefix_len, int(positions[0]))
 
     @property
-    def retains(self) -> bool:
+    def retain_all(self) -> bool:
         """Whether windows keep what no later token sees."""
-        return any(isinstance(c, WindowedCache) and c.retains for c in flat(self.cache))
+        return any(isinstance(c, WindowedCache) and c.retain_all for c in flatten(self.cache))
 
-    def retain(self, retains: bool) -> None:
+    def set_retain_all(self, retains: bool) -> None:
         """Whether windows keep what no later token sees, from now on: what is recalled does see it.
         A border that relied on it gets its own copy of the window."""
-        windows = {i: c for i, c in enumerate(flat(self.cache)) if isinstance(c, WindowedCache)}
-        if self.retains and not retains:
-            self.borders = [_with_windows(b, windows) for b in self._borders_to(len(self))]
+        windows = {i: c for i, c in enumerate(flatten(self.cache)) if isinstance(c, WindowedCache)}
+        if self.retain_all and not retains:
+            self.checkpoints = [
+                _with_window_copies(b, windows) for b in self._checkpoints_before(len(self))
+            ]
         for layer in windows.values():
-            layer.retains = retains
+            layer.retain_all = retains
 
-    def mark_border(self) -> None:
+    def add_checkpoint(self) -> None:
         """Make it possible to come back to where the cache is now."""
-        if not self.forgets or any(border.position == len(self) for border in self.borders):
+        if not self.needs_checkpoints or any(
+            border.position == len(self) for border in self.checkpoints
+        ):
             return
         states = {
-            i: c.before(len(self)) if isinstance(c, WindowedCache) else copy.deepcopy(c)
-            for i, c in enumerate(flat(self.cache))
-            if _forgets(c) and not (isinstance(c, WindowedCache) and c.retains)
+            i: c.copy_at(len(self)) if isinstance(c, WindowedCache) else copy.deepcopy(c)
+            for i, c in enumerate(flatten(self.cache))
+            if _needs_checkpoint(c) and not (isinstance(c, WindowedCache) and c.retain_all)
         }
-        first, *later = [*self.borders, Border(len(self), states)]
-        self.borders = [first, *later[-(MOST_BORDERS - 1) :]]
+        first, *later = [*self.checkpoints, Checkpoint(len(self), states)]
+        self.checkpoints = [first, *later[-(MAX_CHECKPOINTS - 1) :]]
 
-    def back_to(self, position: int) -> int:
+    def rewind_target(self, position: int) -> int:
         """How many tokens a `rewind` to this position would leave."""
         if position >= len(self):
             return len(self)
-        if all(_comes_back(c, position) for c in flat(self.cache)):
+        if all(_can_rewind_to(c, position) for c in flatten(self.cache)):
             return position
-        return max((border.position for border in self._borders_to(position)), default=0)
+        return max((border.position for border in self._checkpoints_before(position)), default=0)
 
-    def _borders_to(self, position: int) -> list[Border]:
+    def _checkpoints_before(self, position: int) -> list[Checkpoint]:
         """Those from which to go on, none of them after `position`."""
-        every = dict(enumerate(flat(self.cache)))
+        every = dict(enumerate(flatten(self.cache)))
 
-        def leads_back(border: Border) -> bool:
+        def leads_back(border: Checkpoint) -> bool:
             others = (c for i, c in every.items() if i not in border.states)
             return border.position <= position and all(
-                _comes_back(c, border.position) for c in others
+                _can_rewind_to(c, border.position) for c in others
             )
 
-        return list(filter(leads_back, self.borders))
+        return list(filter(leads_back, self.checkpoints))
 
     def rewind(self, position: int) -> int:
         """Take back every token from `position` on, or from an earlier one where a layer can only
         come back to a border. Returns how many tokens are left."""
         if position >= len(self):
             return len(self)
-        every = flat(self.cache)
-        if not all(_comes_back(c, position) for c in every):
-            borders = self._borders_to(position)
+        every = flatten(self.cache)
+        if not all(_can_rewind_to(c, position) for c in every):
+            borders = self._checkpoints_before(position)
             if not borders:
                 self.clear()
                 return 0
-            self.borders, position = borders, borders[-1].position
+            self.checkpoints, position = borders, borders[-1].position
             for index, state in borders[-1].states.items():
                 every[index].__dict__.update(copy.deepcopy(state).__dict__)
         for c in every:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
-            elif isinstance(c, STOCK):
+            elif isinstance(c, TRIMMABLE):
                 c.trim(max(c.offset - position, 0))  # those of layers that are not read are empty
-        self.borders = [border for border in self.borders if border.position <= position]
-        self.ids, self.read = self.ids[:position], self.read[:position]
-        self.exact = min(self.exact, position)
-        self.note_states()
+        self.checkpoints = [border for border in self.checkpoints if border.position <= position]
+        self.ids, self.cached = self.ids[:position], self.cached[:position]
+        self.dense_prefix_len = min(self.dense_prefix_len, position)
+        self.record_states()
         return position
 
-    def settle(self) -> None:
+    def eval(self) -> None:
         """Compute what is still lazy, so that nothing of it depends on what comes later."""
         mx.eval([c.state for c in self.cache])
 
 
-def _with_windows(border: Border, windows: dict[int, WindowedCache]) -> Border:
+def _with_window_copies(border: Checkpoint, windows: dict[int, WindowedCache]) -> Checkpoint:
     """With a copy of each window that it has none of."""
-    missing = {i: c.before(border.position) for i, c in windows.items() if i not in border.states}
-    return Border(border.position, border.states | missing)
+    missing = {i: c.copy_at(border.position) for i, c in windows.items() if i not in border.states}
+    return Checkpoint(border.position, border.states | missing)
 
 
-def _forgets(cache: Any) -> bool:
+def _needs_checkpoint(cache: Any) -> bool:
     """Whether a layer may be unable to take back its last tokens."""
     placed = isinstance(cache, PositionedCache) and not isinstance(cache, WindowedCache)
-    return not isinstance(cache, STOCK) and not placed
+    return not isinstance(cache, TRIMMABLE) and not placed
 
 
-def _comes_back(cache: Any, position: int) -> bool:
+def _can_rewind_to(cache: Any, position: int) -> bool:
     """Whether a layer can take back what stands from `position` on."""
     if isinstance(cache, PositionedCache):
-        return cache.reaches(position)
-    return isinstance(cache, STOCK)
+        return cache.covers(position)
+    return isinstance(cache, TRIMMABLE)

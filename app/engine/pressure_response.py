@@ -50,7 +50,7 @@ class Relief:
     def _act(self, rung: Rung) -> None:
         for model in (self._pair.target, self._pair.draft):
             if model is not None:
-                model.step.halved = rung is not Rung.CALM
+                model.step.under_pressure = rung is not Rung.CALM
         if rung is Rung.CALM:
             return
         mx.clear_cache()

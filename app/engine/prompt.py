@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.engine.templates import rendered_by
+from app.engine.templates import render_with
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
-from app.sandbox.process import Check, Piece, TextError, TextProcess
+from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 
-FIRST_PINNED = 4
+ALWAYS_PINNED = 4
 """The first tokens of a prompt take up attention that goes nowhere else; they are always read."""
 
 PINNED_KINDS = frozenset(
@@ -49,25 +49,25 @@ class Prompt:
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
     offsets: dict[tuple[int, int], NDArray[np.int64]]
-    wanted: tuple[tuple[int, int], ...] = ()
-    begun: int = 0
+    user_pins: tuple[tuple[int, int], ...] = ()
+    answer_prefix_len: int = 0
 
     @property
     def pinned(self) -> NDArray[np.bool_]:
         """Tokens outside the budget, bool (M,): what is not a document or history, and what of
         documents the user pinned."""
         pinned = np.zeros(len(self.ids), bool)
-        pinned[:FIRST_PINNED] = True
+        pinned[:ALWAYS_PINNED] = True
         pinned[-1:] = True
         for segment in self.segments:
             if segment.kind in PINNED_KINDS:
                 pinned[segment.start : segment.end] = True
-        for start, end in self.wanted:
+        for start, end in self.user_pins:
             pinned[start:end] = True
         return pinned
 
     @property
-    def eligible(self) -> int:
+    def eligible_tokens(self) -> int:
         """How many tokens may be dropped."""
         return int(len(self.ids) - self.pinned.sum())
 
@@ -79,7 +79,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _SegmentDraft:
     kind: SegmentKind
     text: str
     message: int | None = None
@@ -105,16 +105,16 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._texts = texts or TextProcess()
         self._texts.load(backend.to_str())
-        self._rows = 0
+        self._vocab_limit = 0
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocabulary = 1 + max(backend.get_vocab().values(), default=-1)
         self._documents: dict[str, _Tokens] = {}
         """How the documents of the last prompt were encoded: most turns ask about the same ones."""
 
-    def keep_below(self, rows: int) -> None:
+    def set_vocab_limit(self, vocab_rows: int) -> None:
         """A model has that many rows for tokens (0: nobody knows), and reads any memory for others:
         no prompt is to have them."""
-        self._rows = min(filter(None, (self._rows, rows)), default=0)
+        self._vocab_limit = min(filter(None, (self._vocab_limit, vocab_rows)), default=0)
 
     def build(self, messages: tuple[Message, ...], check: Check = lambda: None) -> Prompt:
         """The prompt for answering the last message, a user's, or for continuing it, an answer.
@@ -142,7 +142,9 @@ class PromptBuilder:
             if piece.message is not None and piece.document is not None:
                 offsets[piece.message, piece.document] = starts
                 document = messages[piece.message].documents[piece.document]
-                wanted += [(at + first, at + last) for first, last in _tokens(document, starts)]
+                wanted += [
+                    (at + first, at + last) for first, last in _pinned_tokens(document, starts)
+                ]
             at = end
         begun = sum(len(tokens) for tokens, _ in encoded[asked:])
         if begun:  # the generation prompt and what was written after it are one segment
@@ -150,18 +152,18 @@ class PromptBuilder:
             segments = [s for s in segments if s.end <= start]
             segments.append(Segment(SegmentKind.GENERATION, start, at))
         joined = np.concatenate(ids)
-        if self._rows and joined.max(initial=0) >= self._rows:
+        if self._vocab_limit and joined.max(initial=0) >= self._vocab_limit:
             raise PromptError("This model's tokenizer has tokens that the model does not know")
         return Prompt(joined, tuple(segments), offsets, tuple(wanted), begun)
 
-    def _encoded(self, pieces: list[_Piece], check: Check) -> list[_Tokens]:
+    def _encoded(self, pieces: list[_SegmentDraft], check: Check) -> list[_Tokens]:
         """Ids of each piece, and where its tokens start and the last one ends, if it is a
         document."""
         known = self._documents
         done = [self._known(piece, known) for piece in pieces]
         new = [piece for piece, tokens in zip(pieces, done, strict=True) if tokens is None]
         try:
-            encoded, dropped = self._texts.encode([_asked(piece) for piece in new], check)
+            encoded, dropped = self._texts.encode([_encode_request(piece) for piece in new], check)
         except TextError as error:
             raise PromptError(f"This model's tokenizer failed ({_why(error)})") from error
         if dropped:
@@ -178,7 +180,7 @@ class PromptBuilder:
         }
         return found
 
-    def _known(self, piece: _Piece, documents: dict[str, _Tokens]) -> _Tokens | None:
+    def _known(self, piece: _SegmentDraft, documents: dict[str, _Tokens]) -> _Tokens | None:
         if piece.kind is SegmentKind.DOCUMENT:
             return documents.get(piece.text)
         # Ids that another tokenizer gave, or nobody, are worth no more than the text beside them.
@@ -189,17 +191,19 @@ class PromptBuilder:
             return np.array(ids, np.int32), np.zeros(0, np.int64)
         return None
 
-    def _pieces(self, messages: tuple[Message, ...]) -> Iterator[_Piece]:
+    def _pieces(self, messages: tuple[Message, ...]) -> Iterator[_SegmentDraft]:
         rendered = self._render(messages)
         at, expected = 0, 0
         for match in _SENTINELS.finditer(rendered):
             if int(match[2]) != expected:
                 break
             text = rendered[at : match.start()]
-            yield _Piece(SegmentKind.TEMPLATE, text, special=True, first=at == 0)
+            yield _SegmentDraft(SegmentKind.TEMPLATE, text, special=True, first=at == 0)
             at = match.end()
             if match[1]:
-                yield _Piece(SegmentKind.HISTORY, messages[expected].thinking.strip("\n"), expected)
+                yield _SegmentDraft(
+                    SegmentKind.HISTORY, messages[expected].thinking.strip("\n"), expected
+                )
                 continue
             yield from _content_pieces(messages, expected)
             expected += 1
@@ -207,24 +211,24 @@ class PromptBuilder:
             raise PromptError(
                 "This model's chat template does not keep every message once and in order"
             )
-        yield _Piece(SegmentKind.GENERATION, rendered[at:], special=True)
+        yield _SegmentDraft(SegmentKind.GENERATION, rendered[at:], special=True)
 
-    def _open(self, answer: Message, generation: _Piece) -> Iterator[_Piece]:
+    def _open(self, answer: Message, generation: _SegmentDraft) -> Iterator[_SegmentDraft]:
         """An answer to be continued, behind the generation prompt: as it was generated, or, where
         that is not known for this model, as the model would have written it."""
         kind = SegmentKind.GENERATION
         if answer.token_ids is not None:
-            yield _Piece(kind, answer.text, ids=answer.token_ids)
+            yield _SegmentDraft(kind, answer.text, ids=answer.token_ids)
             return
         opens = self._tokenizer.think_start or ""
         is_open = bool(opens) and generation.text.rstrip().endswith(opens)
         if self._tokenizer.has_thinking:
             if answer.thinking and not is_open:
-                yield _Piece(kind, f"{opens}\n", special=True)
-            yield _Piece(kind, answer.thinking.strip("\n"))
+                yield _SegmentDraft(kind, f"{opens}\n", special=True)
+            yield _SegmentDraft(kind, answer.thinking.strip("\n"))
             if answer.text and (answer.thinking or is_open):
-                yield _Piece(kind, f"\n{self._tokenizer.think_end}\n\n", special=True)
-        yield _Piece(kind, answer.text)
+                yield _SegmentDraft(kind, f"\n{self._tokenizer.think_end}\n\n", special=True)
+        yield _SegmentDraft(kind, answer.text)
 
     def _render(self, messages: tuple[Message, ...]) -> str:
         turns = [
@@ -235,7 +239,7 @@ class PromptBuilder:
         if not self._tokenizer.has_chat_template:
             return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
         try:
-            with rendered_by(self._texts.render):
+            with render_with(self._texts.render):
                 rendered: str = self._tokenizer.apply_chat_template(
                     turns, tokenize=False, add_generation_prompt=True
                 )
@@ -249,12 +253,12 @@ def _why(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _asked(piece: _Piece) -> Piece:
+def _encode_request(piece: _SegmentDraft) -> TextPiece:
     """What is to be encoded of it, and how."""
     encoder = "text"
     if piece.special:
         encoder = "whole" if piece.first else "inner"
-    return Piece(piece.text, encoder, piece.kind is SegmentKind.DOCUMENT)
+    return TextPiece(piece.text, encoder, piece.kind is SegmentKind.DOCUMENT)
 
 
 def _starts(places: bytes, text: str) -> NDArray[np.int64]:
@@ -262,28 +266,28 @@ def _starts(places: bytes, text: str) -> NDArray[np.int64]:
     return np.append(starts, len(text)) if places else np.zeros(0, np.int64)
 
 
-def _content_pieces(messages: tuple[Message, ...], index: int) -> Iterator[_Piece]:
+def _content_pieces(messages: tuple[Message, ...], index: int) -> Iterator[_SegmentDraft]:
     message = messages[index]
     if message.role is Role.SYSTEM:
-        yield _Piece(SegmentKind.SYSTEM, message.text, index)
+        yield _SegmentDraft(SegmentKind.SYSTEM, message.text, index)
         return
     if message.role is Role.ASSISTANT:
         if message.thinking:
             # The ids that were generated hold the thinking, which most templates leave out.
-            yield _Piece(SegmentKind.HISTORY, message.text.lstrip("\n"), index)
+            yield _SegmentDraft(SegmentKind.HISTORY, message.text.lstrip("\n"), index)
         else:
-            yield _Piece(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
+            yield _SegmentDraft(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
         return
     last = index == len(messages) - 1
     frame = SegmentKind.QUESTION if last else SegmentKind.HISTORY
     for number, document in enumerate(message.documents):
-        yield _Piece(SegmentKind.TEMPLATE, document_header(document), index)
-        yield _Piece(SegmentKind.DOCUMENT, document.text, index, number)
-        yield _Piece(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
-    yield _Piece(frame, message.text, index)
+        yield _SegmentDraft(SegmentKind.TEMPLATE, document_header(document), index)
+        yield _SegmentDraft(SegmentKind.DOCUMENT, document.text, index, number)
+        yield _SegmentDraft(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
+    yield _SegmentDraft(frame, message.text, index)
 
 
-def _tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """The tokens that hold what is pinned of a document, by where its tokens start and end."""
     for start, end in document.pinned:
         first = int(np.searchsorted(starts[1:], start, side="right"))

@@ -10,7 +10,7 @@ SHORTEST_LOOP = 256
 """Tokens. A table's rule, a row of zeros or some equal lines of code are shorter than that."""
 
 
-class Repetition:
+class LoopDetector:
     """Watches an answer token by token for a loop: a passage of up to `LONGEST_PERIOD` tokens that
     came `REPEATS` times in a row, to the token, and for at least `SHORTEST_LOOP` tokens."""
 

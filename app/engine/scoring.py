@@ -17,28 +17,28 @@ from numpy.typing import NDArray
 
 from app.engine import mlx_patches
 from app.engine.attention_observer import (
+    AttentionObserver,
     Importance,
-    Observations,
     ScoringError,
     Unobservable,
     observed_layers,
 )
 from app.engine.backend import Backend
-from app.engine.prefill import OnStep, StepSize, feed, fill
-from app.engine.prefix_cache import Held
-from app.engine.score_blocks import MOST_OBSERVED
+from app.engine.prefill import OnStep, StepSize, forward, prefill_step
+from app.engine.prefix_cache import PrefixCache
+from app.engine.score_blocks import MAX_QUERY_ROWS
 from app.protocol.options import DEFAULT_TUNING, Blocks, Scoring, Tuning
 
 
 def score(
     model: Any,
-    held: Held,
+    held: PrefixCache,
     ids: NDArray[np.int32],
     observed_from: int,
     stop_ids: Iterable[int],
     step: StepSize,
     on_step: OnStep,
-    on_observed: Callable[[Observations, int], None],
+    on_observed: Callable[[AttentionObserver, int], None],
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Importance:
     """Importance of each of the prompt's `ids` (M,), as the draft `model` sees it.
@@ -49,30 +49,32 @@ def score(
     `on_observed` with the observations and how many there will be; either raises to cancel.
     """
     total = len(ids)
-    observed_from = min(max(observed_from, total - MOST_OBSERVED, 0), total - 1)
+    observed_from = min(max(observed_from, total - MAX_QUERY_ROWS, 0), total - 1)
     sees_question = tuning.scoring is not Scoring.LOOKAHEAD
     rows = total - observed_from if sees_question else 0
     lookahead = tuning.lookahead if tuning.scoring is not Scoring.QUESTION else 0
-    observations = Observations(total, tuning, step.backend)
+    observations = AttentionObserver(total, tuning, step.backend)
     # Writing takes all layers; to be observed, a token needs those up to the last that counts.
     last_layer = observed_layers(len(held.cache), tuning)[1]
-    held.read_to(None if lookahead or last_layer == len(held.cache) else last_layer)
-    start = held.rewind(min(held.shared(ids), observed_from))
+    held.use_layers(None if lookahead or last_layer == len(held.cache) else last_layer)
+    start = held.rewind(min(held.common_prefix_len(ids), observed_from))
     positions = np.arange(start, observed_from, dtype=np.int32)
     blocks = Blocks(top=tuning.sparse_draft_top)
     with mlx_patches.sparse_attention(blocks if total >= tuning.sparse_draft_from else None):
-        held.take_in(model, ids, positions, step, lambda done: on_step(start + done))
-    held.mark_border()
+        held.prefill_at(model, ids, positions, step, lambda done: on_step(start + done))
+    held.add_checkpoint()
 
-    read = partial(_run, model, held, ids[observed_from:], step.backend, lookahead > 0)
-    last = observations.watch(rows, held.cache, read) if sees_question else read()
-    held.note(ids, np.arange(observed_from, total, dtype=np.int32))
+    read = partial(_forward, model, held, ids[observed_from:], step.backend, lookahead > 0)
+    last = observations.observe(rows, held.cache, read) if sees_question else read()
+    held.mark_cached(ids, np.arange(observed_from, total, dtype=np.int32))
     on_step(total)
     on_observed(observations, rows + lookahead)
     try:
         if last is not None:
             stops = set(stop_ids)
-            _look_ahead(model, held, last, stops, lookahead, observations, rows, step, on_observed)
+            _observe_lookahead(
+                model, held, last, stops, lookahead, observations, rows, step, on_observed
+            )
     finally:
         held.rewind(total)
     if not observations.observed:
@@ -80,30 +82,30 @@ def score(
     return observations.importance
 
 
-def _run(
-    model: Any, held: Held, ids: NDArray[np.int32], backend: Backend, writes: bool = True
+def _forward(
+    model: Any, held: PrefixCache, ids: NDArray[np.int32], backend: Backend, writes: bool = True
 ) -> mx.array | None:
     """The model reads `ids` (n,). If it `writes` on, the logits after the last one (1, vocabulary).
     The head then sees the others too: to run the last token alone would take longer."""
     if not writes:
-        fill(model, held.cache, ids, None, backend, held.depth)
+        prefill_step(model, held.cache, ids, None, backend, held.num_layers)
         return None
-    with mlx_patches.blocked_attention(backend.block):
-        logits = feed(model, held.cache, ids)[:, -1]
+    with mlx_patches.blocked_attention(backend.query_block):
+        logits = forward(model, held.cache, ids)[:, -1]
     mx.eval(logits)
     return logits
 
 
-def _look_ahead(
+def _observe_lookahead(
     model: Any,
-    held: Held,
+    held: PrefixCache,
     logits: mx.array,
     stop_ids: set[int],
     count: int,
-    observations: Observations,
+    observations: AttentionObserver,
     rows: int,
     step: StepSize,
-    on_observed: Callable[[Observations, int], None],
+    on_observed: Callable[[AttentionObserver, int], None],
 ) -> None:
     """Observe up to `count` greedy tokens after the prompt, stopping at an end-of-text token. They
     are scored together, while the last one is read."""
@@ -113,10 +115,12 @@ def _look_ahead(
         if ended and not number:
             return
         ids, left = np.array([token], np.int32), count - 1 - number
-        write = partial(_run, model, held, ids, step.backend)
-        held.follow(ids)
+        write = partial(_forward, model, held, ids, step.backend)
+        held.append(ids)
         try:
-            found = observations.watch(0 if ended else 1, held.cache, write, not ended and left > 0)
+            found = observations.observe(
+                0 if ended else 1, held.cache, write, not ended and left > 0
+            )
         except Unobservable:
             if not rows:
                 raise

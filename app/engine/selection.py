@@ -27,7 +27,7 @@ def select(
     pinned: NDArray[np.bool_],
     keep: float,
     tuning: Tuning = DEFAULT_TUNING,
-    read: NDArray[np.bool_] | None = None,
+    cached: NDArray[np.bool_] | None = None,
 ) -> Selection:
     """Keep every pinned token and the most important chunks of the others.
 
@@ -45,12 +45,12 @@ def select(
     if not np.isfinite(importance).all():  # sorting would put the first chunks before all others
         raise ValueError("some importance is no finite number")
     starts, ends = _chunks(pinned, tuning.chunk)
-    known = np.zeros(0, bool) if read is None else read
+    known = np.zeros(0, bool) if cached is None else cached
     kept = pinned.copy()
     kept[: len(known)] |= known
     if len(starts):
         means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
-        order = np.argsort(-_carried(means, starts, ends, tuning.carry), kind="stable")
+        order = np.argsort(-_propagate(means, starts, ends, tuning.carry), kind="stable")
         earlier = starts[order] < len(known)
         left_out = order[earlier & np.logical_or.reduceat(~kept, starts)[order]]
         new, old = order[~earlier], int(earlier.sum())
@@ -58,7 +58,7 @@ def select(
         least = math.ceil(tuning.recall_share * keep * old)
         recalled = max(allowed, least) if tuning.recall else 0
         chosen = np.concatenate([new[: math.ceil(keep * len(new))], left_out[:recalled]])
-        kept |= _covered(starts[chosen], ends[chosen], len(kept))
+        kept |= _mask_of(starts[chosen], ends[chosen], len(kept))
     spans = _spans(kept, pinned, importance)
     return Selection(keep, np.flatnonzero(kept).astype(np.int32), spans)
 
@@ -82,7 +82,7 @@ def _chunks(pinned: NDArray[np.bool_], chunk: int) -> tuple[NDArray[np.int64], N
     return np.concatenate(pieces), np.concatenate(limits)
 
 
-def _covered(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
+def _mask_of(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
     """The tokens of these chunks, none of which overlap, bool (length,)."""
     steps = np.zeros(length + 1, np.int8)
     steps[starts] += 1
@@ -90,14 +90,14 @@ def _covered(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) ->
     return np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
 
 
-def _carried(
-    means: NDArray[np.float32], starts: NDArray[np.int64], ends: NDArray[np.int64], carry: float
+def _propagate(
+    means: NDArray[np.float32], starts: NDArray[np.int64], ends: NDArray[np.int64], smoothing: float
 ) -> NDArray[np.float64]:
     """Each chunk's mean, or `carry` times its neighbour's before it when that is more."""
     carried: list[float] = means.astype(np.float64).tolist()  # each depends on the one before
     for index, follows in enumerate((starts[1:] == ends[:-1]).tolist(), 1):
-        if follows and carry * carried[index - 1] > carried[index]:
-            carried[index] = carry * carried[index - 1]
+        if follows and smoothing * carried[index - 1] > carried[index]:
+            carried[index] = smoothing * carried[index - 1]
     return np.array(carried)
 
 

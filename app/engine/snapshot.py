@@ -29,23 +29,23 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
 from app.engine import memory
-from app.engine.caches import PositionedCache, WindowedCache, flat
+from app.engine.caches import PositionedCache, WindowedCache, flatten
 from app.engine.positions import PositionRuns
 from app.engine.prefill import OnStep
-from app.engine.prefix_cache import Border, Held
+from app.engine.prefix_cache import Checkpoint, PrefixCache
 from app.engine.progress import Cancelled
-from app.engine.prompt_reader import Remembered
-from app.engine.snapshot_folder import FOLDER, remove_snapshot, snapshot_folder
+from app.engine.prompt_reader import ConversationCache
+from app.engine.snapshot_folder import FOLDER_NAME, remove_snapshot, snapshot_folder
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
 
 FORMAT = 5
 MANIFEST = "manifest.json"
-OURS = re.compile(r"([0-9]{1,18})-(?:(?:target|draft)-[0-9]+\.safetensors|manifest\.part)")
+FILE_NAME = re.compile(r"([0-9]{1,18})-(?:(?:target|draft)-[0-9]+\.safetensors|manifest\.part)")
 """Names of a snapshot's other files. The number tells one save from the next."""
-TOGETHER = 8
+READ_BATCH = 8
 """Files that are read at once."""
-SYNCED = 4
+SYNC_THREADS = 4
 """Files that are summed and synced at once."""
 
 
@@ -63,11 +63,11 @@ class Snapshots:
         self._folder, self._budget, self._identity = folder, budget, identity
         with suppress(OSError):
             for conversation in folder.iterdir():
-                if FOLDER.fullmatch(conversation.name):
-                    _delete_all_but_named(conversation)
+                if FOLDER_NAME.fullmatch(conversation.name):
+                    _delete_unlisted(conversation)
 
     def save(
-        self, conversation: str, remembered: Remembered
+        self, conversation: str, remembered: ConversationCache
     ) -> Generator[tuple[int, int], None, None]:
         """Writes a snapshot; stops after every part of it, and says how many of how many are done.
         Closed before the end, it deletes what it has written. Raises OSError, or RuntimeError where
@@ -76,44 +76,48 @@ class Snapshots:
         # For this user alone: the tokens of private documents lie in it.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
-        _delete_all_but_named(folder)
+        _delete_unlisted(folder)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
-        parts = {part: held for part, held in _parts(remembered) if len(held)}
+        parts = {part: held for part, held in _prefix_caches(remembered) if len(held)}
         if remembered.nbytes > self._budget:
             parts.pop("draft", None)  # it reads everything again sooner than the target
-        caches = [(p, i, c) for p, held in parts.items() for i, c in enumerate(_stored(held))]
+        caches = [
+            (p, i, c) for p, held in parts.items() for i, c in enumerate(_caches_to_store(held))
+        ]
         total = len(caches) + 1
-        manifest: dict[str, Any] = {part: _described(held) for part, held in parts.items()}
+        manifest: dict[str, Any] = {part: _metadata(held) for part, held in parts.items()}
         manifest |= {"format": FORMAT, "identity": self._identity}
-        manifest["tokens"] = int(remembered.target.read.sum())
+        manifest["tokens"] = int(remembered.target.cached.sum())
         written: list[Future[dict[str, Any]]] = []
-        pool = DaemonPool(SYNCED)  # one is summed and synced while the next is written
+        pool = DaemonPool(SYNC_THREADS)  # one is summed and synced while the next is written
         try:
             for part, index, cache in caches:
                 path = folder / f"{generation}-{part}-{index}.safetensors"
                 save_prompt_cache(str(path), [cache])
-                written.append(pool.submit(_finished, path, _contents(cache)))
+                written.append(pool.submit(_sync_and_describe, path, _buffers(cache)))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
-            _write(folder / f"{generation}-manifest.part", folder / MANIFEST, sealed(manifest))
+            _write_durably(
+                folder / f"{generation}-manifest.part", folder / MANIFEST, with_checksum(manifest)
+            )
         finally:  # done, failed, or given up
             pool.close()
-            _delete_all_but_named(folder)
-        self._make_room(folder)
+            _delete_unlisted(folder)
+        self._enforce_budget(folder)
         yield total, total
 
     def load(
         self,
         conversation: str,
-        fresh: Callable[[], Remembered],
+        fresh: Callable[[], ConversationCache],
         report: Callable[[int], OnStep] = lambda total: lambda done: None,
-    ) -> Remembered | None:
+    ) -> ConversationCache | None:
         """What a snapshot holds, in a `fresh()` one; None without a snapshot. `report` is told how
         many tokens there are, and what it returns is told how many of them have come; it may raise
         Cancelled. Raises SnapshotError when there is one that is of no use; it is gone then."""
         folder = snapshot_folder(self._folder, conversation)
         try:
-            _delete_all_but_named(folder)
+            _delete_unlisted(folder)
             if not os.path.lexists(folder / MANIFEST):
                 with suppress(OSError):
                     folder.rmdir()
@@ -132,7 +136,7 @@ class Snapshots:
             os.utime(folder / MANIFEST)
         return loaded
 
-    def unsaved(self, error: Exception) -> str:
+    def save_error(self, error: Exception) -> str:
         """One sentence for what `save` raised."""
         if memory.is_exhausted(error):
             return "What was read cannot be saved: memory ran out. A later start reads it again."
@@ -143,15 +147,15 @@ class Snapshots:
             f" '{self._folder}' is writable and has room."
         )
 
-    def forget(self, conversation: str) -> None:
+    def delete(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
 
     def _read(
-        self, folder: Path, remembered: Remembered, report: Callable[[int], OnStep]
-    ) -> Remembered:
-        seal, _, text = _manifest_text(folder).partition("\n")
+        self, folder: Path, remembered: ConversationCache, report: Callable[[int], OnStep]
+    ) -> ConversationCache:
+        seal, _, text = _read_manifest(folder).partition("\n")
         manifest = json.loads(text)
-        if sealed(manifest).partition("\n")[0] != seal:
+        if with_checksum(manifest).partition("\n")[0] != seal:
             raise SnapshotError("its list of contents is damaged")
         if manifest["format"] != FORMAT:
             raise SnapshotError("another version of specchat wrote it")
@@ -162,17 +166,17 @@ class Snapshots:
         for path, file in zip(paths, files, strict=True):
             if not path.exists() or path.stat().st_size != file["size"]:
                 raise SnapshotError("a part of it is missing")
-            if _header(path) != file["header"]:
+            if _header_checksum(path) != file["header"]:
                 raise SnapshotError("a part of it is damaged")
-        parts, tokens = dict(_parts(remembered)), int(manifest["tokens"])
+        parts, tokens = dict(_prefix_caches(remembered)), int(manifest["tokens"])
         stored: dict[str, list[Any]] = {part: [] for part in parts}
         come, sums = report(tokens), list[Future[int]]()
         with ThreadPoolExecutor() as pool:  # some are summed while the next are read
-            for start in range(0, len(paths), TOGETHER):
-                some = paths[start : start + TOGETHER]
+            for start in range(0, len(paths), READ_BATCH):
+                some = paths[start : start + READ_BATCH]
                 caches = [load_prompt_cache(str(path))[0] for path in some]
                 mx.eval([cache.state for cache in caches])  # all at once, by MLX's own threads
-                sums += [pool.submit(_checksum, _contents(cache)) for cache in caches]
+                sums += [pool.submit(_checksum, _buffers(cache)) for cache in caches]
                 for path, cache in zip(some, caches, strict=True):
                     stored[path.name.split("-")[1]].append(cache)
                 come(tokens * len(sums) // len(paths))
@@ -180,14 +184,14 @@ class Snapshots:
                 raise SnapshotError("a part of it is damaged")
         for part, caches in stored.items():
             if caches:
-                _fill(parts[part], manifest[part], caches)
+                _restore(parts[part], manifest[part], caches)
         return remembered
 
-    def _make_room(self, newest: Path) -> None:
+    def _enforce_budget(self, newest: Path) -> None:
         """Delete what was not used for longest until the rest fits; the newest one stays."""
         used = []
         for folder in self._folder.iterdir():
-            if not FOLDER.fullmatch(folder.name):
+            if not FOLDER_NAME.fullmatch(folder.name):
                 continue
             with suppress(OSError):  # no folder, or another program is at it
                 manifest = folder / MANIFEST
@@ -202,71 +206,74 @@ class Snapshots:
                 total -= size
 
 
-def sealed(manifest: dict[str, Any]) -> str:
+def with_checksum(manifest: dict[str, Any]) -> str:
     """What is written of a manifest: its checksum, and itself."""
     text = json.dumps(manifest, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
 
 
-def _parts(remembered: Remembered) -> Iterator[tuple[str, Held]]:
+def _prefix_caches(remembered: ConversationCache) -> Iterator[tuple[str, PrefixCache]]:
     yield "target", remembered.target
     if remembered.draft is not None:
         yield "draft", remembered.draft
 
 
-def _described(held: Held) -> dict[str, Any]:
+def _metadata(held: PrefixCache) -> dict[str, Any]:
     """What the manifest says of one model's caches besides their arrays."""
     return {
-        "exact": held.exact,
-        "depth": held.depth,
-        "layers": [_layer(c) for c in flat(held.cache)],
+        "exact": held.dense_prefix_len,
+        "depth": held.num_layers,
+        "layers": [_layer_metadata(c) for c in flatten(held.cache)],
         "borders": [
-            {"position": b.position, "states": {str(i): _layer(c) for i, c in b.states.items()}}
-            for b in held.borders
+            {
+                "position": b.position,
+                "states": {str(i): _layer_metadata(c) for i, c in b.states.items()},
+            }
+            for b in held.checkpoints
         ],
     }
 
 
-def _layer(cache: Any) -> dict[str, Any]:
+def _layer_metadata(cache: Any) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": type(cache).__name__}
     if isinstance(cache, PositionedCache):
         described["runs"] = cache.positions.runs
     if isinstance(cache, WindowedCache):
-        described |= {"retains": cache.retains, "lost": cache.lost}
+        described |= {"retains": cache.retain_all, "lost": cache.evicted_below}
     return described
 
 
-def _stored(held: Held) -> Iterator[Any]:
+def _caches_to_store(held: PrefixCache) -> Iterator[Any]:
     """Stock caches: tokens, layers, then the borders' layers."""
     tokens = ArraysCache(2)
-    tokens[0], tokens[1] = mx.array(held.ids), mx.array(held.read.astype(np.uint8))
+    tokens[0], tokens[1] = mx.array(held.ids), mx.array(held.cached.astype(np.uint8))
     yield tokens
-    for cache in flat(held.cache):
+    for cache in flatten(held.cache):
         yield cache.inner if isinstance(cache, PositionedCache) else cache
-    for border in held.borders:
+    for border in held.checkpoints:
         for cache in border.states.values():
             yield cache.inner if isinstance(cache, PositionedCache) else cache
 
 
-def _fill(held: Held, described: dict[str, Any], stored: list[Any]) -> None:
+def _restore(held: PrefixCache, described: dict[str, Any], stored: list[Any]) -> None:
     """Fills an empty `held`. Raises SnapshotError when the parts do not agree."""
     tokens, *rest = stored
-    layers, kinds = iter(rest), flat(held.cache)
+    layers, kinds = iter(rest), flatten(held.cache)
     positions: dict[object, PositionRuns] = {}
     for cache, about in zip(kinds, described["layers"], strict=True):
-        _fill_layer(cache, about, next(layers), positions)
+        _restore_layer(cache, about, next(layers), positions)
     held.ids = np.array(tokens[0], dtype=np.int32)
-    held.read = np.array(tokens[1]).astype(bool)
-    held.exact, held.depth = int(described["exact"]), described.get("depth")
+    held.cached = np.array(tokens[1]).astype(bool)
+    held.dense_prefix_len, held.num_layers = int(described["exact"]), described.get("depth")
     for border in described["borders"]:
-        states = {int(index): _like(kinds[int(index)]) for index in border["states"]}
+        states = {int(index): _empty_like(kinds[int(index)]) for index in border["states"]}
         for state, about in zip(states.values(), border["states"].values(), strict=True):
-            _fill_layer(state, about, next(layers), positions)
-        held.borders.append(Border(int(border["position"]), states))
-    held.note_states()
+            _restore_layer(state, about, next(layers), positions)
+        held.checkpoints.append(Checkpoint(int(border["position"]), states))
+    held.record_states()
 
 
-def _like(cache: Any) -> Any:
+def _empty_like(cache: Any) -> Any:
     """An empty cache of the same kind."""
     if isinstance(cache, WindowedCache):
         return WindowedCache(cache.window)
@@ -275,7 +282,7 @@ def _like(cache: Any) -> Any:
     return copy.copy(cache)
 
 
-def _fill_layer(
+def _restore_layer(
     cache: Any, about: dict[str, Any], stored: Any, positions: dict[object, PositionRuns]
 ) -> None:
     """`positions` are those of the layers before: equal ones are the same."""
@@ -288,15 +295,15 @@ def _fill_layer(
     runs = tuple((start, end) for start, end in about["runs"])
     cache.positions = positions.setdefault(runs, PositionRuns(runs))
     if isinstance(cache, WindowedCache):
-        cache.retains, cache.lost = bool(about["retains"]), int(about["lost"])
+        cache.retain_all, cache.evicted_below = bool(about["retains"]), int(about["lost"])
 
 
 def _generation(path: Path) -> int:
-    ours = OURS.fullmatch(path.name)
+    ours = FILE_NAME.fullmatch(path.name)
     return int(ours[1]) if ours else 0
 
 
-def _manifest_text(folder: Path) -> str:
+def _read_manifest(folder: Path) -> str:
     """Raises OSError, or SnapshotError where it is no file: a pipe would never end."""
     descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -306,30 +313,30 @@ def _manifest_text(folder: Path) -> str:
         return file.read()
 
 
-def _delete_all_but_named(folder: Path) -> None:
+def _delete_unlisted(folder: Path) -> None:
     """Delete those of our files that the manifest does not name: older ones, and what a save left
     that was given up or killed."""
     with suppress(OSError):
-        ours = [path for path in folder.iterdir() if OURS.fullmatch(path.name)]
+        ours = [path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)]
         complete = os.path.lexists(folder / MANIFEST)
         if complete and len({_generation(path) for path in ours}) <= 1:
             return  # to read every manifest at each start would take long
-        named = _named(folder) if complete else set()
+        named = _listed_files(folder) if complete else set()
         for path in ours:
             if path.name not in named:
                 with suppress(OSError):
                     path.unlink()
 
 
-def _named(folder: Path) -> set[str]:
+def _listed_files(folder: Path) -> set[str]:
     """The files that the manifest names; none where it is damaged. Raises OSError."""
     with suppress(ValueError, KeyError, TypeError):
-        manifest = json.loads(_manifest_text(folder).partition("\n")[2])
+        manifest = json.loads(_read_manifest(folder).partition("\n")[2])
         return {str(file["name"]) for file in manifest["files"]}
     return set()
 
 
-def _finished(path: Path, contents: list[memoryview]) -> dict[str, Any]:
+def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]:
     """What the manifest says of a file that was just written, once the disk has it. That it is
     more than in the disk's own cache is asked for once for all of them, with the manifest."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -337,11 +344,11 @@ def _finished(path: Path, contents: list[memoryview]) -> dict[str, Any]:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    sums = {"header": _header(path), "crc32": _checksum(contents)}
+    sums = {"header": _header_checksum(path), "crc32": _checksum(contents)}
     return {"name": path.name, "size": path.stat().st_size, **sums}
 
 
-def _header(path: Path) -> int:
+def _header_checksum(path: Path) -> int:
     """CRC-32 of what stands before the arrays in a file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")  # of the list of arrays that follows
@@ -349,7 +356,7 @@ def _header(path: Path) -> int:
         return zlib.crc32(file.read(8 + min(length, path.stat().st_size)))
 
 
-def _contents(cache: Any) -> list[memoryview]:
+def _buffers(cache: Any) -> list[memoryview]:
     """What a stock cache holds: its arrays where they lie in memory, and the numbers beside them. A
     view of an array evaluates it."""
     named: Any = tree_flatten(cache.state)
@@ -369,7 +376,7 @@ def _checksum(contents: list[memoryview]) -> int:
     return value
 
 
-def _write(aside: Path, path: Path, text: str) -> None:
+def _write_durably(aside: Path, path: Path, text: str) -> None:
     aside.write_text(text, encoding="utf-8")
     sync_path(aside)
     os.replace(aside, path)

@@ -10,9 +10,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-FOLDER = re.compile(r"[0-9a-f]{32}")
+FOLDER_NAME = re.compile(r"[0-9a-f]{32}")
 """Names of the folders there that are ours."""
-MOST_ON_DISK, LEAST_ON_DISK = 20_000_000_000, 500_000_000
+MAX_ON_DISK, MIN_ON_DISK = 20_000_000_000, 500_000_000
 TIMES_WEIGHTS = 20
 """What a small model has read is read again sooner than it is loaded, and its cache is still many
 times its weights: 158 MB for the 9,600 tokens of the GPL, of a model of 16 MB."""
@@ -20,17 +20,17 @@ SHARE_OF_DISK = 0.1
 """Of what is free, with what snapshots hold already."""
 
 
-def disk_limit(wanted: int, snapshots: Path, weights: int) -> int:
+def disk_limit(requested: int, snapshots: Path, weights: int) -> int:
     """The most bytes that snapshots may take: as many as are `wanted`, or, where that is 0, what
     suits a pair of so many bytes of `weights` and the disk that the folder is on."""
-    if wanted:
-        return wanted
-    suits = min(max(TIMES_WEIGHTS * weights, LEAST_ON_DISK), MOST_ON_DISK)
+    if requested:
+        return requested
+    default = min(max(TIMES_WEIGHTS * weights, MIN_ON_DISK), MAX_ON_DISK)
     there = next((path for path in (snapshots, *snapshots.parents) if path.exists()), None)
     if there is None:
-        return suits
+        return default
     room = shutil.disk_usage(there).free + folder_bytes(snapshots)
-    return min(suits, int(SHARE_OF_DISK * room))
+    return min(default, int(SHARE_OF_DISK * room))
 
 
 def folder_bytes(folder: Path) -> int:

@@ -11,7 +11,7 @@ Render = Callable[[str, dict[str, Any]], str]
 """Makes a text of a template's source and its variables."""
 
 
-class _Elsewhere:
+class _RemoteTemplate:
     """A compiled template, as far as transformers uses one."""
 
     def __init__(self, render: Render, source: str) -> None:
@@ -22,12 +22,12 @@ class _Elsewhere:
 
 
 @contextmanager
-def rendered_by(render: Render) -> Iterator[None]:
+def render_with(render: Render) -> Iterator[None]:
     """Whatever transformers renders meanwhile. For one thread."""
     from transformers.utils import chat_template_utils
 
     theirs = chat_template_utils._compile_jinja_template
-    chat_template_utils._compile_jinja_template = lambda source: _Elsewhere(render, source)
+    chat_template_utils._compile_jinja_template = lambda source: _RemoteTemplate(render, source)
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from app.engine.memory_manager import Room
 from app.engine.planner import Plan
 from app.engine.progress import Cancelled, Progress
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import Reader, Remembered
+from app.engine.prompt_reader import ConversationCache, PromptReader
 from app.engine.turn_estimate import Foresight
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN, Clocked, Costs, Part, Work
@@ -52,7 +52,7 @@ class Turn:
         self,
         pair: Pair,
         ask: Ask,
-        remembered: Remembered,
+        remembered: ConversationCache,
         progress: Progress,
         room: Room | None = None,
         costs: Costs = UNKNOWN,
@@ -61,7 +61,7 @@ class Turn:
         self._remembered, self._progress = remembered, progress
         self._room = room or Room(pair, progress.emit)
         self._costs = costs
-        self._reader = Reader(pair, ask, remembered, progress, self._room, costs)
+        self._reader = PromptReader(pair, ask, remembered, progress, self._room, costs)
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, progress.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
@@ -99,16 +99,20 @@ class Turn:
         self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._remembered.target
         if self._ask.forced is not None:
-            return self._decoder.force(model, target.cache, prompt.ids, self._ask.forced)
-        if prompt.begun and self._ask.messages[-1].token_ids is None:
-            ids = tuple(prompt.ids[-prompt.begun :].tolist())
+            return self._decoder.score_forced(model, target.cache, prompt.ids, self._ask.forced)
+        if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
+            ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._emit(Token(self._ask.turn, ids, ""))
         stop = self._progress.stop
-        ended = self._decoder.run(model, target.cache, prompt.ids, room, stop, prompt.begun)
+        ended = self._decoder.run(
+            model, target.cache, prompt.ids, room, stop, prompt.answer_prefix_len
+        )
         # `generate_step` has fed every token that it gave.
-        target.note(prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32))
-        target.follow(np.array(self._decoder.ids[prompt.begun :], np.int32))
-        target.settle()
+        target.mark_cached(
+            prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32)
+        )
+        target.append(np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32))
+        target.eval()
         return ended
 
     def _room_to_answer(self, prompt: Prompt) -> int:
@@ -128,14 +132,14 @@ class Turn:
 
     def _planned(self, prompt: Prompt) -> Plan:
         total, target = len(prompt.ids), self._remembered.target
-        shared = target.shared(prompt.ids)
-        left_out = int((~target.read[:shared]).sum())
+        shared = target.common_prefix_len(prompt.ids)
+        left_out = int((~target.cached[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
-        cached = int((~prompt.pinned[:shared] & target.read[:shared]).sum())
+        cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
         foresight = Foresight(self._pair, self._ask, prompt, self._remembered, self._room)
         expected, dense_only = foresight.expected(self._costs), self._pair.dense_only
         new = total - shared
-        self._resumes_at = self._reader.resumes_at(prompt)
+        self._resumes_at = self._reader.resume_position(prompt)
         if self._resumes_at is None:
             plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
             plan = self._fitting(plan, foresight)
@@ -143,7 +147,7 @@ class Turn:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, "The answer is continued where it stopped.")
             expected = planner.Expected()
-        if plan.shows_choice and not self._reader.can_show_choice(prompt):
+        if plan.shows_choice and not self._reader.can_preview_selection(prompt):
             plan = replace(plan, shows_choice=False)
         self._prompt, self._plan = prompt, plan
         if self._resumes_at is None:
@@ -157,7 +161,7 @@ class Turn:
                 reason=plan.reason,
                 keep=self._ask.keep if plan.reading is Reading.SPARSE else 1.0,
                 prompt_tokens=total,
-                eligible_tokens=prompt.eligible,
+                eligible_tokens=prompt.eligible_tokens,
                 reused_tokens=shared - left_out,
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
@@ -191,7 +195,11 @@ class Turn:
         except memory.NotEnoughMemory as error:
             free = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
             free = free and plan.guard is None and plan.reading is Reading.DENSE
-            if not free or not foresight.prompt.eligible or not foresight.fits(Reading.SPARSE):
+            if (
+                not free
+                or not foresight.prompt.eligible_tokens
+                or not foresight.fits(Reading.SPARSE)
+            ):
                 raise
             return Plan(Reading.SPARSE, f"{error}, so what matters is read.")
         return plan
@@ -202,7 +210,7 @@ class Turn:
             return self._reader.resume(prompt, self._resumes_at)
         if plan.reading is Reading.SPARSE:
             try:
-                return self._reader.sparsely(prompt)
+                return self._reader.read_sparse(prompt)
             except (Cancelled, memory.NotEnoughMemory):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
@@ -210,12 +218,12 @@ class Turn:
                 self._fall_back(error)
         elif plan.shows_choice:
             self._show_choice(prompt)
-        self._reader.densely(prompt)
+        self._reader.read_dense(prompt)
 
     def _show_choice(self, prompt: Prompt) -> None:
         """The answer does not depend on it, so that nothing is lost where it does not work."""
         try:
-            self._reader.show_choice(prompt)
+            self._reader.preview_selection(prompt)
         except Cancelled:
             raise
         except Exception as error:
@@ -227,7 +235,7 @@ class Turn:
 
     def _fall_back(self, error: Exception) -> None:
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
-        self._remembered.start_plainly()
+        self._remembered.reset_to_stock()
         mx.clear_cache()
         self._emit(FellBack(self._ask.turn, self._fallback))
 
@@ -241,13 +249,13 @@ class Turn:
     @property
     def _written(self) -> int:
         """How many tokens this turn wrote."""
-        return len(self._decoder.ids) - self._decoder.begun
+        return len(self._decoder.ids) - self._decoder.answer_prefix_len
 
     @property
     def clocked(self) -> list[Clocked]:
         """What a turn that has run to its first word tells of the pair's pace."""
-        first, work = self._decoder.first_token, self._reader.work
-        if self._prompt is not None and self._prompt.begun:
+        first, work = self._decoder.first_token_at, self._reader.work
+        if self._prompt is not None and self._prompt.answer_prefix_len:
             return []
         if not first or self._prompt is None or self._plan is None or self._fallback is not None:
             return []
@@ -268,7 +276,7 @@ class Turn:
         if self._prompt is None or self._plan is None:
             return None
         reading = Reading.DENSE if self._fallback else self._plan.reading
-        first, last = self._decoder.first_token, self._decoder.last_token
+        first, last = self._decoder.first_token_at, self._decoder.last_token_at
         phases = self._progress.phases
         ttft = first - self._progress.begun if first else 0.0
         parts = [PhaseTime(p, phases[p]) for p in Phase if p in phases]
@@ -281,10 +289,10 @@ class Turn:
             keep=self._ask.keep if reading is Reading.SPARSE or self._plan.shows_choice else 1.0,
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
-            eligible_tokens=self._prompt.eligible,
-            kept_tokens=self._reader.kept,
-            reused_tokens=self._reader.reused,
-            recalled_tokens=self._reader.recalled,
+            eligible_tokens=self._prompt.eligible_tokens,
+            kept_tokens=self._reader.cached_tokens,
+            reused_tokens=self._reader.reused_tokens,
+            recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written,
             seed=self._decoder.seed,
             ttft=ttft,

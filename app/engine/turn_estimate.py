@@ -14,7 +14,7 @@ from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import Room
 from app.engine.planner import Expected
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import Remembered, skimming
+from app.engine.prompt_reader import ConversationCache, draft_work
 from app.protocol.commands import Ask
 from app.protocol.cost_model import Costs, Way, Work, recalled
 from app.protocol.options import Scoring
@@ -29,7 +29,7 @@ class Foresight:
     pair: Pair
     ask: Ask
     prompt: Prompt
-    remembered: Remembered
+    remembered: ConversationCache
     room: Room
 
     def check(self, reading: Reading) -> None:
@@ -59,7 +59,7 @@ class Foresight:
         full = costs.seconds(Way(total, self._reads_densely()))
         if draft is None or not self._by_draft or self.pair.dense_only is not None:
             return Expected(None, full)
-        sparse = Way(total, self._reads_sparsely(), skimming(draft, self.prompt, self.ask.tuning))
+        sparse = Way(total, self._reads_sparsely(), draft_work(draft, self.prompt, self.ask.tuning))
         return Expected(costs.seconds(sparse), full)
 
     # ------------------------------------------------------------------------------ inside
@@ -70,16 +70,16 @@ class Foresight:
 
     def _reads_densely(self) -> Work:
         held, ids = self.remembered.target, self.prompt.ids
-        start = held.back_to(min(held.shared(ids[:-1]), held.exact))
+        start = held.rewind_target(min(held.common_prefix_len(ids[:-1]), held.dense_prefix_len))
         return Work(len(ids) - 1 - start, start)
 
     def _reads_sparsely(self) -> Work:
         """As `Reader.sparsely` does, as far as that can be known before the draft has scored."""
         held, prompt, tuning = self.remembered.target, self.prompt, self.ask.tuning
         ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep
-        shared = held.shared(ids[:-1]) if held.takes_gaps else 0
-        back = held.back_to(shared)
-        read = held.read[:back]
+        shared = held.common_prefix_len(ids[:-1]) if held.supports_gaps else 0
+        back = held.rewind_target(shared)
+        read = held.cached[:back]
         share = 0.0 if not tuning.recall or shared == len(ids) - 1 else tuning.recall_share
         old, left_out = int((~pinned[:back]).sum()), int((~pinned[:back] & ~read).sum())
         again = recalled(keep, share, old, left_out) if tuning.recall else 0
@@ -88,11 +88,11 @@ class Foresight:
         before = int(read.sum())
         if missing:
             first = int(np.argmin(read))
-            if held.inserts(first):
+            if held.can_insert_at(first):
                 # The question, and what goes on where a recalled chunk ends, are read once more.
                 lost = int(read[prompt.question_start :].sum()) + missing * before // back
             else:
-                lost = int(read[held.back_to(first) :].sum())
+                lost = int(read[held.rewind_target(first) :].sum())
             lost = min(lost, before)
             count, before = count + missing + lost, before - lost
         return Work(max(count, 0), before)
@@ -109,7 +109,9 @@ class Foresight:
         if draft is None or held is None or not self._by_draft:
             return None
         total = len(self.prompt.ids)
-        return memory_estimates.scoring(draft, total - held.shared(self.prompt.ids), total)
+        return memory_estimates.scoring(
+            draft, total - held.common_prefix_len(self.prompt.ids), total
+        )
 
     def _dense_need(self) -> memory_estimates.Need:
         work = self._reads_densely()
@@ -117,9 +119,9 @@ class Foresight:
 
     def _sparse_need(self, keep: float) -> memory_estimates.Need:
         held, prompt = self.remembered.target, self.prompt
-        shared = held.shared(prompt.ids)
-        read = int(held.read[:shared].sum())
-        wanted = len(prompt.ids) - prompt.eligible + math.ceil(keep * prompt.eligible)
+        shared = held.common_prefix_len(prompt.ids)
+        read = int(held.cached[:shared].sum())
+        wanted = len(prompt.ids) - prompt.eligible_tokens + math.ceil(keep * prompt.eligible_tokens)
         count = max(wanted - read, len(prompt.ids) - max(shared, prompt.question_start))
         return memory_estimates.reading(self.pair.target, count, read + count, retained=True)
 
@@ -136,7 +138,7 @@ class Foresight:
 
     def _fitting_keep(self, below: float) -> int:
         """The largest keep, in percent, or 0."""
-        possible = self.pair.dense_only is None and self.prompt.eligible
+        possible = self.pair.dense_only is None and self.prompt.eligible_tokens
         if not possible or self._lacking(self._scoring()) is not None:
             return 0
         highest = math.ceil(below * 100) - 1

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from app.errors import UserError
-from app.sandbox.process import Piece, TextError, TextProcess
+from app.sandbox.process import TextError, TextPiece, TextProcess
 
 
 class Tokens(Protocol):
@@ -40,6 +40,6 @@ class FolderTokens:
         return self._texts.count(text)
 
     def offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        ((_, places),), _ = self._texts.encode([Piece(text, offsets=True)])
+        ((_, places),), _ = self._texts.encode([TextPiece(text, offsets=True)])
         flat = np.frombuffer(places, np.int64).reshape(-1, 2)
         return [(start, end) for start, end in flat.tolist()]

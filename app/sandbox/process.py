@@ -24,14 +24,14 @@ from app.sandbox import worker
 Check = Callable[[], object]
 """Called every tenth of a second while one waits; what it raises ends the process."""
 
-_LOOK_SECONDS = 0.1
-_PATIENCE = 20
+_POLL_SECONDS = 0.1
+_WALL_CLOCK_FACTOR = 20
 """How many times the seconds of its own that a request may take on a busy machine."""
 _MB = 1 << 20
-_LARGEST_SOURCE = 1_000_000
-_MUCH_TEXT = 1_000_000
+_MAX_SOURCE = 1_000_000
+_RESTART_AFTER = 1_000_000
 """Characters, after which it is begun again: what they took would not be given back."""
-_LARGEST_ANSWER = 4 * _MB
+_MAX_ANSWER = 4 * _MB
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
 
 
@@ -45,24 +45,24 @@ class Limits:
 
     seconds: float
     memory: int
-    answer: int = _LARGEST_ANSWER
+    answer: int = _MAX_ANSWER
 
 
-RENDERING = Limits(0.5, 256 * _MB)
+RENDER_LIMITS = Limits(0.5, 256 * _MB)
 
 
-def opening(size: int) -> Limits:
+def open_limits(size: int) -> Limits:
     """For a tokenizer.json of so many bytes. One of 33 MB took 2 seconds and 900 MB."""
     return Limits(2 + size / (2 * _MB), 512 * _MB + 64 * size)
 
 
-def encoding(characters: int) -> Limits:
+def encode_limits(characters: int) -> Limits:
     """A byte-level tokenizer takes 2 microseconds and 500 bytes for a character."""
     return Limits(4 + characters * 5e-5, 512 * _MB + 2000 * characters, 64 * characters + 64 * _MB)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """`encoder` is `whole`, `inner` or `text` (`worker.Encoders`)."""
 
     text: str
@@ -77,7 +77,7 @@ class TextProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._setup: tuple[dict[str, Any], list[bytes], Limits] | None = None
-        self._unread: Limits | None = None
+        self._unanswered: Limits | None = None
         """Of a request whose answer was not waited for yet."""
 
     # ---------------------------------------------------------------------------- the requests
@@ -86,49 +86,49 @@ class TextProcess:
         """Use the tokenizer of the model in `folder`. Does not wait: `finish` does."""
         path = folder / "tokenizer.json"
         size = path.stat().st_size if path.is_file() else 0
-        self._set_up({"do": "open"}, str(path).encode(), opening(size))
+        self._set_up({"do": "open"}, str(path).encode(), open_limits(size))
 
     def load(self, spec: str) -> None:
         """Use the tokenizer with this serialisation. Does not wait, either."""
-        self._set_up({"do": "load"}, spec.encode(), opening(len(spec)))
+        self._set_up({"do": "load"}, spec.encode(), open_limits(len(spec)))
 
     def finish(self, check: Check = lambda: None) -> None:
         """Wait for what `open` or `load` began. Raises TextError when the tokenizer cannot be
         used."""
-        if self._unread is not None:
-            limits, self._unread = self._unread, None
+        if self._unanswered is not None:
+            limits, self._unanswered = self._unanswered, None
             self._receive(limits, check)
 
     def render(self, source: str, variables: dict[str, Any]) -> str:
         """What a chat template makes of its variables, which are plain JSON."""
-        if len(source) > _LARGEST_SOURCE:
+        if len(source) > _MAX_SOURCE:
             raise TextError("it is too long")
         given = json.dumps(variables, default=str).encode()
-        _, parts = self._ask({"do": "render"}, [_bytes(source), given], RENDERING)
+        _, parts = self._ask({"do": "render"}, [_to_utf8(source), given], RENDER_LIMITS)
         return parts[0].decode()
 
     def encode(
-        self, pieces: Sequence[Piece], check: Check = lambda: None
+        self, pieces: Sequence[TextPiece], check: Check = lambda: None
     ) -> tuple[list[tuple[bytes, bytes]], int]:
         """Of each piece its ids (int32) and where tokens start and end (int64, pairs); and how many
         letters of all are in no token."""
         header = {"do": "encode", "pieces": [(p.encoder, p.offsets) for p in pieces]}
-        texts = [_bytes(piece.text) for piece in pieces]
+        texts = [_to_utf8(piece.text) for piece in pieces]
         size = sum(map(len, texts))
-        answer, blobs = self._ask(header, texts, encoding(size), check)
-        if size > _MUCH_TEXT:
+        answer, blobs = self._ask(header, texts, encode_limits(size), check)
+        if size > _RESTART_AFTER:
             self.close()
             self._restart()
         return list(zip(blobs[::2], blobs[1::2], strict=True)), int(answer["dropped"])
 
     def count(self, text: str, check: Check = lambda: None) -> int:
         """Tokens of a text in which nothing is a special token."""
-        answer, _ = self._ask({"do": "count"}, [_bytes(text)], encoding(len(text)), check)
+        answer, _ = self._ask({"do": "count"}, [_to_utf8(text)], encode_limits(len(text)), check)
         return int(answer["count"])
 
     def close(self) -> None:
         self._end()
-        self._process = self._unread = None
+        self._process = self._unanswered = None
 
     # ---------------------------------------------------------------------------- the process
 
@@ -139,12 +139,12 @@ class TextProcess:
 
     def _restart(self) -> None:
         """Start it and have it set up, without waiting for that."""
-        self._process = _started()
-        self._end = weakref.finalize(self, _ended, self._process)
+        self._process = _start_worker()
+        self._end = weakref.finalize(self, _end_worker, self._process)
         if self._setup is not None:
             header, parts, limits = self._setup
             self._send(header, parts, limits)
-            self._unread = limits
+            self._unanswered = limits
 
     def _has_ended(self) -> bool:
         """Killed between two requests, say for memory that others took, it is no model's fault."""
@@ -173,7 +173,7 @@ class TextProcess:
 
     def _receive(self, limits: Limits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
         try:
-            answer, parts = _unpacked(self._received(limits, check))
+            answer, parts = _unpack(self._received(limits, check))
         except BaseException:
             self.close()
             raise
@@ -188,24 +188,24 @@ class TextProcess:
         out, data, size = process.stdout.fileno(), bytearray(), 4
         ready = select.poll()
         ready.register(out, select.POLLIN)
-        watch = _Watch(process.pid, limits, check)
+        watch = _ProcessMonitor(process.pid, limits, check)
         while len(data) < size:
-            if not ready.poll(int(1000 * _LOOK_SECONDS)):
-                watch.look()
+            if not ready.poll(int(1000 * _POLL_SECONDS)):
+                watch.check()
                 continue
             if not (chunk := os.read(out, _MB)):
-                raise TextError(_reason(process.wait()))
+                raise TextError(_exit_reason(process.wait()))
             data += chunk
             if size == 4 and len(data) >= 4:
                 size += struct.unpack_from("<I", data)[0]
             if 4 < size <= len(data):
-                size = max(size, _size(data))
+                size = max(size, _message_size(data))
             if size > limits.answer:
                 raise TextError("it writes too much")
         return data
 
 
-class _Watch:
+class _ProcessMonitor:
     """Over a process that works on a request. It limits itself where its system lets it; what it
     was not stopped by is seen here."""
 
@@ -213,10 +213,10 @@ class _Watch:
         import psutil  # here: the screen is drawn before it is needed
 
         self._process, self._check, self._gone = psutil.Process(pid), check, psutil.Error
-        self._deadline = time.monotonic() + _PATIENCE * limits.seconds
+        self._deadline = time.monotonic() + _WALL_CLOCK_FACTOR * limits.seconds
         self._most = self._memory() + limits.memory
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raises TextError, and what the check raises."""
         self._check()
         if time.monotonic() > self._deadline:
@@ -231,13 +231,13 @@ class _Watch:
             return 0
 
 
-def _size(data: bytearray) -> int:
+def _message_size(data: bytearray) -> int:
     """Of a whole message, of which the header is there."""
     at = 4 + struct.unpack_from("<I", data)[0]
     return int(at + sum(json.loads(data[4:at])["parts"]))
 
 
-def _unpacked(data: bytearray) -> tuple[dict[str, Any], list[bytes]]:
+def _unpack(data: bytearray) -> tuple[dict[str, Any], list[bytes]]:
     at = 4 + struct.unpack_from("<I", data)[0]
     header, parts = json.loads(data[4:at]), []
     for size in header["parts"]:
@@ -249,19 +249,19 @@ def _unpacked(data: bytearray) -> tuple[dict[str, Any], list[bytes]]:
 _TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
 
 
-def _reason(status: int) -> str:
+def _exit_reason(status: int) -> str:
     """Why a process has ended."""
     by = signal.Signals(-status).name if status < 0 else f"status {status}"
     known = {"SIGXCPU": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
     return known.get(by, f"it ended with {by}")
 
 
-def _bytes(text: str) -> bytes:
+def _to_utf8(text: str) -> bytes:
     """Half a surrogate pair is no text: a question mark, so that the length stays."""
     return text.encode(errors="replace")
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _start_worker() -> subprocess.Popen[bytes]:
     """Without the user's variables, folders for modules, or signals from the terminal."""
     found = [importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "markupsafe")]
     paths = {str(Path(each.origin).parents[1]) for each in found if each and each.origin}
@@ -279,7 +279,7 @@ def _started() -> subprocess.Popen[bytes]:
         raise TextError(f"no process could be started ({error.strerror})") from error
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _end_worker(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

@@ -28,7 +28,7 @@ from operator import sub
 from pathlib import Path
 from typing import IO, Any
 
-MOST_DROPPED = 32
+MAX_UNCOVERED = 32
 """Letters in a row that may be in no token."""
 
 Answer = tuple[dict[str, Any], list[bytes]]
@@ -38,11 +38,11 @@ Answer = tuple[dict[str, Any], list[bytes]]
 
 
 def write_message(file: IO[bytes], header: dict[str, Any], parts: Sequence[bytes]) -> None:
-    file.write(packed(header, parts))
+    file.write(pack_message(header, parts))
     file.flush()
 
 
-def packed(header: dict[str, Any], parts: Sequence[bytes]) -> bytes:
+def pack_message(header: dict[str, Any], parts: Sequence[bytes]) -> bytes:
     head = json.dumps({**header, "parts": [len(part) for part in parts]}).encode()
     return b"".join((struct.pack("<I", len(head)), head, *parts))
 
@@ -75,7 +75,7 @@ def _lower(limit: int, value: int) -> None:
 # ------------------------------------------------------------------------------------ templates
 
 
-class Templates:
+class TemplateSandbox:
     """The last one is kept compiled, which takes longer than to render it."""
 
     def __init__(self) -> None:
@@ -176,12 +176,12 @@ class Encoders:
 
     def __init__(self, spec: str) -> None:
         self._by_name = {
-            "whole": _made(json.loads(spec)),
-            "inner": twin(spec, text_only=False),
-            "text": twin(spec, text_only=True),
+            "whole": _make_tokenizer(json.loads(spec)),
+            "inner": clone_tokenizer(spec, text_only=False),
+            "text": clone_tokenizer(spec, text_only=True),
         }
 
-    def try_out(self) -> None:
+    def smoke_test(self) -> None:
         """What a loader does with any tokenizer, on whatever is special to this one."""
         whole = self._by_name["whole"]
         special = [token.content for token in whole.get_added_tokens_decoder().values()]
@@ -199,24 +199,24 @@ class Encoders:
         encoding = self._by_name[name].encode(text, add_special_tokens=False)
         places = array("q", [at for place in encoding.offsets for at in place])
         ids = array("i", encoding.ids).tobytes()
-        return ids, places.tobytes() if offsets else b"", dropped(text, places)
+        return ids, places.tobytes() if offsets else b"", count_uncovered(text, places)
 
 
-def dropped(text: str, places: array[int]) -> int:
+def count_uncovered(text: str, offsets: array[int]) -> int:
     """Letters that no token holds, where they are more in a row than the odd unknown character;
     white space and marks may be left out. `places`: where each token starts and ends."""
-    starts, ends = places[::2] + array("q", [len(text)]), array("q", [0]) + places[1::2]
-    if max(map(sub, starts, ends)) <= MOST_DROPPED:
+    starts, ends = offsets[::2] + array("q", [len(text)]), array("q", [0]) + offsets[1::2]
+    if max(map(sub, starts, ends)) <= MAX_UNCOVERED:
         return 0
     reached = lost = 0
     for start, end in zip(starts, ends, strict=True):
         reached = max(reached, end)
         letters = sum(map(str.isalnum, text[reached:start]))
-        lost += letters if letters > MOST_DROPPED else 0
+        lost += letters if letters > MAX_UNCOVERED else 0
     return lost
 
 
-def twin(spec: str, text_only: bool) -> Any:
+def clone_tokenizer(spec: str, text_only: bool) -> Any:
     """A twin of a tokenizer for pieces that do not begin a prompt.
 
     None of its pieces gets the leading space that some tokenizers put before a text's first word.
@@ -229,12 +229,12 @@ def twin(spec: str, text_only: bool) -> Any:
     _drop_leading_space(content)
     for token in content.get("added_tokens") or () if text_only else ():
         token["special"] = not token["content"].isspace()
-    made = _made(content)
+    made = _make_tokenizer(content)
     made.encode_special_tokens = text_only
     return made
 
 
-def _made(content: dict[str, Any]) -> Any:
+def _make_tokenizer(content: dict[str, Any]) -> Any:
     """A tokenizer that reads a text as it is: its own limits would have it read part of it, or more
     than it, and a dropout other tokens each time."""
     from tokenizers import Tokenizer
@@ -265,14 +265,14 @@ class Worker:
         self._encoders: Encoders | None = None
 
     @cached_property
-    def _templates(self) -> Templates:
-        return Templates()
+    def _templates(self) -> TemplateSandbox:
+        return TemplateSandbox()
 
     def answer(self, header: dict[str, Any], parts: list[str]) -> Answer:
         match header["do"]:
             case "open":
                 self._encoders = Encoders(Path(parts[0]).read_text("utf-8"))
-                self._encoders.try_out()
+                self._encoders.smoke_test()
                 return {}, []
             case "load":
                 self._encoders = Encoders(parts[0])

@@ -91,10 +91,10 @@ class Watched(MlxEngine):
 
 def watch_upkeep(saved: threading.Event) -> None:
     load_openblas()  # before MLX is imported
-    from app.engine.background_prefill import Healing
+    from app.engine.background_prefill import BackgroundPrefill
     from app.engine.snapshot import Snapshots
 
-    announce(Healing, "step", "healing")
+    announce(BackgroundPrefill, "step", "healing")
     save = Snapshots.save
 
     def watched(*arguments: Any) -> Iterator[tuple[int, int]]:

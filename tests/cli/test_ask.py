@@ -21,7 +21,7 @@ from app.cli import ask
 from app.cli.main import run
 from app.cli.report import Report
 from app.engine import memory, mlx_patches
-from app.engine.prefill import StepSize, prefill, seek, sparse_cache
+from app.engine.prefill import StepSize, make_positioned_cache, prefill, set_next_position
 from app.paths import data_path
 from app.protocol.events import Event, Token
 from app.sessions.store import Store
@@ -88,9 +88,9 @@ def test_json_lines_let_another_program_recompute_the_turn(
 
     mlx_patches.install()
     model = tiny.build("qwen3", 0, vocabulary=tiny.BYTES)
-    cache = sparse_cache(model)
+    cache = make_positioned_cache(model)
     prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(100), lambda done: None)
-    seek(cache, int(kept[-1]))
+    set_next_position(cache, int(kept[-1]))
     tokens = generate_step(mx.array(ids[-1:]), model, max_tokens=6, prompt_cache=cache)
     assert [token for token, _ in tokens] == by_name["Finished"]["generated_ids"]
 

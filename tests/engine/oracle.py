@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.prefill import StepSize, feed, prefill, seek, sparse_cache
+from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill, set_next_position
 from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
@@ -57,13 +57,13 @@ def sparse_logits(
     model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32], backend: Backend = BACKENDS["cpu"]
 ) -> mx.array:
     """Logits of the last kept token and of DECODED - 1 tokens decoded after it."""
-    cache = sparse_cache(model)
+    cache = make_positioned_cache(model)
     step = StepSize(STEP, backend=backend)
     prefill(model, cache, ids[kept[:-1]], kept[:-1], step, lambda done: None)
-    seek(cache, int(kept[-1]))
+    set_next_position(cache, int(kept[-1]))
     tail = [ids[int(kept[-1])], *ids[PROMPT : PROMPT + DECODED - 1]]
     return mx.concatenate(
-        [feed(model, cache, np.array([token], np.int32))[:, -1] for token in tail]
+        [forward(model, cache, np.array([token], np.int32))[:, -1] for token in tail]
     )
 
 
@@ -81,11 +81,11 @@ def expected_logits(
 
 
 def _one_by_one(model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]) -> mx.array:
-    cache = sparse_cache(model)
+    cache = make_positioned_cache(model)
     rows = []
     for position in [*kept, *range(PROMPT, PROMPT + DECODED - 1)]:
-        seek(cache, int(position))
-        rows.append(feed(model, cache, ids[position : position + 1])[:, -1])
+        set_next_position(cache, int(position))
+        rows.append(forward(model, cache, ids[position : position + 1])[:, -1])
         mx.eval(rows[-1])
     return mx.concatenate(rows[-DECODED:])
 

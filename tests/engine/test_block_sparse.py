@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from app.engine import block_sparse, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.memory import Transient
-from app.engine.prefill import StepSize, dense_cache
-from app.engine.prefix_cache import Held
+from app.engine.prefill import StepSize, make_stock_cache
+from app.engine.prefix_cache import PrefixCache
 from app.engine.scoring import score
 from app.models.embedded import draft_path
 from app.protocol.options import Blocks, Tuning
@@ -47,7 +47,10 @@ def _steps(
     q, k, v = arrays
     parts = []
     for start, end in zip((0, *borders), (*borders, q.shape[2]), strict=True):
-        with mlx_patches.blocked_attention(backend.block), mlx_patches.sparse_attention(blocks):
+        with (
+            mlx_patches.blocked_attention(backend.query_block),
+            mlx_patches.sparse_attention(blocks),
+        ):
             step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
             options = {"scale": SCALE, "mask": "causal", **kw}
             parts.append(mx.fast.scaled_dot_product_attention(*step, **options))
@@ -63,7 +66,7 @@ def test_where_nothing_would_be_left_out_it_is_plain_attention(
     arrays = _random(*heads, length)
     q, k, v = arrays
     every = Blocks(size=16, sinks=1, recent=2, top=length // 16 - 3)
-    last = block_sparse.attend(q[:, :, -20:], k, v, SCALE, mlx_patches._attend, every)
+    last = block_sparse.attend(q[:, :, -20:], k, v, SCALE, mlx_patches._numpy_attention, every)
     expected = _steps(arrays, None, ())[:, :, -20:]
     np.testing.assert_allclose(np.array(last), expected, atol=1e-5)
 
@@ -167,7 +170,7 @@ def test_half_precision_stays_what_it_is() -> None:
 def _importance(model: Any, ids: NDArray[np.int32], step: int, tuning: Tuning) -> Array:
     return score(
         model,
-        Held(partial(dense_cache, model)),
+        PrefixCache(partial(make_stock_cache, model)),
         ids,
         len(ids) - 20,
         (),
@@ -215,7 +218,7 @@ def test_a_step_takes_no_more_memory_than_is_foretold() -> None:
         mx.clear_cache()
         mx.reset_peak_memory()
         before = mx.get_active_memory()
-        with mlx_patches.blocked_attention(CPU.block), mlx_patches.sparse_attention(way):
+        with mlx_patches.blocked_attention(CPU.query_block), mlx_patches.sparse_attention(way):
             mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=SCALE, mask="causal"))
         peaks.append(mx.get_peak_memory() - before)
     assert 0 < peaks[1] <= peaks[0]

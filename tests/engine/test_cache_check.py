@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from app.engine import prefix_cache, prompt_reader, scoring
-from app.engine.attention_observer import Observations
-from app.engine.cache_check import disagreement
+from app.engine.attention_observer import AttentionObserver
+from app.engine.cache_check import find_mismatch
 from app.engine.loader import CacheMaker
-from app.engine.prefill import StepSize, dense_cache, feed, sparse_cache
-from app.engine.prompt_reader import Scored
+from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.prompt_reader import ScoredPrompt
 from app.engine.quantised_attention import Quantisation
 from app.protocol.commands import Ask, Upkeep
 from app.protocol.events import EngineWarning, FellBack, Finished
@@ -31,21 +31,23 @@ from tests.engine.driver import Driver
 IDS = np.arange(40, dtype=np.int32)
 
 
-def cached(name: str, sparse: bool, tokens: int = 30, bits: int | None = None) -> prefix_cache.Held:
+def cached(
+    name: str, sparse: bool, tokens: int = 30, bits: int | None = None
+) -> prefix_cache.PrefixCache:
     """A cache of a tiny model that has read so many tokens; a sparse one with a gap."""
     model = tiny.build(name)
     maker = CacheMaker(model, Quantisation(bits, 32) if bits else None)
-    make = sparse_cache if sparse else dense_cache
-    cache = prefix_cache.Held(lambda: make(maker))
+    make = make_positioned_cache if sparse else make_stock_cache
+    cache = prefix_cache.PrefixCache(lambda: make(maker))
     positions = np.arange(tokens, dtype=np.int32)
     if sparse:
         positions = np.delete(positions, slice(10, 15))
-    cache.take_in(model, IDS, positions, StepSize(8), lambda done: None)
+    cache.prefill_at(model, IDS, positions, StepSize(8), lambda done: None)
     return cache
 
 
-def feed_one(name: str, cache: prefix_cache.Held) -> None:
-    logits = feed(tiny.build(name), cache.cache, IDS[-1:])
+def feed_one(name: str, cache: prefix_cache.PrefixCache) -> None:
+    logits = forward(tiny.build(name), cache.cache, IDS[-1:])
     mx.eval(logits)
 
 
@@ -56,20 +58,20 @@ NAMES = ("llama", "gemma3", "qwen3_next", "falcon_h1", "deepseek_v32", "gemma3n"
 @pytest.mark.parametrize("name", NAMES)
 def test_a_token_that_was_fed_but_not_noted_is_found(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
-    assert disagreement(cache) is None
-    assert disagreement(cache.fork()) is None
+    assert find_mismatch(cache) is None
+    assert find_mismatch(cache.fork()) is None
     feed_one(name, cache)
-    assert disagreement(cache) is not None
+    assert find_mismatch(cache) is not None
     cache.clear()
-    assert disagreement(cache) is None
+    assert find_mismatch(cache) is None
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_token_that_was_noted_but_not_fed_is_found(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
-    cache.follow(IDS[-1:])
-    found = disagreement(cache)
+    cache.append(IDS[-1:])
+    found = find_mismatch(cache)
     assert found is not None or all(hasattr(c, "cache") for c in cache.cache)
 
 
@@ -78,9 +80,9 @@ def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(tiny.CONFIGS, "llama", config)
     for sparse in (False, True):
         cache = cached("llama", sparse, bits=8)
-        assert disagreement(cache) is None
+        assert find_mismatch(cache) is None
         feed_one("llama", cache)
-        assert disagreement(cache) is not None
+        assert find_mismatch(cache) is not None
 
 
 @pytest.mark.parametrize("layer", [0, 1], ids=["recurrent", "attention"])
@@ -90,13 +92,13 @@ def test_a_single_layer_that_went_on_is_found(layer: int) -> None:
     ahead = cached("qwen3_next", True)
     feed_one("qwen3_next", ahead)
     cache.cache[layer] = ahead.cache[layer]
-    assert f"layer {layer}" in (disagreement(cache) or "")
+    assert f"layer {layer}" in (find_mismatch(cache) or "")
 
 
 def test_a_cache_without_memory_for_what_it_counts_is_found() -> None:
     cache = cached("llama", True)
     cache.cache[1].inner.keys = None
-    assert "layer 1" in (disagreement(cache) or "")
+    assert "layer 1" in (find_mismatch(cache) or "")
 
 
 # ----------------------------------------------------------------------- errors while scoring
@@ -120,16 +122,18 @@ def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable
 def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     error = ValueError("broken on purpose")
     if step == "the draft reads":  # the caches have its second step, what is noted has not
-        fill = nth_call(prefix_cache.prefill.__globals__["fill"], 2, error)
-        monkeypatch.setitem(prefix_cache.prefill.__globals__, "fill", fill)
+        fill = nth_call(prefix_cache.prefill.__globals__["prefill_step"], 2, error)
+        monkeypatch.setitem(prefix_cache.prefill.__globals__, "prefill_step", fill)
     elif step == "the draft observes the question":
-        monkeypatch.setattr(scoring, "_run", nth_call(scoring._run, 1, error))
+        monkeypatch.setattr(scoring, "_forward", nth_call(scoring._forward, 1, error))
     elif step == "the draft looks ahead":
-        monkeypatch.setattr(scoring, "_run", nth_call(scoring._run, 3, error))
+        monkeypatch.setattr(scoring, "_forward", nth_call(scoring._forward, 3, error))
     elif step == "half a layer is observed":
-        monkeypatch.setattr(Observations, "_compute", nth_call(Observations._compute, 2, error))
+        monkeypatch.setattr(
+            AttentionObserver, "_start_block", nth_call(AttentionObserver._start_block, 2, error)
+        )
     elif step == "chunks are selected":
-        monkeypatch.setattr(Scored, "selected", nth_call(Scored.selected, 1, error))
+        monkeypatch.setattr(ScoredPrompt, "select", nth_call(ScoredPrompt.select, 1, error))
     else:
         prefill = prefix_cache.prefill
 
@@ -222,10 +226,10 @@ def test_a_cache_that_is_out_of_step_is_dropped_and_said(
     first = loaded.answer(ask)
     residents = loaded.engine._residents
     assert residents is not None
-    remembered = residents._held["c"]
+    remembered = residents._caches["c"]
     cache = remembered.target if which == "target" else remembered.draft
     assert cache is not None
-    cache.ids, cache.read = cache.ids[:-9], cache.read[:-9]
+    cache.ids, cache.cached = cache.ids[:-9], cache.cached[:-9]
     later = loaded.answer(follow_up(ask, first, 2, "c"))
     (warning,) = loaded.of(EngineWarning)
     assert warning.conversation == "c"
@@ -248,7 +252,7 @@ def test_a_draft_of_windows_is_not_left_out_of_step(
         first = driver.answer(ask)
     residents = driver.engine._residents
     assert residents is not None
-    assert residents._held["c"].drop_damaged() is None
+    assert residents._caches["c"].drop_damaged() is None
     later = driver.answer(follow_up(ask, first, 2, "c"))
     assert later.statistics
     assert later.statistics.reading is Reading.SPARSE

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from app.engine.backend import GPU
-from app.engine.cache_growth import reserved
-from app.engine.caches import Cache, PositionedCache, flat
-from app.engine.prefill import StepSize, dense_cache, feed, prefill, sparse_cache
+from app.engine.cache_growth import reserve_capacity
+from app.engine.caches import Cache, PositionedCache, flatten
+from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache, prefill
 from app.engine.progress import Cancelled
-from app.engine.quantised_attention import Quantisation, quantised
+from app.engine.quantised_attention import Quantisation, quantise_cache
 from tests import tiny
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation
 
@@ -22,7 +22,7 @@ TOKENS, STEP, BLOCK = 2000, 256, 256
 
 
 def few_bits(model: Any) -> Cache:
-    return quantised(dense_cache(model), Quantisation(8, 32))
+    return quantise_cache(make_stock_cache(model), Quantisation(8, 32))
 
 
 def capacity(cache: Any) -> int:
@@ -38,7 +38,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     return tiny.build("llama")
 
 
-@pytest.mark.parametrize("make", [dense_cache, sparse_cache, few_bits])
+@pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
 def test_a_prefill_copied_every_layer_at_every_step(
     make: Callable[[Any], Cache], model: Any
 ) -> None:
@@ -56,14 +56,14 @@ def test_a_prefill_copied_every_layer_at_every_step(
             )
             sizes.append(now)
 
-        with reserved(cache, len(ids)):
+        with reserve_capacity(cache, len(ids)):
             prefill(model, cache, ids, None, StepSize(STEP), on_step)
 
     ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, TOKENS).astype(np.int32)
     read(ids)
     assert copied == 0
     assert {capacity(c) for c in cache} == {2048}, "no more than it has to, in whole blocks"
-    mx.eval(feed(model, cache, ids[:49]))
+    mx.eval(forward(model, cache, ids[:49]))
     assert {capacity(c) for c in cache} == {2000 + BLOCK}, "an answer's tokens go on as mlx-lm's do"
     read(ids)
     assert copied == 3 * (2000 + BLOCK), "each layer once"
@@ -91,7 +91,7 @@ def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch
     turns.append((second, None))
     monkeypatch.setattr("app.engine.memory.free", lambda: 1e12)
     monkeypatch.setattr(mx, "concatenate", counted)
-    layers = len(flat(chat.remembered.target.cache))
+    layers = len(flatten(chat.remembered.target.cache))
     for prompt, needed in turns:
         growths.clear()
         chat.read(prompt, needed)
@@ -116,7 +116,7 @@ def test_what_is_dared_takes_memory_only_as_it_reads(monkeypatch: pytest.MonkeyP
     assert sizes[-1] == 4 * BLOCK
 
 
-@pytest.mark.parametrize("make", [dense_cache, sparse_cache, few_bits])
+@pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
 @pytest.mark.parametrize("done", [0, 512])
 def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
     make: Callable[[Any], Cache], done: int, model: Any
@@ -129,7 +129,7 @@ def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
             raise Cancelled
 
     def read() -> None:
-        with reserved(cache, len(ids)):
+        with reserve_capacity(cache, len(ids)):
             if not done:
                 raise Cancelled
             prefill(model, cache, ids, None, StepSize(STEP), on_step)
@@ -139,5 +139,5 @@ def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
     assert {capacity(c) for c in cache} == {done}
     if done:
         prefill(model, twin, ids[:done], None, StepSize(STEP), lambda _: None)
-    found, expected = feed(model, cache, ids[done:]), feed(model, twin, ids[done:])
+    found, expected = forward(model, cache, ids[done:]), forward(model, twin, ids[done:])
     np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-5)

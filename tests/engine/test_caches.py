@@ -17,11 +17,11 @@ from app.engine.caches import (
     PositionedCache,
     UnsupportedCache,
     WindowedCache,
-    layers,
-    positioned,
+    positioned_layers,
+    to_positioned,
 )
 from app.engine.positions import PositionRuns
-from app.engine.prefill import StepSize, feed, prefill, seek, sparse_cache
+from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill, set_next_position
 from tests.tiny import PURE, SLIDING, VOCABULARY, WINDOW, build
 
 ascending = st.lists(st.integers(0, 400), unique=True, min_size=1).map(sorted)
@@ -46,7 +46,7 @@ def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject)
     runs = runs.without_last(last)
     model = model[: len(model) - last]
     assert runs.array().tolist() == model
-    assert runs.next == (model[-1] + 1 if model else 0)
+    assert runs.end == (model[-1] + 1 if model else 0)
     border = data.draw(st.integers(0, 401))
     assert runs.end_below(border) == max((p + 1 for p in model if p < border), default=0)
     kept, entries = runs.between(border, 500)
@@ -63,7 +63,7 @@ def test_no_position_is_held_twice() -> None:
         runs.with_run(2, 4)
     cache = PositionedCache(positions=PositionRuns([(7, 8)]))
     with pytest.raises(ValueError, match="passed"):
-        cache.seek(7)
+        cache.set_next_position(7)
 
 
 def test_layers_that_take_the_same_step_share_what_comes_of_it() -> None:
@@ -79,14 +79,14 @@ def test_layers_that_take_the_same_step_share_what_comes_of_it() -> None:
     assert once.with_run(30, 31) is not (run := once.with_run(30, 32))
     assert once.with_run(30, 32) is run
     recalled = once.extended(_array([12]))
-    (ordered, entries), (again, same) = recalled.in_order(), recalled.in_order()
+    (ordered, entries), (again, same) = recalled.sorted(), recalled.sorted()
     assert (ordered is again, entries is same, ordered.ascending) == (True, True, True)
     assert start.runs == ((0, 9),)
     assert copy.deepcopy([once])[0] is once
 
 
 def _store(cache: PositionedCache, positions: list[int]) -> None:
-    cache.place(_array(positions))
+    cache.set_next_positions(_array(positions))
     part = mx.zeros((1, 1, len(positions), 4))
     cache.update_and_fetch(part, part)
 
@@ -98,7 +98,7 @@ def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -
     for step in steps:
         positions = [base + p for p in step]
         base = positions[-1] + 1
-        cache.place(_array(positions))
+        cache.set_next_positions(_array(positions))
         mask = cache.make_mask(len(positions), return_array=True)
         part = mx.zeros((1, 1, len(positions), 4))
         keys, _ = cache.update_and_fetch(part, part)
@@ -116,7 +116,7 @@ def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -
 def test_decoding_sees_its_window_alone_however_much_is_stored(retains: bool) -> None:
     cache = WindowedCache(16, retains)
     _store(cache, [*range(0, 600, 3)])
-    cache.seek(600)
+    cache.set_next_position(600)
     for position in range(600, 1600):
         assert cache.make_mask(1) is None
         part = mx.full((1, 1, 1, 4), position)
@@ -140,10 +140,10 @@ def recalled_into(caches: list[PositionedCache]) -> None:
         if number == 1:
             for cache in caches:
                 cache.rewind(4000)
-                cache.forget(again)
+                cache.evict(again)
         positions = part.ravel() if number != 1 else np.union1d(part.ravel(), again)
         for cache in caches:
-            cache.place(positions)
+            cache.set_next_positions(positions)
         for cache in caches:
             key = mx.repeat(mx.array(positions)[None, None, :, None], 4, axis=3)
             cache.update_and_fetch(key, key)
@@ -164,7 +164,7 @@ def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.Monke
         stock = [
             each for _ in range(layers_of_a_kind) for each in (KVCache(), RotatingKVCache(128))
         ]
-        caches = positioned(stock, retains=True)
+        caches = to_positioned(stock, retain_all=True)
         worked_out.clear()
         recalled_into(caches)
         counts.append(len(worked_out))
@@ -185,8 +185,8 @@ def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.Monke
 
 
 def test_which_caches_can_be_placed() -> None:
-    twins = positioned([KVCache(), RotatingKVCache(8), CacheList(KVCache(), KVCache())])
-    assert [type(c) for c in layers(twins)] == [
+    twins = to_positioned([KVCache(), RotatingKVCache(8), CacheList(KVCache(), KVCache())])
+    assert [type(c) for c in positioned_layers(twins)] == [
         PositionedCache,
         WindowedCache,
         PositionedCache,
@@ -194,7 +194,7 @@ def test_which_caches_can_be_placed() -> None:
     ]
     for unsupported in (ChunkedKVCache(8), RotatingKVCache(8, keep=4)):
         with pytest.raises(UnsupportedCache):
-            positioned([unsupported])
+            to_positioned([unsupported])
 
 
 @pytest.mark.parametrize("name", [n for n in PURE if n not in SLIDING])
@@ -202,20 +202,20 @@ def test_rewinding_is_as_if_never_read(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 60).astype(np.int32)
     kept = _array([*range(10), *range(25, 40), *range(WINDOW + 60, WINDOW + 70)])
-    cache = sparse_cache(model)
+    cache = make_positioned_cache(model)
     prefill(model, cache, ids[: len(kept)], kept, StepSize(100), lambda done: None)
-    for layer in layers(cache):
+    for layer in positioned_layers(cache):
         layer.rewind(30)
-    fresh = sparse_cache(model)
+    fresh = make_positioned_cache(model)
     prefill(model, fresh, ids[:15], kept[:15], StepSize(100), lambda done: None)
     for one in (cache, fresh):
-        seek(one, 50)
-    a, b = (feed(model, one, ids[:1]) for one in (cache, fresh))
+        set_next_position(one, 50)
+    a, b = (forward(model, one, ids[:1]) for one in (cache, fresh))
     assert float(mx.abs(a - b).max().item()) < 1e-4
 
 
 def test_positions_and_tokens_must_match() -> None:
     cache = PositionedCache()
-    cache.place(_array([5, 9]))
+    cache.set_next_positions(_array([5, 9]))
     with pytest.raises(ValueError, match="2 positions placed, 3 tokens came"):
         cache.update_and_fetch(mx.zeros((1, 1, 3, 4)), mx.zeros((1, 1, 3, 4)))

@@ -211,8 +211,8 @@ def test_thinking_whose_ids_are_not_known_is_written_as_a_model_writes_it(
     plain = builder.build((asked,))
     prompt = builder.build((asked, Message(Role.ASSISTANT, text, thinking=thinking)))
     assert prompt.ids[: len(plain.ids)].tolist() == plain.ids.tolist()
-    assert prompt.begun == len(prompt.ids) - len(plain.ids)
-    assert thinker.decode(prompt.ids[-prompt.begun :].tolist()) == expected
+    assert prompt.answer_prefix_len == len(prompt.ids) - len(plain.ids)
+    assert thinker.decode(prompt.ids[-prompt.answer_prefix_len :].tolist()) == expected
     (segment,) = [s for s in prompt.segments if s.kind is SegmentKind.GENERATION]
     assert segment.end == len(prompt.ids)
-    assert prompt.pinned[-prompt.begun :].all()
+    assert prompt.pinned[-prompt.answer_prefix_len :].all()

@@ -16,10 +16,10 @@ from unittest import mock
 
 import pytest
 
-from app.engine.background_prefill import Healing, is_sick
+from app.engine.background_prefill import BackgroundPrefill, has_gaps
 from app.engine.loader import LoadedModel
 from app.engine.memory import CacheSize
-from app.engine.prefill import StepSize, feed
+from app.engine.prefill import StepSize, forward
 from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
 from app.protocol.commands import Ask, Forget, Upkeep
@@ -54,9 +54,9 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
     chat = Chat(model)
     chat.read(first, FIRST)
     chat.write(first, answer)
-    assert is_sick(chat.remembered)
+    assert has_gaps(chat.remembered)
     info = ModelInfo("tiny", "", 0, 0, 0)
-    healing = Healing(
+    healing = BackgroundPrefill(
         LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16)), chat.remembered
     )
     steps = [healing.done]
@@ -65,10 +65,10 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
     assert len(steps) > 5
     assert steps == sorted(steps)
     held = chat.remembered.target
-    assert not is_sick(chat.remembered)
-    assert held.read.all()
+    assert not has_gaps(chat.remembered)
+    assert held.cached.all()
     rest = second.ids[len(first.ids) + ANSWER :]
-    logits = feed(model, held.cache, rest)[0, -1]
+    logits = forward(model, held.cache, rest)[0, -1]
     assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
 
 

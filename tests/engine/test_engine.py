@@ -219,7 +219,7 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         if border != "decoding":
             assert stopped.generated_ids == ()
         assert driver.engine._residents is not None
-        assert driver.engine._residents._held[border].drop_damaged() is None, border
+        assert driver.engine._residents._caches[border].drop_damaged() is None, border
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
 
 
@@ -350,7 +350,7 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
     """After sparse prefill, and to the end of decoding."""
     driver.load(folders["bf16"], folders["draft"])
     caches: list[Any] = []
-    original = prompt_reader.sparse_cache
+    original = prompt_reader.make_positioned_cache
     monkeypatch.setattr(
         prompt_reader, "sparse_cache", lambda m: caches.append(original(m)) or caches[-1]
     )

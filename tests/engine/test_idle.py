@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from app.engine import engine, memory
-from app.engine.background_prefill import Healing, is_sick
+from app.engine.background_prefill import BackgroundPrefill, has_gaps
 from app.engine.calibration import Calibration
-from app.engine.conversation_caches import Residents
+from app.engine.conversation_caches import CachePool
 from app.engine.memory import CacheSize
 from app.engine.memory_estimates import Need
 from app.engine.memory_manager import Room
@@ -58,14 +58,14 @@ class Idle:
         self.pair.target.cache_size = CacheSize(1000.0, 0)
         self.events: list[Event] = []
         self.stopped: Callable[[], bool] = lambda: False
-        self.residents = Residents(
+        self.residents = CachePool(
             self.pair, upkeep, self.events.append, Power(), lambda: self.stopped()
         )
         for name in names:
             self.use(name)
 
     def use(self, name: str) -> None:
-        remembered = self.residents.recall(name, self.progress)
+        remembered = self.residents.get_or_restore(name, self.progress)
         if not len(remembered.target):
             first, answer, _ = conversation()
             chat = Chat(self.pair.target.model)
@@ -91,11 +91,11 @@ def test_what_is_read_in_the_background_is_counted() -> None:
     idle = Idle(ALWAYS, "ab")
     before, others = idle.residents.nbytes, idle.residents.idle_bytes
     assert idle.residents.step()
-    forked = idle.residents.healing_bytes
+    forked = idle.residents.background_bytes
     assert forked > 0
     assert idle.residents.nbytes == before + forked
     assert idle.residents.idle_bytes == others + forked
-    assert idle.residents.drop_healing() == forked
+    assert idle.residents.cancel_background() == forked
     assert idle.residents.nbytes == before
 
 
@@ -103,7 +103,7 @@ def test_giving_it_up_frees_its_memory() -> None:
     idle = Idle(ALWAYS)
     for _ in range(3):
         idle.residents.step()
-    active, forked = mx.get_active_memory(), idle.residents.healing_bytes
+    active, forked = mx.get_active_memory(), idle.residents.background_bytes
     Room(idle.pair, idle.events.append, idle.residents).drop_healing()
     assert active - mx.get_active_memory() >= 0.9 * forked
     (room,) = idle.of(MadeRoom)
@@ -115,12 +115,12 @@ def test_it_is_given_up_before_other_conversations(monkeypatch: pytest.MonkeyPat
     idle = Idle(ALWAYS, "ab")
     idle.residents.step()
     residents = idle.residents
-    monkeypatch.setattr(memory, "free", lambda: 0.0 if residents.healing_bytes else 1e12)
+    monkeypatch.setattr(memory, "free", lambda: 0.0 if residents.background_bytes else 1e12)
     room = Room(idle.pair, idle.events.append, residents)
     need = Need("It", idle.pair.target, 1e6, 1e6)
-    room.make(need, residents._held["b"], idle.progress, dare=False)
-    assert not residents.healing_bytes
-    assert set(residents._held) == {"a", "b"}
+    room.make(need, residents._caches["b"], idle.progress, dare=False)
+    assert not residents.background_bytes
+    assert set(residents._caches) == {"a", "b"}
     assert len(idle.of(MadeRoom)) == 1
 
 
@@ -131,23 +131,23 @@ def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_s
     upkeep = Upkeep(Heal.ALWAYS, memory_budget=2 * one + 1, snapshots=str(tmp_path))
     idle = Idle(replace(upkeep, snapshots=None), "ab")
     assert not idle.residents.step()
-    assert idle.residents.waits
-    assert set(idle.residents._held) == {"a", "b"}
+    assert idle.residents.has_waiting_work
+    assert set(idle.residents._caches) == {"a", "b"}
     idle = Idle(upkeep, "ab")
     while idle.residents.step():
         pass
     assert {event.conversation for event in idle.of(Saved)} == {"a", "b"}
     assert idle.of(Healed)[-1].done == idle.of(Healed)[-1].total
-    assert set(idle.residents._held) == {"b"}, "what is on the disk goes for it"
+    assert set(idle.residents._caches) == {"b"}, "what is on the disk goes for it"
 
 
 def test_what_is_left_of_it_goes_when_nothing_is_left_out_any_more() -> None:
     """As after a turn that read everything."""
     idle = Idle(ALWAYS)
     idle.residents.step()
-    idle.residents._held["c"].start_plainly()
+    idle.residents._caches["c"].reset_to_stock()
     assert not idle.residents.step()
-    assert not idle.residents.healing_bytes
+    assert not idle.residents.background_bytes
 
 
 # ---------------------------------------------------------------------------- failures
@@ -159,7 +159,7 @@ def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
     idle = Idle(ALWAYS, "ab")
     with monkeypatch.context() as patched:
         broken = mock.Mock(side_effect=ValueError("shapes\ndo not match"))
-        patched.setattr(Healing, "step", broken)
+        patched.setattr(BackgroundPrefill, "step", broken)
         with caplog.at_level(logging.WARNING, "app.engine"):
             while idle.residents.step():
                 pass
@@ -171,8 +171,8 @@ def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
     )
     assert "ValueError" in caplog.text
     assert "test_idle" not in warning.sentence
-    assert all(len(held.target) for held in idle.residents._held.values())
-    assert not idle.residents.waits
+    assert all(len(held.target) for held in idle.residents._caches.values())
+    assert not idle.residents.has_waiting_work
     idle.use("b")
     assert idle.residents.step()
     assert idle.of(Healed)
@@ -183,7 +183,7 @@ def test_running_out_of_memory_in_the_background_is_said_as_such(
 ) -> None:
     idle = Idle(ALWAYS)
     error = RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008)")
-    monkeypatch.setattr(Healing, "step", mock.Mock(side_effect=error))
+    monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=error))
     assert idle.residents.step()
     assert "(memory ran out)" in idle.of(EngineWarning)[0].sentence
 
@@ -195,7 +195,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
     ask = first_question()
     first = loaded.answer(ask)
     with monkeypatch.context() as patched:
-        patched.setattr(Residents, "step", mock.Mock(side_effect=ValueError("broken")))
+        patched.setattr(CachePool, "step", mock.Mock(side_effect=ValueError("broken")))
         warning = loaded.until(EngineWarning)
     assert isinstance(warning, EngineWarning)
     assert warning.sentence == ("Work between two answers failed (broken). Nothing is lost.")
@@ -222,8 +222,8 @@ def test_a_pair_that_cannot_be_timed_is_said_once(
 
 def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
     idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
-    target = idle.residents._held["c"].target
-    target.ids, target.read = target.ids[:-3], target.read[:-3]
+    target = idle.residents._caches["c"].target
+    target.ids, target.cached = target.ids[:-3], target.cached[:-3]
     while idle.residents.step():
         pass
     (warning,) = idle.of(EngineWarning)
@@ -231,8 +231,8 @@ def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
     assert not idle.of(Saved)
     assert not [*tmp_path.glob(f"*/{MANIFEST}")]
     idle = Idle(ALWAYS)
-    target = idle.residents._held["c"].target
-    target.ids, target.read = target.ids[:-3], target.read[:-3]
+    target = idle.residents._caches["c"].target
+    target.ids, target.cached = target.ids[:-3], target.cached[:-3]
     while idle.residents.step():
         pass
     assert len(idle.of(EngineWarning)) == 1
@@ -268,10 +268,10 @@ def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
     loaded.answer(first_question())
     assert loaded.engine._recheck is None
     idle = Idle(ALWAYS)
-    assert idle.residents.waits
+    assert idle.residents.has_waiting_work
     while idle.residents.step():
         pass
-    assert not idle.residents.waits
+    assert not idle.residents.has_waiting_work
 
 
 # ------------------------------------------------------- saving to make room, and cancel
@@ -285,9 +285,9 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
     room = Room(idle.pair, idle.events.append, idle.residents)
     need = Need("It", idle.pair.target, 1e30, 0)
     with pytest.raises(Cancelled):
-        room.make(need, idle.residents._held["b"], idle.progress, dare=False)
+        room.make(need, idle.residents._caches["b"], idle.progress, dare=False)
     assert len(idle.of(Saved)) == files
-    assert set(idle.residents._held) == {"a", "b"}
+    assert set(idle.residents._caches) == {"a", "b"}
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     idle.stopped = lambda: False
     idle.residents.close()
@@ -359,10 +359,10 @@ def test_a_model_of_recurrent_layers_alone_reuses_what_it_read(
     chat.write(first, answer)
     logits = chat.read(second, later)
     assert chat.reader is not None
-    assert chat.reader.reused == reused
-    read = chat.remembered.target.read
+    assert chat.reader.reused_tokens == reused
+    read = chat.remembered.target.cached
     assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < 1e-4
-    assert is_sick(chat.remembered) is (needed is not None)
+    assert has_gaps(chat.remembered) is (needed is not None)
 
 
 def test_a_sparse_conversation_with_a_recurrent_target_goes_on(

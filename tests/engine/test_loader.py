@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from app.engine import loader, mlx_patches
-from app.engine.caches import positioned
+from app.engine.caches import to_positioned
 from app.engine.loader import LoadError, load_pair, probe
 from app.engine.memory import CacheSize
-from app.engine.prefill import StepSize, dense_cache, feed, prefill
+from app.engine.prefill import StepSize, forward, make_stock_cache, prefill
 from app.protocol.commands import Load
 from tests import tiny
 from tests.engine import oracle
@@ -58,7 +58,7 @@ def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatc
     class Other:
         pass
 
-    monkeypatch.setattr(loader, "sparse_cache", lambda model: positioned([Other()]))
+    monkeypatch.setattr(loader, "make_positioned_cache", lambda model: to_positioned([Other()]))
     assert "Other" in (probe(build("llama"), 4096) or "")
 
 
@@ -66,10 +66,10 @@ def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("tokens", [1000, 3000])
 def test_the_predicted_cache_is_the_real_one(name: str, tokens: int) -> None:
     model = build(name)
-    used = dense_cache(model)
-    mx.eval(feed(model, used, np.zeros(1, np.int32)))
+    used = make_stock_cache(model)
+    mx.eval(forward(model, used, np.zeros(1, np.int32)))
     predicted = CacheSize.of(used).bytes(tokens)
-    cache = dense_cache(model)
+    cache = make_stock_cache(model)
     ids = np.zeros(tokens, np.int32)
     prefill(model, cache, ids, None, StepSize(64), lambda done: None)
     real = sum(c.nbytes for c in cache if hasattr(c, "keys"))

@@ -15,7 +15,7 @@ import pytest
 from app.engine import attention_observer, loader, prefix_cache, quantised_attention, snapshot
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
-from app.engine.prompt_reader import Remembered
+from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
 from app.protocol.commands import Load, Upkeep
 from app.protocol.events import (
@@ -121,7 +121,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         original(model, cache, ids, positions, *rest)
 
     if where == "the draft observes":
-        monkeypatch.setattr(attention_observer, "_masked", exhausted)
+        monkeypatch.setattr(attention_observer, "_mask_scores", exhausted)
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(prefix_cache, "prefill", prefill)
@@ -154,12 +154,12 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
         loader.load_pair(Load(folder, folder))
 
 
-@pytest.mark.parametrize("step", ["_check_numbers", "_tried", "load_model", "quantisation_of"])
+@pytest.mark.parametrize("step", ["_check_numbers", "_tried", "load_model", "find_quantisation"])
 def test_running_out_of_memory_while_loading_is_said(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(METAL)))
-    bits = 8 if step == "quantisation_of" else None
+    bits = 8 if step == "find_quantisation" else None
     driver.engine.send(Load(str(folders["target"]), kv_bits=bits))
     failed = driver.until(Failed)
     assert isinstance(failed, Failed)
@@ -172,10 +172,12 @@ def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        quantised_attention, "quantised", mock.Mock(side_effect=RuntimeError(METAL))
+        quantised_attention, "quantise_cache", mock.Mock(side_effect=RuntimeError(METAL))
     )
     with pytest.raises(quantised_attention.NotQuantisable) as caught:
-        quantised_attention._try(tiny.build("llama"), quantised_attention.Quantisation(8, 32))
+        quantised_attention._check_error(
+            tiny.build("llama"), quantised_attention.Quantisation(8, 32)
+        )
     assert is_exhausted(caught.value)
 
 
@@ -190,10 +192,10 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
     with monkeypatch.context() as patched:
         patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
         with pytest.raises(RuntimeError) as caught:
-            snapshots.load("c", lambda: Remembered(models))
+            snapshots.load("c", lambda: ConversationCache(models))
     assert not isinstance(caught.value, SnapshotError), "nothing is wrong with it"
     assert [*tmp_path.glob(f"*/{MANIFEST}")]
-    assert snapshots.load("c", lambda: Remembered(models)) is not None
+    assert snapshots.load("c", lambda: ConversationCache(models)) is not None
 
 
 def test_running_out_of_memory_while_saving_does_not_blame_the_disk(

@@ -113,9 +113,9 @@ def test_the_oracle_notices_contiguous_positions(
 ) -> None:
     """(nemotron_h has no rotary positions to get wrong.)"""
     expected = oracle.expected_logits(name, models[name], *oracle.prompt())
-    monkeypatch.setattr(caches.PositionedCache, "place", lambda self, positions: None)
+    monkeypatch.setattr(caches.PositionedCache, "set_next_positions", lambda self, positions: None)
     monkeypatch.setattr(prefill.mlx_patches, "explicit_positions", _nothing)
-    monkeypatch.setattr(oracle, "seek", lambda cache, position: None)
+    monkeypatch.setattr(oracle, "set_next_position", lambda cache, position: None)
     wrong = oracle.sparse_logits(models[name], *oracle.prompt())
     assert oracle.difference(wrong, expected) > 100 * TOLERANCE
 
@@ -129,8 +129,8 @@ def test_the_oracle_notices_a_window_by_index(
     ) -> mx.array:
         return create_causal_mask(N, self.inner.offset, window_size=window_size or self.window)
 
-    monkeypatch.setattr(caches.WindowedCache, "_droppable", lambda self, count: 0)
-    monkeypatch.setattr(caches.WindowedCache, "_seen", lambda self, stored, count: self.size())
+    monkeypatch.setattr(caches.WindowedCache, "_evictable", lambda self, count: 0)
+    monkeypatch.setattr(caches.WindowedCache, "_visible", lambda self, stored, count: self.size())
     monkeypatch.setattr(caches.WindowedCache, "make_mask", by_index)
     assert oracle.oracle_error(name, models[name]) > 100 * TOLERANCE
 
@@ -158,7 +158,7 @@ def test_hybrid_oracle_agrees_with_the_masked_one(name: str, models: dict[str, A
 
 
 def test_the_suite_has_hybrids_and_windows() -> None:
-    cache = {name: prefill.sparse_cache(build(name)) for name in ORACLE}
+    cache = {name: prefill.make_positioned_cache(build(name)) for name in ORACLE}
     assert {n for n, c in cache.items() if any(isinstance(x, ArraysCache) for x in c)} == set(
         HYBRID
     )

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from app.engine import memory, mlx_patches, prefill
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.caches import Cache, Fed, flat
-from app.engine.prefill import AIM, LARGEST_STEP, SMALLEST_STEP, StepSize
+from app.engine.caches import Cache, StepWatcher, flatten
+from app.engine.prefill import LARGEST_STEP, SMALLEST_STEP, TARGET_STEP_SECONDS, StepSize
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
 
@@ -23,14 +23,14 @@ mlx_patches.install()
 def test_a_step_follows_the_pace() -> None:
     step = StepSize(backend=CPU)
     for _ in range(20):
-        step.took(step.tokens, AIM / 10)
+        step.record(step.tokens, TARGET_STEP_SECONDS / 10)
     assert step.tokens == LARGEST_STEP
     for _ in range(20):
-        step.took(step.tokens, 10 * AIM)
+        step.record(step.tokens, 10 * TARGET_STEP_SECONDS)
     assert step.tokens == SMALLEST_STEP
-    step.took(step.tokens, AIM)
+    step.record(step.tokens, TARGET_STEP_SECONDS)
     assert step.tokens == SMALLEST_STEP, "near the aim nothing changes"
-    step.took(step.tokens - 1, 0.001)
+    step.record(step.tokens - 1, 0.001)
     assert step.tokens == SMALLEST_STEP, "a part of a step says nothing"
 
 
@@ -48,26 +48,26 @@ def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
     model, ids = build("llama"), np.zeros(1024, np.int32)
     done: list[int] = [0]
     step = StepSize(backend=backend)
-    prefill.prefill(model, prefill.dense_cache(model), ids, None, step, done.append)
+    prefill.prefill(model, prefill.make_stock_cache(model), ids, None, step, done.append)
     assert np.diff(done).tolist() == steps
 
 
 def test_memory_may_make_a_step_shorter_than_the_pace_may() -> None:
     step = StepSize(first=128, backend=GPU)
-    step.took(128, 10 * AIM)
+    step.record(128, 10 * TARGET_STEP_SECONDS)
     assert step.tokens == 128
-    step.halved = True
+    step.under_pressure = True
     assert step.tokens == 64
-    step.halved, step.most = False, SMALLEST_STEP
+    step.under_pressure, step.max_tokens = False, SMALLEST_STEP
     assert step.tokens == SMALLEST_STEP
-    step.took(SMALLEST_STEP, 10 * AIM)
-    step.most = LARGEST_STEP
+    step.record(SMALLEST_STEP, 10 * TARGET_STEP_SECONDS)
+    step.max_tokens = LARGEST_STEP
     assert step.tokens == 128
 
 
 def test_a_fixed_step_stays() -> None:
     step = StepSize(100)
-    step.took(100, 100.0)
+    step.record(100, 100.0)
     assert step.tokens == 100
 
 
@@ -75,7 +75,7 @@ def test_every_border_is_reported_and_a_raise_keeps_what_was_read() -> None:
     model = build("qwen3")
     ids = np.arange(50, dtype=np.int32)
     done: list[int] = []
-    cache = prefill.sparse_cache(model)
+    cache = prefill.make_positioned_cache(model)
     prefill.prefill(model, cache, ids, ids * 3, StepSize(16), done.append)
     assert done == [16, 32, 48, 50]
 
@@ -83,7 +83,7 @@ def test_every_border_is_reported_and_a_raise_keeps_what_was_read() -> None:
         if tokens == 32:
             raise KeyboardInterrupt
 
-    cache = prefill.sparse_cache(model)
+    cache = prefill.make_positioned_cache(model)
     with pytest.raises(KeyboardInterrupt):
         prefill.prefill(model, cache, ids, ids * 3, StepSize(16), stop)
     assert cache[0].positions.array().tolist() == (ids[:32] * 3).tolist()
@@ -94,19 +94,19 @@ def test_filling_leaves_the_caches_that_a_whole_forward_leaves(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build(name), np.arange(66, dtype=np.int32) % VOCABULARY
-    ours, whole = prefill.dense_cache(model), prefill.dense_cache(model)
+    ours, whole = prefill.make_stock_cache(model), prefill.make_stock_cache(model)
     ended: list[bool] = []
 
     def filled(cache: Cache, part: NDArray[np.int32]) -> None:
-        with mlx_patches.ending_when(Fed(flat(cache))):
-            prefill.feed(model, cache, part)
+        with mlx_patches.early_exit(StepWatcher(flatten(cache))):
+            prefill.forward(model, cache, part)
             ended.append(False)
 
     for part in (ids[:40], ids[40:]):  # past the window of those that have one
         filled(ours, part)
-        prefill.feed(model, whole, part)
+        prefill.forward(model, whole, part)
     assert not ended, "the head was not reached"
-    for a, b in zip(flat(ours), flat(whole), strict=True):
+    for a, b in zip(flatten(ours), flatten(whole), strict=True):
         arrays = zip(_arrays(a), _arrays(b), strict=True)
         assert [mx.array_equal(x, y).item() for x, y in arrays] == [True] * len(_arrays(a))
 
@@ -131,7 +131,9 @@ def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
         result: mx.array = wrapped(q, *args, **kwargs)
         return result
 
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", mlx_patches._observing(counted))
+    monkeypatch.setattr(
+        mx.fast, "scaled_dot_product_attention", mlx_patches._patched_attention(counted)
+    )
     with mlx_patches.observed_attention(watch):
         plain = model(ids)
     assert calls == shapes == [40] * 3

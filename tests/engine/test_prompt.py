@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from app.engine.prompt import Prompt, PromptBuilder, PromptError, document_header
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.sandbox.process import TextProcess
-from app.sandbox.worker import twin
+from app.sandbox.worker import clone_tokenizer
 from tests import tiny
 
 
@@ -127,7 +127,7 @@ def test_what_is_pinned(builder: PromptBuilder) -> None:
         assert (part == (not eligible)).all()
     assert prompt.pinned[:4].all()
     assert prompt.pinned[-1]
-    assert prompt.eligible == len("document " * 9) + len("old question") + len("old answer")
+    assert prompt.eligible_tokens == len("document " * 9) + len("old question") + len("old answer")
     question = prompt.ids[prompt.question_start :]
     assert _decoded(builder, question).startswith("new question")
 
@@ -196,7 +196,7 @@ def test_other_added_tokens_are_text_but_white_space_counts_and_ids_stay() -> No
     backend = tiny.byte_tokenizer()
     think, spaces = AddedToken("<think>", special=False), AddedToken("    ", special=False)
     backend.add_tokens([think, spaces])
-    made = twin(backend.to_str(), text_only=True)
+    made = clone_tokenizer(backend.to_str(), text_only=True)
     ids = made.encode("a    b<think><|im_end|>").ids
     assert ids[1] == backend.token_to_id("    ")
     assert made.decode(ids, skip_special_tokens=False) == "a    b<think><|im_end|>"

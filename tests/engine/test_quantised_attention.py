@@ -14,11 +14,18 @@ from mlx_lm.models import base as mlx_base
 
 from app.engine import mlx_patches
 from app.engine.backend import CPU
-from app.engine.caches import QuantisedCache, WindowedCache, layers
+from app.engine.caches import QuantisedCache, WindowedCache, positioned_layers
 from app.engine.loader import CacheMaker, LoadError, load_one, load_pair
 from app.engine.memory import CacheSize, Transient
-from app.engine.prefill import StepSize, dense_cache, feed, prefill, seek, sparse_cache
-from app.engine.quantised_attention import NotQuantisable, Quantisation, quantisation_of
+from app.engine.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    make_stock_cache,
+    prefill,
+    set_next_position,
+)
+from app.engine.quantised_attention import NotQuantisable, Quantisation, find_quantisation
 from app.models.architecture import shape_of
 from app.models.fit import cache_bytes
 from app.protocol.commands import Load, Upkeep
@@ -54,10 +61,10 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Any:
 def read_sparsely(model: Any, caches: Any) -> tuple[mx.array, Any]:
     """The logits after the kept tokens of the oracle's prompt, and the cache."""
     ids, kept = prompt()
-    cache = sparse_cache(caches)
+    cache = make_positioned_cache(caches)
     prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(16), lambda done: None)
-    seek(cache, int(kept[-1]))
-    return feed(model, cache, ids[kept[-1:]])[0, -1].astype(mx.float32), cache
+    set_next_position(cache, int(kept[-1]))
+    return forward(model, cache, ids[kept[-1:]])[0, -1].astype(mx.float32), cache
 
 
 @pytest.mark.parametrize("name", SUITED)
@@ -66,9 +73,9 @@ def test_sparse_reading_with_few_bits_is_nearly_the_same(name: str, wide: Any) -
     expected, _ = read_sparsely(model, model)
     errors = {}
     for bits in (8, 4):
-        how = quantisation_of(model, bits)
+        how = find_quantisation(model, bits)
         found, cache = read_sparsely(model, CacheMaker(model, how))
-        assert any(isinstance(c, QuantisedCache) for c in layers(cache))
+        assert any(isinstance(c, QuantisedCache) for c in positioned_layers(cache))
         errors[bits] = float((mx.linalg.norm(found - expected) / mx.linalg.norm(expected)).item())
     assert errors[8] < 0.1
     assert 0 < errors[8] < errors[4]
@@ -78,8 +85,8 @@ def test_sparse_reading_with_few_bits_is_nearly_the_same(name: str, wide: Any) -
 @pytest.mark.parametrize("bits", [8, 4])
 def test_what_it_takes_is_foretold_within_a_hundredth(name: str, bits: int, wide: Any) -> None:
     model = wide(name)
-    caches = CacheMaker(model, quantisation_of(model, bits))
-    cache = dense_cache(caches)
+    caches = CacheMaker(model, find_quantisation(model, bits))
+    cache = make_stock_cache(caches)
     tokens = 512  # whole blocks, so that buffers are no longer than what they hold
     ids = np.arange(tokens, dtype=np.int32) % tiny.VOCABULARY
     prefill(model, cache, ids, None, StepSize(64), lambda done: None)
@@ -108,7 +115,7 @@ def test_a_quantised_cache_was_prefilled_unfused(
 ) -> None:
     """Every score of a step was written, three times over."""
     model = wide(name)
-    caches = CacheMaker(model, quantisation_of(model, 8))
+    caches = CacheMaker(model, find_quantisation(model, 8))
     ids = (np.arange(1024, dtype=np.int32) * 7) % tiny.VOCABULARY
     calls: list[int] = []
     attend = mlx_base.quantized_scaled_dot_product_attention.__wrapped__
@@ -121,19 +128,19 @@ def test_a_quantised_cache_was_prefilled_unfused(
         with monkeypatch.context() as patch:
             patch.setattr(mlx_patches, "UNPACKED_FROM", unpacked_from)
             name = "quantized_scaled_dot_product_attention"
-            patch.setattr(mlx_base, name, mlx_patches._unpacking(counted))
-            cache = dense_cache(caches)
+            patch.setattr(mlx_base, name, mlx_patches._patched_quantised_attention(counted))
+            cache = make_stock_cache(caches)
             mx.clear_cache()
             before = mx.get_active_memory()
             mx.reset_peak_memory()
             prefill(model, cache, ids, None, StepSize(256), lambda done: None)
             peak = mx.get_peak_memory() - before
-            return feed(model, cache, ids[:2])[0, -1].astype(mx.float32), peak
+            return forward(model, cache, ids[:2])[0, -1].astype(mx.float32), peak
 
     unfused, much = read(1 << 20)
     assert max(calls) == 256
     calls.clear()
-    fused, less = read(mlx_patches.UNPACKED_FROM)
+    fused, less = read(mlx_patches.DEQUANTISE_FROM)
     assert max(calls) == 2, "a few tokens are attended to as they are stored"
     # What is rounded otherwise in one layer may round to another number of 8 bits in the next.
     assert float((mx.linalg.norm(fused - unfused) / mx.linalg.norm(unfused)).item()) < 1e-2
@@ -147,25 +154,25 @@ def test_a_quantised_cache_was_prefilled_unfused(
 
 
 def filled(caches: Any, ids: Any, model: Any = None) -> Any:
-    cache = dense_cache(caches)
-    mx.eval(feed(model or caches, cache, ids))
+    cache = make_stock_cache(caches)
+    mx.eval(forward(model or caches, cache, ids))
     return cache
 
 
 def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotQuantisable, match="sinks"):
-        quantisation_of(wide("gpt_oss"), 8)
+        find_quantisation(wide("gpt_oss"), 8)
     with pytest.raises(NotQuantisable, match="none of 8 and 4"):
-        quantisation_of(wide("llama"), 3)
+        find_quantisation(wide("llama"), 3)
     monkeypatch.undo()
     with pytest.raises(NotQuantisable, match="16 wide"):
-        quantisation_of(tiny.build("llama"), 8)
+        find_quantisation(tiny.build("llama"), 8)
 
 
 def test_windows_stay_as_they_are(wide: Any) -> None:
     model = wide("gemma3")
-    cache = sparse_cache(CacheMaker(model, Quantisation(8, 32)))
-    kinds = {type(c) for c in layers(cache)}
+    cache = make_positioned_cache(CacheMaker(model, Quantisation(8, 32)))
+    kinds = {type(c) for c in positioned_layers(cache)}
     assert kinds == {QuantisedCache, WindowedCache}
 
 

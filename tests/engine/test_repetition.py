@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.repetition import LONGEST_PERIOD, REPEATS, SHORTEST_LOOP, Repetition
+from app.engine.repetition import LONGEST_PERIOD, REPEATS, SHORTEST_LOOP, LoopDetector
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import Ended
@@ -17,7 +17,7 @@ from tests.engine.driver import Driver, question
 
 def stops_at(ids: list[int]) -> int | None:
     """After how many tokens."""
-    watch = Repetition()
+    watch = LoopDetector()
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
 
@@ -66,7 +66,7 @@ def test_lists_tables_code_and_data_go_on(name: str, encode: object) -> None:
 
 
 def test_watching_costs_little_beside_a_token() -> None:
-    watch, began = Repetition(), time.process_time()
+    watch, began = LoopDetector(), time.process_time()
     for token in range(2_000):
         watch.advance(token)
     assert (time.process_time() - began) / 2_000 < 1e-3

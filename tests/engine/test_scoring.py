@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine import attention_observer, mlx_patches, scoring
-from app.engine.attention_observer import Observations
+from app.engine.attention_observer import AttentionObserver
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.prefill import StepSize, dense_cache, feed, prefill
-from app.engine.prefix_cache import Held
+from app.engine.prefill import StepSize, forward, make_stock_cache, prefill
+from app.engine.prefix_cache import PrefixCache
 from app.protocol.options import DEFAULT_TUNING, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 
@@ -32,7 +32,7 @@ def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring
         "on_observed": lambda observations, expected: None,
     }
     tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
-    held = kw.pop("held") if "held" in kw else Held(lambda: dense_cache(model))
+    held = kw.pop("held") if "held" in kw else PrefixCache(lambda: make_stock_cache(model))
     return scoring.score(model, held, ids, start, **(options | kw), tuning=tuning)
 
 
@@ -108,7 +108,7 @@ def test_blocks_of_heads_and_rows_change_nothing(
     model, ids = build("gpt_oss"), _ids(300)
     whole = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
     for sizes in ((1, 7), (1, 100), (2, 100)):
-        monkeypatch.setattr(attention_observer, "heads_and_rows", lambda *_, sizes=sizes: sizes)
+        monkeypatch.setattr(attention_observer, "block_shape", lambda *_, sizes=sizes: sizes)
         parts = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
 
@@ -118,15 +118,15 @@ def test_blocks_of_heads_and_rows_change_nothing(
 
 def _watched(
     q: mx.array, k: mx.array, backend: Backend, mask: Any = "causal", layers: int = 1
-) -> Observations:
+) -> AttentionObserver:
     """Observations of the queries of layers of attention."""
-    observations = Observations(k.shape[2], DEFAULT_TUNING, backend)
+    observations = AttentionObserver(k.shape[2], DEFAULT_TUNING, backend)
 
     def run() -> None:
         for _ in range(layers):
             mx.fast.scaled_dot_product_attention(q, k, k, scale=SCALE, mask=mask)
 
-    observations.watch(q.shape[2], [None] * layers, run)
+    observations.observe(q.shape[2], [None] * layers, run)
     return observations
 
 
@@ -186,16 +186,16 @@ def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_obse
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, ids = build("llama"), _ids(60)
-    add = Observations._add
+    add = AttentionObserver._finish_rows
     calls: list[None] = []
 
-    def spoilt(self: Observations) -> None:
+    def spoilt(self: AttentionObserver) -> None:
         calls.append(None)
         if len(calls) == 2:
             self._running[0] = self._running[0] * mx.nan
         add(self)
 
-    monkeypatch.setattr(Observations, "_add", spoilt)
+    monkeypatch.setattr(AttentionObserver, "_finish_rows", spoilt)
     with pytest.raises(scoring.ScoringError, match="not finite"):
         _score(model, ids, 50, lookahead=3)
 
@@ -226,9 +226,7 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
         wait(*arrays)
 
     q, k = _keys(0, mx.float32)
-    monkeypatch.setattr(
-        attention_observer, "heads_and_rows", lambda *_: (1, 8)
-    )  # four blocks a layer
+    monkeypatch.setattr(attention_observer, "block_shape", lambda *_: (1, 8))  # four blocks a layer
     monkeypatch.setattr(mx, "async_eval", begun)
     monkeypatch.setattr(mx, "eval", waited)
     _watched(q, k, GPU, layers=3)
@@ -238,13 +236,13 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
 def test_a_lookahead_goes_through_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = build("llama"), _ids(100)
     rows: list[int] = []
-    score = Observations._score
+    score = AttentionObserver._score
 
-    def counted(self: Observations, q: mx.array, *rest: Any) -> None:
+    def counted(self: AttentionObserver, q: mx.array, *rest: Any) -> None:
         rows.append(q.shape[1])
         score(self, q, *rest)
 
-    monkeypatch.setattr(Observations, "_score", counted)
+    monkeypatch.setattr(AttentionObserver, "_score", counted)
     _score(model, ids, 90, lookahead=4)
     assert rows == [10] * 3 + [4] * 3, "the question's, and all others at once, layer by layer"
 
@@ -297,7 +295,7 @@ def test_layers_past_the_last_that_counts_are_not_run(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build(name), _ids(100)
-    held = Held(lambda: dense_cache(model))
+    held = PrefixCache(lambda: make_stock_cache(model))
     half = {"scoring": Scoring.QUESTION, "layers": 0.5}
     _score(model, ids[:70], 60, held=held, **half)
     assert held.cache[0].nbytes > 0
@@ -306,7 +304,7 @@ def test_layers_past_the_last_that_counts_are_not_run(
     # A cache that lacks layers is of no use to a draft that writes.
     ahead = _score(model, ids, 90, held=held, lookahead=2)
     assert held.cache[-1].nbytes > 0
-    monkeypatch.setattr(mlx_patches, "ending_when", lambda enough: nullcontext())
+    monkeypatch.setattr(mlx_patches, "early_exit", lambda should_exit: nullcontext())
     np.testing.assert_allclose(later, _score(model, ids, 90, **half), atol=1e-6)
     np.testing.assert_allclose(ahead, _score(model, ids, 90, lookahead=2), atol=1e-6)
 
@@ -321,7 +319,7 @@ def test_lookahead_stops_at_end_of_text() -> None:
 def test_a_long_question_is_observed_at_its_end() -> None:
     model, ids = build("llama"), _ids(300)
     limited = _score(model, ids, 0, lookahead=0)
-    expected = _score(model, ids, 300 - scoring.MOST_OBSERVED, lookahead=0)
+    expected = _score(model, ids, 300 - scoring.MAX_QUERY_ROWS, lookahead=0)
     np.testing.assert_array_equal(limited, expected)
 
 
@@ -344,12 +342,12 @@ def test_scores_take_little_memory(tail: int) -> None:
     start = length - tail
 
     def unobserved() -> None:
-        cache = dense_cache(model)
+        cache = make_stock_cache(model)
         prefill(model, cache, ids[:start], None, StepSize(512), lambda done: None)
         mx.reset_peak_memory()
-        mx.eval(feed(model, cache, ids[start:])[:, -1])
+        mx.eval(forward(model, cache, ids[start:])[:, -1])
         for _ in range(lookahead):
-            mx.eval(feed(model, cache, ids[:1])[:, -1])
+            mx.eval(forward(model, cache, ids[:1])[:, -1])
 
     def observed() -> None:
         def on_step(done: int) -> None:

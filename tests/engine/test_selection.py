@@ -191,7 +191,7 @@ def _recalled(
         read[chunk * CHUNK : (chunk + 1) * CHUNK] = True
     tuning = Tuning(carry=0.0, recall=recall, recall_share=share)
     pinned = np.zeros(len(importance), bool)
-    positions = select(importance, pinned, keep, tuning, read=read).positions
+    positions = select(importance, pinned, keep, tuning, cached=read).positions
     return {int(p) // CHUNK for p in positions} - read_chunks
 
 
@@ -249,7 +249,7 @@ def test_later_turns_keep_what_was_read_and_more_with_a_higher_keep(
     read = np.random.default_rng(seed).random(int(part * len(pinned))) < 0.5
     tuning, (low, high) = Tuning(recall_share=share), sorted((a, b))
     fewer, more, everything = (
-        set(select(importance, pinned, keep, tuning, read=read).positions.tolist())
+        set(select(importance, pinned, keep, tuning, cached=read).positions.tolist())
         for keep in (low, high, 1.0)
     )
     assert set(np.flatnonzero(read).tolist()) <= fewer <= more

@@ -18,8 +18,8 @@ import pytest
 from app.engine import snapshot
 from app.engine.loader import Pair
 from app.engine.prefill import StepSize
-from app.engine.prompt_reader import Remembered
-from app.engine.snapshot import MANIFEST, OURS, SnapshotError, Snapshots, sealed
+from app.engine.prompt_reader import ConversationCache
+from app.engine.snapshot import FILE_NAME, MANIFEST, SnapshotError, Snapshots, with_checksum
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
 
@@ -56,16 +56,18 @@ def folder(tmp_path: Path) -> Path:
     return only
 
 
-def same(a: Remembered, b: Remembered) -> bool:
+def same(a: ConversationCache, b: ConversationCache) -> bool:
     def arrays(held: Any) -> list[Any]:
         return [np.array(part) for c in held.cache for part in (c.keys, c.values)]
 
-    sizes = len(a.target) == len(b.target) and a.target.exact == b.target.exact
+    sizes = (
+        len(a.target) == len(b.target) and a.target.dense_prefix_len == b.target.dense_prefix_len
+    )
     end = b.target.cache[0].inner.offset
     pairs = zip(arrays(a.target), arrays(b.target), strict=True)
     return (
         sizes
-        and bool((a.target.read == b.target.read).all())
+        and bool((a.target.cached == b.target.cached).all())
         and all(np.array_equal(x[:, :, :end], y[:, :, :end]) for x, y in pairs)
     )
 
@@ -107,7 +109,7 @@ def _edited(seal: bool = True, **changes: Any) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         old, _, text = (folder / MANIFEST).read_text().partition("\n")
         manifest = json.loads(text) | changes
-        new = sealed(manifest)
+        new = with_checksum(manifest)
         (folder / MANIFEST).write_text(new if seal else f"{old}\n{new.partition(chr(10))[2]}")
 
     return edit
@@ -171,10 +173,10 @@ def test_a_damaged_snapshot_is_one_sentence_and_gone(
     save(snapshots, chat)
     damage(folder(tmp_path))
     with pytest.raises(SnapshotError) as caught:
-        snapshots.load("c", lambda: Remembered(models))
+        snapshots.load("c", lambda: ConversationCache(models))
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "snapshots").iterdir())
-    assert snapshots.load("c", lambda: Remembered(models)) is None
+    assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
 LEFTOVERS: dict[str, Callable[[Path], object]] = {
@@ -195,7 +197,7 @@ def test_what_else_lies_about_does_not_matter(
 ) -> None:
     save(snapshots, chat)
     leftover(folder(tmp_path))
-    loaded = snapshots.load("c", lambda: Remembered(models))
+    loaded = snapshots.load("c", lambda: ConversationCache(models))
     assert loaded is not None
     assert same(loaded, chat.remembered)
     save(snapshots, chat)
@@ -211,7 +213,7 @@ def test_one_that_was_left_half_way_leaves_the_older_one(
         for _ in range(stop):
             next(saving)
         saving.close()
-        loaded = snapshots.load("c", lambda: Remembered(models))
+        loaded = snapshots.load("c", lambda: ConversationCache(models))
         assert loaded is not None
         assert same(loaded, chat.remembered)
 
@@ -251,7 +253,7 @@ def test_a_manifest_that_cannot_be_read_now_costs_no_file(
     (folder(tmp_path) / "7-target-0.safetensors").write_bytes(b"cut")
     before = names(folder(tmp_path))
     error = OSError(errno.EIO, os.strerror(errno.EIO))
-    monkeypatch.setattr(snapshot, "_manifest_text", mock.Mock(side_effect=error))
+    monkeypatch.setattr(snapshot, "_read_manifest", mock.Mock(side_effect=error))
     Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     assert names(folder(tmp_path)) == before
 
@@ -272,7 +274,7 @@ def test_what_a_killed_save_left_goes(
         next(saving)
         saving.close()
     else:
-        assert snapshots.load("c", lambda: Remembered(models)) is not None
+        assert snapshots.load("c", lambda: ConversationCache(models)) is not None
     assert names(folder(tmp_path)) == sorted([*before, "notes.txt"])
 
 
@@ -316,8 +318,8 @@ def test_stray_names_stop_no_save(
     stray(folder(tmp_path))
     for _ in range(2):
         save(snapshots, chat)
-        assert snapshots.load("c", lambda: Remembered(models)) is not None
-    ours = [n for n in names(folder(tmp_path)) if OURS.fullmatch(n)]
+        assert snapshots.load("c", lambda: ConversationCache(models)) is not None
+    ours = [n for n in names(folder(tmp_path)) if FILE_NAME.fullmatch(n)]
     assert (
         len({name.partition("-")[0] for name in ours if (folder(tmp_path) / name).is_file()}) == 1
     )
@@ -343,34 +345,34 @@ def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
     os.mkfifo(manifest) if what == "a pipe" else manifest.mkdir()
     Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     with pytest.raises(SnapshotError, match="no file"):
-        snapshots.load("c", lambda: Remembered(models))
+        snapshots.load("c", lambda: ConversationCache(models))
     save(snapshots, chat)
-    assert snapshots.load("c", lambda: Remembered(models)) is not None
+    assert snapshots.load("c", lambda: ConversationCache(models)) is not None
 
 
 def test_one_that_never_was_complete_is_none(
     snapshots: Snapshots, chat: Chat, models: Pair
 ) -> None:
     next(snapshots.save("c", chat.remembered))
-    assert snapshots.load("c", lambda: Remembered(models)) is None
+    assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
 def test_how_deep_the_draft_has_read_is_kept(tmp_path: Path) -> None:
     """Or the empty caches of the layers that it did not run would be used."""
     loaded_model = pair(build("llama")).target
     models = Pair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
-    remembered = Remembered(models)
+    remembered = ConversationCache(models)
     assert remembered.draft is not None
-    remembered.draft.read_to(1)
+    remembered.draft.use_layers(1)
     ids = np.arange(20, dtype=np.int32)
-    remembered.draft.take_in(loaded_model.model, ids, ids, StepSize(8), lambda done: None)
+    remembered.draft.prefill_at(loaded_model.model, ids, ids, StepSize(8), lambda done: None)
     snapshots = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     list(snapshots.save("c", remembered))
-    loaded = snapshots.load("c", lambda: Remembered(models))
+    loaded = snapshots.load("c", lambda: ConversationCache(models))
     assert loaded is not None
     assert loaded.draft is not None
-    assert loaded.draft.depth == 1
-    assert loaded.draft.shared(ids) == 20
+    assert loaded.draft.num_layers == 1
+    assert loaded.draft.common_prefix_len(ids) == 20
     loaded.draft.rewind(5)
     assert [c.offset for c in loaded.draft.cache] == [5, 0, 0]
 
@@ -383,11 +385,11 @@ def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Pair)
     save(tight, chat, "b")
     for path in (tmp_path / "snapshots").iterdir():
         os.utime(path / MANIFEST, ns=(10**9, 10**9))
-    assert tight.load("a", lambda: Remembered(models)) is not None  # used now
+    assert tight.load("a", lambda: ConversationCache(models)) is not None  # used now
     save(tight, chat, "c")
-    assert tight.load("b", lambda: Remembered(models)) is None
+    assert tight.load("b", lambda: ConversationCache(models)) is None
     for name in ("a", "c"):
-        assert tight.load(name, lambda: Remembered(models)) is not None
+        assert tight.load(name, lambda: ConversationCache(models)) is not None
 
 
 def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None:
@@ -395,16 +397,16 @@ def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None
     both = Pair(loaded, loaded, None, None)  # type: ignore[arg-type]
     first, _, _ = conversation()
     chat = Chat(loaded.model)
-    chat.remembered = Remembered(both)
+    chat.remembered = ConversationCache(both)
     chat.read(first, FIRST)
     draft = chat.remembered.draft
     assert draft is not None
     everything = np.arange(len(first.ids), dtype=np.int32)
-    draft.take_in(loaded.model, first.ids, everything, StepSize(64), lambda done: None)
+    draft.prefill_at(loaded.model, first.ids, everything, StepSize(64), lambda done: None)
     for budget, there in ((BUDGET, len(first.ids)), (chat.remembered.nbytes - 1, 0)):
         snapshots = Snapshots(tmp_path / str(budget), budget, IDENTITY)
         save(snapshots, chat)
-        again = snapshots.load("c", lambda: Remembered(both))
+        again = snapshots.load("c", lambda: ConversationCache(both))
         assert again is not None
         assert same(again, chat.remembered)
         assert again.draft is not None
@@ -416,6 +418,6 @@ def test_names_of_any_kind_are_file_names(
 ) -> None:
     for name in ("../../x", "", "a/b", "\0", "ä" * 300, "\udc80"):
         save(snapshots, chat, name)
-        assert snapshots.load(name, lambda: Remembered(models)) is not None
+        assert snapshots.load(name, lambda: ConversationCache(models)) is not None
     assert len(list((tmp_path / "snapshots").iterdir())) == 6
     shutil.rmtree(tmp_path / "snapshots")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from app.engine.snapshot_folder import LEAST_ON_DISK, MOST_ON_DISK, disk_limit, folder_bytes
+from app.engine.snapshot_folder import MAX_ON_DISK, MIN_ON_DISK, disk_limit, folder_bytes
 
 GB = 10**9
 
@@ -28,9 +28,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("weights", "limit"),
     [
-        (16_000_000, LEAST_ON_DISK),
+        (16_000_000, MIN_ON_DISK),
         (350_000_000, 7 * GB),
-        (5 * GB, MOST_ON_DISK),
+        (5 * GB, MAX_ON_DISK),
     ],
 )
 def test_a_small_model_does_not_fill_the_disk(tmp_path: Path, weights: int, limit: int) -> None:

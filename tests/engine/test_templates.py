@@ -11,7 +11,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-from app.engine.templates import rendered_by
+from app.engine.templates import render_with
 from app.models.embedded import draft_path, target_path
 from app.sandbox import process as sandbox
 from app.sandbox.process import Limits, TextError, TextProcess
@@ -40,7 +40,7 @@ def theirs(source: str, **more: Any) -> str:
 
 
 def render(process: TextProcess, source: str, **more: Any) -> str:
-    with rendered_by(process.render):
+    with render_with(process.render):
         return theirs(source, **more)
 
 
@@ -189,7 +189,7 @@ def test_bombs_do_not_go_off(
     process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of seconds it would get twenty times as many, and all of them are waited for.
-    monkeypatch.setattr(sandbox, "RENDERING", Limits(0.015, 256 << 20))
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(0.015, 256 << 20))
     began = time.monotonic()
     with pytest.raises(TextError) as caught:
         render(process, source)
@@ -210,7 +210,7 @@ def test_the_limit_is_said_and_the_next_template_works(
     process: TextProcess, source: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sandbox, "RENDERING", Limits(0.2, 256 << 20))
+        patch.setattr(sandbox, "RENDER_LIMITS", Limits(0.2, 256 << 20))
         with pytest.raises(TextError, match=reason):
             render(process, source)
     assert render(process, "{{ messages | length }}") == "4"

@@ -204,7 +204,7 @@ def test_a_steps_peak_is_foretold_within_a_tenth(name: str, larger: Any) -> None
     on_cpu, on_mac = (Transient.of(text, 4, False, sinks, backend) for backend in (CPU, GPU))
 
     def peak(backend: Backend) -> int:
-        cache = prefill.dense_cache(model)
+        cache = prefill.make_stock_cache(model)
         ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
         mx.clear_cache()
         before = mx.get_active_memory()

@@ -15,15 +15,21 @@ from numpy.typing import NDArray
 
 from app.engine import mlx_patches
 from app.engine.backend import Backend
-from app.engine.cache_check import disagreement
+from app.engine.cache_check import find_mismatch
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import CacheSize
 from app.engine.memory_manager import Room
-from app.engine.prefill import StepSize, dense_cache, feed, seek, sparse_cache
-from app.engine.prefix_cache import Held
+from app.engine.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    make_stock_cache,
+    set_next_position,
+)
+from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import Reader, Remembered
+from app.engine.prompt_reader import ConversationCache, PromptReader
 from app.engine.snapshot import Snapshots
 from app.protocol.commands import Ask
 from app.protocol.events import ModelInfo
@@ -80,8 +86,8 @@ class Chat:
     def __init__(self, model: Any, backend: Backend = BACKENDS["cpu"]) -> None:
         self.models = pair(model, backend)
         self.model = model
-        self.remembered = Remembered(self.models)
-        self.reader: Reader | None = None
+        self.remembered = ConversationCache(self.models)
+        self.reader: PromptReader | None = None
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
@@ -93,20 +99,20 @@ class Chat:
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = Progress(1, lambda event: None, lambda: False)
         room = Room(self.models, progress.emit)
-        self.reader = Reader(self.models, ask, self.remembered, progress, room)
+        self.reader = PromptReader(self.models, ask, self.remembered, progress, room)
         if needed is None:
-            self.reader.densely(prompt)
+            self.reader.read_dense(prompt)
         else:
             assert self.remembered.drop_damaged() is None
             importance = np.zeros(len(prompt.ids), np.float32)
             for chunk in needed:
                 importance[chunk_positions(chunk)] = 1
             self.reader._importance = lambda _: importance  # type: ignore[method-assign]
-            self.reader.sparsely(prompt)
+            self.reader.read_sparse(prompt)
         return self._feed(prompt.ids[-1:], prompt.ids)
 
     def _has_read(self, chunk: int) -> bool:
-        read = self.remembered.target.read
+        read = self.remembered.target.cached
         end = int(chunk_positions(chunk)[-1]) + 1
         return end <= len(read) and bool(read[chunk_positions(chunk)].all())
 
@@ -116,10 +122,10 @@ class Chat:
 
     def _feed(self, token: NDArray[np.int32], ids: NDArray[np.int32]) -> mx.array:
         target = self.remembered.target
-        logits = feed(self.model, target.cache, token)[0, -1]
+        logits = forward(self.model, target.cache, token)[0, -1]
         mx.eval(logits)
-        target.note(ids, np.arange(len(ids) - 1, len(ids), dtype=np.int32))
-        assert disagreement(target) is None
+        target.mark_cached(ids, np.arange(len(ids) - 1, len(ids), dtype=np.int32))
+        assert find_mismatch(target) is None
         return logits
 
 
@@ -186,10 +192,10 @@ def expected_after_recall(name: str, model: Any) -> mx.array:
             turn[chunk_positions(chunk)] = 2
         with keys_seen(not_later(turn), stay=turn == 1, of=before):
             return dense_logits(model, second.ids)
-    cache = sparse_cache(model)
+    cache = make_positioned_cache(model)
     for position in np.flatnonzero(turn < 9):
-        seek(cache, int(position))
-        logits = feed(model, cache, second.ids[position : position + 1])[0, -1]
+        set_next_position(cache, int(position))
+        logits = forward(model, cache, second.ids[position : position + 1])[0, -1]
         mx.eval(logits)
     return logits
 
@@ -204,7 +210,7 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
     chat.write(first, answer)
     logits = chat.read(second, None)
     assert chat.reader is not None
-    assert chat.reader.reused == len(first.ids) + ANSWER
+    assert chat.reader.reused_tokens == len(first.ids) + ANSWER
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
 
 
@@ -221,7 +227,7 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
     logits = chat.read(second, LATER)
     assert chat.reader is not None
     again = len({*LATER, *FOLLOWING} - set(FIRST)) + len(FOLLOWING)
-    assert chat.reader.recalled == again * CHUNK or name in HYBRID
+    assert chat.reader.recalled_tokens == again * CHUNK or name in HYBRID
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
 
 
@@ -232,11 +238,11 @@ def test_asked_again_a_question_recalls_no_more_than_keep(
     first, _, _ = conversation()
     chat = Chat(models[name])
     logits = chat.read(first, FIRST)
-    read = chat.remembered.target.read.copy()
+    read = chat.remembered.target.cached.copy()
     again = chat.read(first, FIRST)
     assert chat.reader is not None
-    assert chat.reader.recalled == 0
-    assert np.array_equal(chat.remembered.target.read, read)
+    assert chat.reader.recalled_tokens == 0
+    assert np.array_equal(chat.remembered.target.cached, read)
     assert difference(again, logits) < TOLERANCE
 
 
@@ -249,7 +255,7 @@ def test_asked_again_at_a_higher_keep_a_question_sees_what_is_recalled_for_it(
     chat.read(first, FIRST[:2])
     again = chat.read(first, FIRST)
     assert chat.reader is not None
-    assert chat.reader.recalled == CHUNK or name in HYBRID
+    assert chat.reader.recalled_tokens == CHUNK or name in HYBRID
     assert difference(again, fresh.read(first, FIRST)) < TOLERANCE
 
 
@@ -261,9 +267,9 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
     chat.write(first, answer)
     logits = chat.read(second, None)
     assert chat.reader is not None
-    assert chat.reader.reused <= DOCUMENT[0]
+    assert chat.reader.reused_tokens <= DOCUMENT[0]
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
-    assert chat.remembered.target.exact == len(second.ids)
+    assert chat.remembered.target.dense_prefix_len == len(second.ids)
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -300,20 +306,20 @@ def test_another_second_question_keeps_the_common_part(name: str, models: dict[s
     edited.ids[-QUESTION + 2 :] = edited.ids[-QUESTION + 2 :][::-1].copy()
     logits = chat.read(edited, None)
     assert chat.reader is not None
-    assert chat.reader.reused > DOCUMENT[1]
+    assert chat.reader.reused_tokens > DOCUMENT[1]
     assert difference(logits, dense_logits(models[name], edited.ids)) < TOLERANCE
 
 
 def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, Any]) -> None:
     first, answer, second = conversation()
     chat = Chat(models["llama"])
-    chat.remembered.start_plainly()
-    assert type(chat.remembered.target.cache[0]) is type(dense_cache(models["llama"])[0])
+    chat.remembered.reset_to_stock()
+    assert type(chat.remembered.target.cache[0]) is type(make_stock_cache(models["llama"])[0])
     chat.read(first, None)
     chat.write(first, answer)
     chat.read(second, LATER)
     assert chat.reader is not None
-    assert chat.reader.reused == 0
+    assert chat.reader.reused_tokens == 0
 
 
 @pytest.mark.parametrize("name", ORACLE)
@@ -328,7 +334,7 @@ def test_a_snapshot_goes_on_as_memory_would(
     snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
     for _ in snapshots.save("c", chat.remembered):
         pass
-    loaded = snapshots.load("c", lambda: Remembered(pair(models[name])))
+    loaded = snapshots.load("c", lambda: ConversationCache(pair(models[name])))
     assert loaded is not None
     assert loaded.nbytes
     later = LATER if needed else None
@@ -338,7 +344,7 @@ def test_a_snapshot_goes_on_as_memory_would(
     assert difference(again.read(second, later), expected) == 0
     assert again.reader is not None
     assert chat.reader is not None
-    assert again.reader.reused == chat.reader.reused > 0
+    assert again.reader.reused_tokens == chat.reader.reused_tokens > 0
 
 
 @pytest.mark.parametrize(
@@ -354,6 +360,6 @@ def test_a_snapshot_goes_on_as_memory_would(
 def test_what_follows_a_recalled_token_without_a_gap(
     recalled: list[int], read: list[int], length: int, after: list[int]
 ) -> None:
-    held = Held(list)
-    held.ids, held.read = np.zeros(10, np.int32), np.isin(np.arange(10), read)
-    assert held.after(np.array(recalled, np.int32), length).tolist() == after
+    held = PrefixCache(list)
+    held.ids, held.cached = np.zeros(10, np.int32), np.isin(np.arange(10), read)
+    assert held.runs_following(np.array(recalled, np.int32), length).tolist() == after

@@ -9,13 +9,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine.caches import WindowedCache, flat, layers
+from app.engine.caches import WindowedCache, flatten, positioned_layers
 from app.engine.loader import CacheMaker, _tried
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import Room
-from app.engine.prefix_cache import Held
+from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import Remembered
+from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import Snapshots
 from app.engine.turn_estimate import Foresight
 from app.protocol.commands import Ask
@@ -45,8 +45,8 @@ def models() -> dict[str, Any]:
     return {name: build(name) for name in SLIDING}
 
 
-def windows(held: Held) -> list[WindowedCache]:
-    return [c for c in layers(held.cache) if isinstance(c, WindowedCache)]
+def windows(held: PrefixCache) -> list[WindowedCache]:
+    return [c for c in positioned_layers(held.cache) if isinstance(c, WindowedCache)]
 
 
 def predicted(model: Any, tokens: int, retained: bool) -> float:
@@ -64,16 +64,16 @@ def test_a_full_reading_after_a_sparse_one_drops_what_left_the_windows(
     chat.read(first, tuple(range(90)))
     chat.write(first, answer)
     held = chat.remembered.target
-    read = int(held.read.sum())
+    read = int(held.cached.sum())
     assert [c.size() for c in windows(held)] == [read] * 2, "a later recall may need it"
     assert predicted(model, read, True) <= held.nbytes <= predicted(model, read + BLOCK, True)
     logits = chat.read(second, None)
     assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
     assert all(c.size() <= WINDOW + c.slack for c in windows(held))
-    saved = sum(c.nbytes for border in held.borders for c in border.states.values())
+    saved = sum(c.nbytes for border in held.checkpoints for c in border.states.values())
     at_most = predicted(model, len(second.ids) + BLOCK, False)
     assert predicted(model, len(second.ids) - BLOCK, False) <= held.nbytes - saved <= at_most
-    held.settle()
+    held.eval()
     before, nbytes = mx.get_active_memory(), held.nbytes
     held.clear()
     assert before - mx.get_active_memory() == pytest.approx(nbytes, rel=0.1), "nothing else lives"
@@ -98,8 +98,8 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
     held = chat.remembered.target
     edited = Prompt(second.ids.copy(), second.segments, {})
     edited.ids[120:] = edited.ids[120:][::-1].copy()
-    assert not held.inserts(120)
-    assert held.back_to(120) == MIDDLE[0]
+    assert not held.can_insert_at(120)
+    assert held.rewind_target(120) == MIDDLE[0]
     models_of = pair(model)
     full = Ask(1, (Message(Role.USER, ""),), Mode.FULL)
     room = Room(models_of, lambda event: None)
@@ -108,7 +108,7 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
         Foresight(models_of, full, edited, chat.remembered, room).check(Reading.DENSE)
     logits = chat.read(edited, needed)
     assert chat.reader is not None
-    assert chat.reader.reused == MIDDLE[0], "back to the border before the document"
+    assert chat.reader.reused_tokens == MIDDLE[0], "back to the border before the document"
     assert difference(logits, fresh.read(edited, needed)) < TOLERANCE
     if needed is None:
         assert difference(logits, dense_logits(model, edited.ids)) < TOLERANCE
@@ -125,21 +125,21 @@ def test_checkpoints_copy_no_more_than_windows(
         chat.read(prompt, tuple(range(25)))
         chat.write(prompt, answer)
         held = chat.remembered.target
-        alone = sum(c.nbytes for c in flat(held.cache))
-        assert held.borders
+        alone = sum(c.nbytes for c in flatten(held.cache))
+        assert held.checkpoints
         assert held.nbytes == alone, "a layer that retains everything comes back by itself"
     snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
     list(snapshots.save("c", chat.remembered))
     on_disk = sum(f.stat().st_size for f in tmp_path.rglob("*.safetensors"))
     assert on_disk < 1.1 * alone
-    again = snapshots.load("c", lambda: Remembered(pair(models[name])))
+    again = snapshots.load("c", lambda: ConversationCache(pair(models[name])))
     assert again is not None
-    border = held.borders[-1].position
+    border = held.checkpoints[-1].position
     assert again.target.rewind(border) == held.rewind(border) == border
 
     chat.read(second, None)
     each = sum(c.nbytes // c.size() for c in windows(held))
-    for checkpoint in held.borders:
+    for checkpoint in held.checkpoints:
         states = checkpoint.states.values()
         assert len(states) == 2
         assert sum(c.nbytes for c in states) <= WINDOW * each
@@ -156,12 +156,12 @@ def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
     chat.read(first, None)
     chat.write(first, np.concatenate([answer] * 3))
     held = chat.remembered.target
-    border = held.borders[-1].position
+    border = held.checkpoints[-1].position
     assert MIDDLE[1] < border <= len(first.ids)
-    assert held.back_to(len(first.ids) + 1) == border
+    assert held.rewind_target(len(first.ids) + 1) == border
     logits = chat.read(second, None)
     assert chat.reader is not None
-    assert chat.reader.reused > MIDDLE[1]
+    assert chat.reader.reused_tokens > MIDDLE[1]
     assert difference(logits, fresh.read(second, None)) < TOLERANCE
 
 
@@ -176,7 +176,7 @@ def test_windowed_layers_attended_to_everything_stored(
     fetch = WindowedCache.update_and_fetch
 
     def counted(self: WindowedCache, keys: mx.array, values: mx.array) -> Any:
-        recalls = self.offset < self.positions.next
+        recalls = self.offset < self.positions.end
         found = fetch(self, keys, values)
         given.append((recalls, found[0].shape[2], self.size()))
         return found

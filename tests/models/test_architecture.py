@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from app.engine.caches import flat
-from app.engine.prefill import dense_cache, feed
+from app.engine.caches import flatten
+from app.engine.prefill import forward, make_stock_cache
 from app.models.architecture import shape_of
 from app.models.errors import ModelError
 from app.models.fit import cache_bytes, growth
@@ -40,11 +40,11 @@ def test_as_many_elements_as_mlx_lm_builds(name: str) -> None:
 @pytest.mark.parametrize("step", [8, 40])
 def test_the_cache_is_as_large_as_the_real_one(name: str, step: int) -> None:
     model, tokens = tiny.build(name), 120
-    cache = dense_cache(model)
+    cache = make_stock_cache(model)
     for start in range(0, tokens, step):
-        mx.eval(feed(model, cache, np.arange(start, start + step, dtype=np.int32) % 128))
+        mx.eval(forward(model, cache, np.arange(start, start + step, dtype=np.int32) % 128))
     real = 0
-    for part in flat(cache):
+    for part in flatten(cache):
         if hasattr(part, "keys"):
             # Rows are counted: buffers are longer than what they hold.
             rows = min(tokens, part.keys.shape[2])

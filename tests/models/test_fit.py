@@ -11,11 +11,11 @@ import pytest
 from mlx.utils import tree_flatten
 
 from app.engine import mlx_patches, prefill, score_blocks
-from app.engine.attention_observer import Observations
+from app.engine.attention_observer import AttentionObserver
 from app.engine.backend import GPU
 from app.engine.loader import CacheMaker
-from app.engine.quantised_attention import quantisation_of
-from app.engine.score_blocks import MOST_OBSERVED
+from app.engine.quantised_attention import find_quantisation
+from app.engine.score_blocks import MAX_QUERY_ROWS
 from app.errors import UserError
 from app.models import fit as reckoned
 from app.models.architecture import Layer, Shape, shape_of
@@ -69,7 +69,7 @@ def larger(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("name", tiny.ORACLE)
 def test_the_peak_of_reading_is_foretold_within_a_tenth(name: str, larger: Any) -> None:
     model, shape = larger(name)
-    cache = prefill.sparse_cache(model)
+    cache = prefill.make_positioned_cache(model)
     ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
     mx.clear_cache()
     before = mx.get_active_memory()
@@ -93,7 +93,7 @@ def test_the_peak_of_reading_is_foretold_within_a_tenth(name: str, larger: Any) 
 @pytest.mark.parametrize(("heads", "tokens"), [(16, 2048), (8, 4096), (4, 16384)])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_what_scoring_needs(heads: int, tokens: int, dtype: mx.Dtype) -> None:
-    q = mx.random.normal((1, heads, MOST_OBSERVED, 32)).astype(dtype)
+    q = mx.random.normal((1, heads, MAX_QUERY_ROWS, 32)).astype(dtype)
     k = mx.random.normal((1, 2, tokens, 32)).astype(dtype)
     mx.eval(q, k)
 
@@ -101,16 +101,16 @@ def test_what_scoring_needs(heads: int, tokens: int, dtype: mx.Dtype) -> None:
         for _ in range(3):
             mx.fast.scaled_dot_product_attention(q, k, k, scale=0.1, mask="causal")
 
-    observations = Observations(tokens, DEFAULT_TUNING, GPU)
+    observations = AttentionObserver(tokens, DEFAULT_TUNING, GPU)
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    observations.watch(MOST_OBSERVED, [None] * 3, run)
+    observations.observe(MAX_QUERY_ROWS, [None] * 3, run)
     layer = Layer(kept=2 * 2 * 32, heads=heads, width=32)
     expected = scoring_bytes(Shape("", (layer,), 1, 1, True, 0), tokens)
     assert 0.6 * expected < mx.get_peak_memory() - before < 1.1 * expected
     assert expected == score_blocks.scoring_bytes(tokens, heads, 32), "the engine's own sum"
-    assert GPU.fused == FUSED
+    assert GPU.fused_head_sizes == FUSED
 
 
 MAC = {8: 21.7, 32: 23.8, 64: 26.7, 100: 29.8, 130: 32.5, 160: 35.2, 176: 36.5, 192: 38.0}
@@ -229,7 +229,7 @@ def test_the_peak_with_a_quantised_cache_is_foretold_within_a_tenth(
 ) -> None:
     model, full = larger(name)
     shape = in_bits(full, bits)
-    cache = prefill.sparse_cache(CacheMaker(model, quantisation_of(model, bits)))
+    cache = prefill.make_positioned_cache(CacheMaker(model, find_quantisation(model, bits)))
     ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
     mx.clear_cache()
     before = mx.get_active_memory()

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from app.sandbox import process as sandbox
-from app.sandbox.process import Limits, Piece, TextError, TextProcess
-from app.sandbox.worker import dropped
+from app.sandbox.process import Limits, TextError, TextPiece, TextProcess
+from app.sandbox.worker import count_uncovered
 from tests import tiny
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -49,9 +49,9 @@ def test_cancelling_ends_the_process_and_the_next_request_starts_another(
 
     process.finish()
     before = psutil.Process(process._process.pid)  # type: ignore[union-attr]
-    monkeypatch.setattr(sandbox, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sandbox, "_POLL_SECONDS", 0.0)
     with pytest.raises(Cancelled):
-        process.encode([Piece("some text " * 100_000)], cancel)
+        process.encode([TextPiece("some text " * 100_000)], cancel)
     assert not before.is_running()
     assert process.count("some text") == 9
 
@@ -70,10 +70,10 @@ def test_a_text_may_be_larger_than_what_the_request_before_it_was_given(
         if next(looks, None) is None:
             raise IsAtWork
 
-    monkeypatch.setattr(sandbox, "RENDERING", Limits(0.5, 16 << 20))
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(0.5, 16 << 20))
     assert process.render("{{ x }}", {"x": "text"}) == "text"
     with pytest.raises(IsAtWork):
-        process.encode([Piece("some text " * 3_000_000)], check)
+        process.encode([TextPiece("some text " * 3_000_000)], check)
 
 
 def test_one_killed_between_two_requests_failed_the_next_one(process: TextProcess) -> None:
@@ -94,9 +94,9 @@ def test_one_killed_at_work_is_a_sentence_and_starts_again(
         os.kill(process._process.pid, signal.SIGKILL)
 
     process.finish()
-    monkeypatch.setattr(sandbox, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sandbox, "_POLL_SECONDS", 0.0)
     with pytest.raises(TextError, match="ended with SIGKILL"):
-        process.encode([Piece("some text " * 100_000)], kill)
+        process.encode([TextPiece("some text " * 100_000)], kill)
     assert process.count("a") == 1
 
 
@@ -147,8 +147,8 @@ def test_where_the_system_limits_nothing_memory_is_watched(
     process: TextProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on macOS."""
-    monkeypatch.setattr(sandbox._Watch, "_memory", lambda watch: time.monotonic_ns())
-    monkeypatch.setattr(sandbox, "RENDERING", Limits(1, 1000))
+    monkeypatch.setattr(sandbox._ProcessMonitor, "_memory", lambda watch: time.monotonic_ns())
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(1, 1000))
     monkeypatch.setattr(TextProcess, "_send", _unlimited)
     process.finish()
     with pytest.raises(TextError, match="too much memory"):
@@ -165,17 +165,17 @@ _send = TextProcess._send
 def test_a_long_text_leaves_no_memory_taken(
     process: TextProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "_MUCH_TEXT", 1000)
+    monkeypatch.setattr(sandbox, "_RESTART_AFTER", 1000)
     process.finish()
     first = process._process
-    (ids, _), *_ = process.encode([Piece("x" * 1001)])[0]
+    (ids, _), *_ = process.encode([TextPiece("x" * 1001)])[0]
     assert len(np.frombuffer(ids, np.int32)) == 1001
     assert process._process is not first
     assert process.count("ab") == 2
 
 
 def test_halves_of_characters_count_as_one(process: TextProcess) -> None:
-    ((_, places),), lost = process.encode([Piece("a\ud800b", offsets=True)])
+    ((_, places),), lost = process.encode([TextPiece("a\ud800b", offsets=True)])
     assert np.frombuffer(places, np.int64).tolist() == [0, 1, 1, 2, 2, 3]
     assert lost == 0
 
@@ -191,5 +191,5 @@ def test_letters_in_no_token_are_counted() -> None:
         (0, 100, 0, 50, 50, 300): 0,  # one token within another
         (0, 200, 0, 50, 240, 300): 40,
     }.items():
-        assert dropped(text, array("q", places)) == expected
-    assert dropped(" " * 300, array("q")) == 0
+        assert count_uncovered(text, array("q", places)) == expected
+    assert count_uncovered(" " * 300, array("q")) == 0

@@ -65,8 +65,10 @@ def folder(path: Path, change: dict[str, Any]) -> Path:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second for what would get several; all of them are waited for."""
-    generous = sandbox.encoding
-    monkeypatch.setattr(sandbox, "encoding", lambda size: replace(generous(size), seconds=0.025))
+    generous = sandbox.encode_limits
+    monkeypatch.setattr(
+        sandbox, "encode_limits", lambda size: replace(generous(size), seconds=0.025)
+    )
 
 
 @pytest.mark.usefixtures("hurried")
