@@ -1,5 +1,5 @@
-# Every target sets up its own .venv first, from requirements.lock, and again only after that file
-# or pyproject.toml changed. Needs Python 3.11 or newer; `make PYTHON=...` says which.
+# Every target first sets up .venv from requirements.lock, again only after that file or
+# pyproject.toml changed. Needs Python 3.11 or newer; `make PYTHON=...` chooses one.
 
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 PYTHON ?= $(shell for p in $(PYTHONS); do \
@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
-# A process on each core, up to four, each with one thread for its models: they would take turns.
+# One process per core, up to four, each with one BLAS thread: more would compete.
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
 	--dist worksteal
 
@@ -16,16 +16,16 @@ TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxproce
 
 help:
 	@echo "make run        the app"
-	@echo "make demo       ask about a long text, read sparsely and in full, side by side"
-	@echo "make test       the tests that take seconds"
-	@echo "make test-slow  the others"
-	@echo "make picture    the README's map, from a run of the demo"
-	@echo "make pictures   the app in all its states: for the tests, and some for docs"
-	@echo "make recording  the README's recording, from a real run on the embedded pair"
-	@echo "make lint       style, types, and who may import whom"
-	@echo "make shell      man page and completions, from the command line's parser"
-	@echo "make dist       wheel, source distribution and bill of materials, in dist/"
-	@echo "make formula    the Homebrew formula of that wheel, for RELEASE=the URL it will lie at"
+	@echo "make demo       ask about a long text, sparsely and in full, side by side"
+	@echo "make test       the quick tests"
+	@echo "make test-slow  the slow tests"
+	@echo "make picture    draw the README's map from a run of the demo"
+	@echo "make pictures   record the app in all its states, for tests and docs"
+	@echo "make recording  record the README's recording from a real run of the embedded pair"
+	@echo "make lint       style, types and import rules"
+	@echo "make shell      write man page and completions from the command line's parser"
+	@echo "make dist       build wheel, source distribution and bill of materials in dist/"
+	@echo "make formula    write the Homebrew formula of that wheel, for RELEASE=its future URL"
 
 run: $(STAMP)
 	@$(BIN)/python -m app
@@ -63,7 +63,7 @@ dist: $(STAMP)
 	@$(BIN)/python packaging/sbom.py >dist/specchat.cdx.json
 
 formula: $(STAMP)
-	@test -n "$(RELEASE)" || { echo "Say where the wheel will lie: make formula RELEASE=https://..." \
+	@test -n "$(RELEASE)" || { echo "Give the URL of the wheel: make formula RELEASE=https://..." \
 		>&2; exit 1; }
 	@$(BIN)/python packaging/formula.py dist/specchat-*.whl --release "$(RELEASE)" >dist/specchat.rb
 
@@ -80,7 +80,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(SYSTEM)
 	@touch $@
 
-# What no wheel brings, on Linux: installed when root may, else named. Neither is needed to work.
+# System packages for Linux: installed when run as root, otherwise named. specchat works without them.
 define SYSTEM
 test "$$(uname -s)" = Linux || exit 0; \
 missing() { \
