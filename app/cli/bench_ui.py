@@ -201,14 +201,14 @@ async def span_frames() -> list[float]:
 
     from app.protocol.commands import Load
     from app.ui.app import SpecchatApp
-    from app.ui.spans.passages import Passage, Read, ReadDocument
+    from app.ui.spans.passages import Passage, ReadDocument, ReadKind
     from app.ui.spans.screen import SpansScreen
 
     text, chance = _text(SHOWN).decode(errors="replace"), random.Random(0)
     cuts = sorted(chance.sample(range(1, len(text)), 2 * SPANS))
     ends = [*cuts, len(text)]
     passages = tuple(
-        Passage(start, end, Read.IMPORTANT if index % 2 else Read.NOT)
+        Passage(start, end, ReadKind.SELECTED if index % 2 else ReadKind.UNREAD)
         for index, (start, end) in enumerate(zip([0, *cuts], ends, strict=True))
     )
     app = SpecchatApp(_Idle(), Load("target", None))

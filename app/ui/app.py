@@ -28,7 +28,7 @@ from app.settings.schema import Setting
 from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
-from app.ui.help import Helped
+from app.ui.help import HasHelp
 from app.ui.settings.live import LiveSettings
 from app.ui.small.screen import SmallScreen, fits
 from app.ui.terminal.clipboard import Clipboard
@@ -39,7 +39,7 @@ from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.models.library import Library
-    from app.ui.models.controller import ModelsRoom
+    from app.ui.models.controller import ModelsController
     from app.ui.models.jobs import Jobs
 
 QUIT_WINDOW_SECONDS = 2.0
@@ -136,7 +136,7 @@ class SpecchatApp(App[None]):
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(self, kept, self.chat)
         self._library = library
-        self._models: ModelsRoom | None = None
+        self._models: ModelsController | None = None
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat
@@ -176,7 +176,7 @@ class SpecchatApp(App[None]):
                 self._engine.join()
             self.chat.shutdown()
         self.chat.open_chats.close()
-        if problem := self.settings.put_away():
+        if problem := self.settings.save_now():
             with suppress(OSError):
                 sys.stderr.write(f"{sanitize_line(problem)}\n")
 
@@ -253,7 +253,7 @@ class SpecchatApp(App[None]):
             return
         if isinstance(self.screen, SmallScreen):
             return
-        here = self.screen.help_sections() if isinstance(self.screen, Helped) else ()
+        here = self.screen.help_sections() if isinstance(self.screen, HasHelp) else ()
         self.push_screen(HelpScreen((*here, ("Everywhere", SpecchatApp))))
 
     def action_settings(self) -> None:
@@ -274,16 +274,16 @@ class SpecchatApp(App[None]):
             self.push_screen(SettingsScreen(self.settings, setting))
 
     @property
-    def models(self) -> ModelsRoom:
+    def models(self) -> ModelsController:
         if self._models is None:
-            from app.ui.models.controller import ModelsRoom
+            from app.ui.models.controller import ModelsController
 
-            self._models = ModelsRoom(self, self._library)
+            self._models = ModelsController(self, self._library)
         return self._models
 
     @on(CostsMeasured)
     def _pair_timed(self, event: CostsMeasured) -> None:
-        self.models.timed(event.costs)
+        self.models.on_costs_measured(event.costs)
 
     def action_models(self) -> None:
         from app.ui.models.screen import ModelsScreen
@@ -294,10 +294,10 @@ class SpecchatApp(App[None]):
             self.models.show()
 
     def on_jobs_changed(self) -> None:
-        self.models.changed()
+        self.models.on_jobs_changed()
 
     def on_jobs_ended(self, ended: Jobs.Ended) -> None:
-        self.models.ended(ended.job.said)
+        self.models.on_job_ended(ended.job.message)
 
     def action_command_palette(self) -> None:
         from app.ui.palette.screen import PaletteScreen

@@ -8,21 +8,23 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
-LEAST = 10
+MIN_TEXT_WIDTH = 10
 """Cells that the text has in any case."""
 
 
-def hanging(before: Content, text: Content, width: int, again: Content | None = None) -> Content:
+def hanging_indent(
+    before: Content, text: Content, width: int, again: Content | None = None
+) -> Content:
     """`before` and `text`, wrapped. On its other lines stands `again`, or as much room as `before`
     takes."""
     indent = Content(" " * before.cell_length) if again is None else again
-    lines = text.wrap(max(LEAST, width - before.cell_length))
+    lines = text.wrap(max(MIN_TEXT_WIDTH, width - before.cell_length))
     return Content("\n").join(
         Content.assemble(indent if number else before, line) for number, line in enumerate(lines)
     )
 
 
-class Hanging(Widget):
+class HangingLines(Widget):
     """As high as what `lines` draws in its width."""
 
     def lines(self, width: int) -> Sequence[Content]:

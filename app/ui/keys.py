@@ -23,7 +23,7 @@ async def run_own_binding(widget: Widget, event: Key) -> bool:
     return True
 
 
-def pass_on(event: Key, widget: Widget) -> None:
+def forward_key(event: Key, widget: Widget) -> None:
     """Give a key that came to the wrong place to `widget`."""
     event.stop()
     event.prevent_default()

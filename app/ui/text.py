@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-def ended(text: str) -> str:
+def with_full_stop(text: str) -> str:
     """`text` with a full stop, unless it ends a sentence already."""
     text = text.strip()
     return text if not text or text[-1] in ".!?…" else text + "."
 
 
-def sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
     """`text` as a sentence of its own: with a capital first letter too."""
-    text = ended(text)
+    text = with_full_stop(text)
     return text[:1].upper() + text[1:]

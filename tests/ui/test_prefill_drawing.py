@@ -18,9 +18,9 @@ from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
 from app.ui.prefill import heatmap
-from app.ui.prefill.panel_render import Page, panel_lines
-from app.ui.prefill.progress import ReadingProgress
-from app.ui.prefill.stats_line import figures_line
+from app.ui.prefill.panel_render import Viewport, panel_lines
+from app.ui.prefill.progress import TurnProgress
+from app.ui.prefill.stats_line import stats_line
 from app.ui.state.repository import replay_progress
 from app.util import formatting
 from tests.fakes import FakeEngine, Story
@@ -49,17 +49,17 @@ FULLEST = (
 
 
 def test_the_line_of_figures_as_it_is_promised() -> None:
-    assert figures_line(STATISTICS, Ended.STOP, 100) == FULLEST
+    assert stats_line(STATISTICS, Ended.STOP, 100) == FULLEST
 
 
 def test_a_full_reading_says_so() -> None:
     full = replace(STATISTICS, reading=Reading.DENSE, kept_tokens=8_651)
-    assert figures_line(full, Ended.STOP, 100).startswith("read 100% · 8,651 tokens · full")
+    assert stats_line(full, Ended.STOP, 100).startswith("read 100% · 8,651 tokens · full")
 
 
 @given(st.integers(26, 120))
 def test_the_line_of_figures_fits_and_keeps_what_matters(width: int) -> None:
-    line = figures_line(STATISTICS, Ended.STOP, width)
+    line = stats_line(STATISTICS, Ended.STOP, width)
     assert len(line) <= width
     assert line.startswith("read 20%")
     assert "sparse" in line
@@ -116,7 +116,7 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
         left, right = cell * 1000 / width, (cell + 1) * 1000 / width
         overlap = max((min(s.end, right) - max(s.start, left) for s in spans), default=0.0)
         if abs(overlap) > 1e-6:
-            assert (mark != heatmap.DROPPED) == (overlap > 0)
+            assert (mark != heatmap.SKIPPED) == (overlap > 0)
 
 
 @pytest.mark.parametrize("width", [30, 52, 56, 73, 116, 200])
@@ -131,38 +131,38 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
 )
 def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
     """At every event of a turn, folded and open."""
-    progress = ReadingProgress(0.2)
+    progress = TurnProgress(0.2)
     engine = FakeEngine(story, stepping=True)
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 500),)))
     while engine.advance() is not None:
         for folded in (False, True):
-            lines = panel_lines(progress, Page(width, 1.0), folded)
+            lines = panel_lines(progress, Viewport(width, 1.0), folded)
             assert all(line.cell_length <= width for line in lines)
 
 
 def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read() -> None:
-    progress = ReadingProgress(0.1)
+    progress = TurnProgress(0.1)
     engine = FakeEngine(Story(cached=True))
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
-    text = "\n".join(line.plain for line in panel_lines(progress, Page(120, 1.0), False))
+    text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
     for words in ("read 100%", "importance", "10% · ", "what keep 10% would choose; everything"):
         assert words in text
     assert "kept" not in text
 
 
 def test_the_phases_in_words() -> None:
-    progress = ReadingProgress(0.2)
+    progress = TurnProgress(0.2)
     engine = FakeEngine(Story(), stepping=True)
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
     engine.advance_to(lambda event: isinstance(event, Token))
-    text = "\n".join(line.plain for line in panel_lines(progress, Page(120, 1.0), False))
+    text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
     for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "kept · "):
         assert words in text
     engine.advance_to(lambda event: isinstance(event, Finished))
-    assert len(panel_lines(progress, Page(120, 1.0), True)) == 1
+    assert len(panel_lines(progress, Viewport(120, 1.0), True)) == 1
 
 
 def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
@@ -175,7 +175,7 @@ def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
     stats |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
     turn = Turn(1, Question("Why?"), state, text)
     progress = replay_progress(turn, retold(turn, records.Run(**stats), None, {}))
-    lines = [line.plain for line in panel_lines(progress, Page(200, 0.0), folded=False)]
+    lines = [line.plain for line in panel_lines(progress, Viewport(200, 0.0), folded=False)]
     return next(" ".join(line.split()) for line in lines if "tokenise" in line)
 
 
@@ -211,5 +211,5 @@ def test_a_stored_answer_shows_the_phases_it_went_through(
 def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
     turn = Turn(1, Question("Why?"), TurnState.FAILED)
     progress = replay_progress(turn, retold(turn, None, None, {}))
-    (line,) = panel_lines(progress, Page(80, 0.0), folded=False)
+    (line,) = panel_lines(progress, Viewport(80, 0.0), folded=False)
     assert "failed" in line.plain

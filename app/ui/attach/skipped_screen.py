@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from app.ingest.records import Reason
 from app.ui.attach.attachment import Attachment
-from app.ui.hanging_indent import Hanging, hanging
+from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -40,7 +40,7 @@ class SkippedScreen(ModalScreen[None]):
             yield Static(Content.styled("Esc closes this.", "$ink-dim"))
 
 
-class SkippedList(Hanging):
+class SkippedList(HangingLines):
     """A heading and what is under it."""
 
     def __init__(self, lines: list[Content]) -> None:
@@ -48,7 +48,7 @@ class SkippedList(Hanging):
         self._heading, *self._sentences = lines
 
     def lines(self, width: int) -> list[Content]:
-        return [self._heading, *(hanging(DOT, each, width) for each in self._sentences)]
+        return [self._heading, *(hanging_indent(DOT, each, width) for each in self._sentences)]
 
 
 def lines(attached: Attachment) -> list[Content]:

@@ -10,10 +10,10 @@ from textual.widget import Widget
 from app.protocol.events import Failed, Loaded, ModelInfo
 from app.protocol.memory import MemoryFigures, Rung, memory_size
 from app.ui.chat.context_meter import ContextMeter
-from app.ui.hanging_indent import Hanging, hanging
+from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.panel_render import ACCENT, BAD, DIM
-from app.ui.text import ended, sentence
+from app.ui.text import as_sentence, with_full_stop
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -94,7 +94,7 @@ class Header(Widget):
         return f"{mark}mem {cells}{memory_size(memory.used)} of {memory_size(memory.ceiling)}"
 
 
-class StatusBanner(Hanging):
+class StatusBanner(HangingLines):
     """The first thing in the transcript: whether the pair is ready, and what to do."""
 
     def __init__(self) -> None:
@@ -124,15 +124,15 @@ class StatusBanner(Hanging):
         if loaded.draft is not None:
             lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
         if loaded.dense_only is not None:
-            reason = sanitize_line(ended(loaded.dense_only))
+            reason = sanitize_line(with_full_stop(loaded.dense_only))
             lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
         if loaded.faster is not None:
             lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.faster)))
         self._set(lines)
 
     def show_failed(self, failed: Failed) -> None:
-        problem = sanitize_line(ended(failed.problem))
-        advice = sanitize_line(sentence(failed.advice))
+        problem = sanitize_line(with_full_stop(failed.problem))
+        advice = sanitize_line(as_sentence(failed.advice))
         self._failed = True
         self._set(
             [
@@ -145,7 +145,8 @@ class StatusBanner(Hanging):
         guide = [] if self._failed else [Content(""), *self._guide]
         every = [*self._status, *guide]
         return [
-            hanging(line[:MARK_CELLS], line[MARK_CELLS:], width) if line else line for line in every
+            hanging_indent(line[:MARK_CELLS], line[MARK_CELLS:], width) if line else line
+            for line in every
         ]
 
     @staticmethod
@@ -165,7 +166,7 @@ def _model_line(part: str, model: ModelInfo) -> str:
     return f"{part:<6} {' · '.join(facts)}"
 
 
-class Notice(Hanging):
+class Notice(HangingLines):
     """One sentence above the compose box, or a dimmer suggestion, or nothing. What stands comes
     back when a passing sentence has gone."""
 
@@ -195,7 +196,11 @@ class Notice(Hanging):
 
     def lines(self, width: int) -> list[Content]:
         if sentence := self._message or self._persistent:
-            return [hanging(Content.styled("! ", ACCENT), Content(sanitize_line(sentence)), width)]
+            return [
+                hanging_indent(
+                    Content.styled("! ", ACCENT), Content(sanitize_line(sentence)), width
+                )
+            ]
         return [Content.styled(sanitize_line(self._suggestion), DIM)]
 
     def _update(self) -> None:
@@ -232,8 +237,8 @@ class Footer(Widget):
         return Content("\n").join((self._status_line(), self._key_line()))
 
     def _mode(self, key: bool = True) -> Content:
-        mode = Content.assemble(("next: ", DIM), (self._next.words, f"bold {ACCENT}"))
-        return Content.assemble(mode, (f"  (^T {self._next.other_words})", DIM)) if key else mode
+        mode = Content.assemble(("next: ", DIM), (self._next.label, f"bold {ACCENT}"))
+        return Content.assemble(mode, (f"  (^T {self._next.toggle_label})", DIM)) if key else mode
 
     def _status_line(self) -> Content:
         """What is least needed goes first when it is narrow."""

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.ui.attach.chips import is_long
-from app.ui.completion.completion_list import ChoiceList
+from app.ui.completion.completion_list import CompletionList
 from app.ui.keys import run_own_binding
 from app.ui.terminal.clipboard import Clipboard
 from app.util.sanitize import sanitize
@@ -121,7 +121,7 @@ class ComposeBox(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask; paste a document, or type @ for a file",
         )
-        self.choices = ChoiceList(self)
+        self.choices = CompletionList(self)
         self._typing = False
         self._history: list[str] = []
         self._history_index = 0
@@ -161,7 +161,7 @@ class ComposeBox(TextArea):
         self.insert_paste(event)
 
     async def _on_key(self, event: Key) -> None:
-        if await self.choices.takes(event.key):
+        if await self.choices.handles(event.key):
             self._typing = False
             event.stop()
             event.prevent_default()
@@ -173,7 +173,7 @@ class ComposeBox(TextArea):
     def watch_selection(self) -> None:
         """At once, and not when the text is told to have changed: the next key may be here."""
         if self.is_mounted:
-            self.choices.look(self._typing)
+            self.choices.update_for_cursor(self._typing)
 
     def on_blur(self) -> None:
         self.choices.close()

@@ -18,9 +18,9 @@ from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
 from app.ui.chat.chrome import Notice
 from app.ui.chat.compose_box import ComposeBox
-from app.ui.completion.completion_list import ChoiceList
+from app.ui.completion.completion_list import CompletionList
 from app.ui.keep.next_mode import NextMode
-from app.ui.keep.slider import KeepSetter
+from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Composer(Vertical):
         self.notice = Notice()
         self.chips = Chips()
         self.box = ComposeBox()
-        self.setter = KeepSetter()
+        self.setter = KeepSlider()
         self._next_mode = next_mode
 
     def compose(self) -> ComposeResult:
@@ -100,7 +100,7 @@ class Composer(Vertical):
         self.notice.show("")
         self.attaching.paste(event.text)
 
-    def on_choice_list_file_taken(self, event: ChoiceList.FileTaken) -> None:
+    def on_choice_list_file_taken(self, event: CompletionList.FileChosen) -> None:
         event.stop()
         self.notice.show("")
         self.attaching.attach(event.path, event.typed)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.errors import UserError
 from app.sessions.records import Choices
-from app.ui.keep.next_mode import chosen_next
+from app.ui.keep.next_mode import next_mode_for
 from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class ConversationSettings:
 
     def open(self) -> None:
         from app.ui.settings.conversation_settings import (
-            OwnScreen,  # here: the first drawing waits for no other
+            ConversationSettingsScreen,  # here: the first drawing waits for no other
         )
 
         if self._screen.open_chats.repository.opening:
             self._screen.notice.show("The conversations are being opened.")
             return
         chat = self._screen.open_chats.shown
-        own = OwnScreen(chat.title, chat.conversation, self._screen.settings)
+        own = ConversationSettingsScreen(chat.title, chat.conversation, self._screen.settings)
         self._screen.app.push_screen(own, partial(self._closed, chat))
 
     def _closed(self, chat: OpenChat, choices: Choices | None) -> None:
@@ -49,8 +49,8 @@ class ConversationSettings:
             return
         if chat is not screen.open_chats.shown:
             return
-        after = chosen_next(choices, screen.default_mode)
-        if after != chosen_next(before, screen.default_mode):
+        after = next_mode_for(choices, screen.default_mode)
+        if after != next_mode_for(before, screen.default_mode):
             screen.set_next_mode(after)
         if chat.conversation.turns and chat.conversation.system_prompt != prompt:
             screen.notice.show(SYSTEM_PROMPT_CHANGED)

@@ -94,7 +94,7 @@ class CostEstimate:
     def _is_live(self, turn: Turn) -> bool:
         """Whether the engine may still have what it read for it, and not a snapshot of it."""
         progress = self._desk.shown.progress.get(turn.number)
-        return progress is not None and not progress.retold
+        return progress is not None and not progress.restored
 
     def _last(self) -> Turn | None:
         """What the next message would come after."""
@@ -114,7 +114,9 @@ class CostEstimate:
         if (statistics := progress.statistics) is not None:
             return statistics.prompt_tokens + statistics.generated_tokens
         return (
-            None if progress.planned is None else progress.planned.prompt_tokens + progress.written
+            None
+            if progress.planned is None
+            else progress.planned.prompt_tokens + progress.generated_tokens
         )
 
     def _attached(self) -> int | None:

@@ -25,7 +25,7 @@ from app.protocol.events import (
     Selected,
     Unparked,
 )
-from app.ui.text import ended, sentence
+from app.ui.text import as_sentence, with_full_stop
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
@@ -100,4 +100,4 @@ class EngineEventHandler:
 
 def failure_text(failed: Failed) -> str:
     """What went wrong and what to do, as two sentences."""
-    return f"{ended(failed.problem)} {sentence(failed.advice)}"
+    return f"{with_full_stop(failed.problem)} {as_sentence(failed.advice)}"

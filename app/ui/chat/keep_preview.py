@@ -9,7 +9,7 @@ from app.chat.conversation import Turn
 from app.protocol.commands import Command
 from app.protocol.events import Selected
 from app.ui.keep.keep_preview import ALL_CACHED, KeepTrial
-from app.ui.keep.slider import KeepSetter
+from app.ui.keep.slider import KeepSlider
 from app.ui.prefill.panel_render import would_read
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.transcript import Transcript
@@ -26,7 +26,7 @@ class KeepPreview:
         self,
         desk: OpenChats,
         transcript: Transcript,
-        setter: KeepSetter,
+        setter: KeepSlider,
         send: Callable[[Command], None],
     ) -> None:
         self._desk, self._transcript, self._setter, self._send = desk, transcript, setter, send
@@ -50,7 +50,7 @@ class KeepPreview:
         from app.ui.spans.screen import SpansScreen
 
         progress = self._desk.shown.progress[turn.number]
-        choice = progress.choice
+        choice = progress.would_select
         documents = self._documents(turn, choice)
         if not documents:
             return None
@@ -69,7 +69,7 @@ class KeepPreview:
         if turn is not None and turn.number == selected.turn:
             self._draw(turn)
             cached = self._desk.is_fully_cached(turn)
-            self._setter.meaning = ALL_CACHED if cached else would_read(selected)
+            self._setter.effect = ALL_CACHED if cached else would_read(selected)
             if self._spans is not None:
                 self._spans.show(self._documents(turn, selected), selected.keep)
         if request is not None:

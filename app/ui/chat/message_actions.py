@@ -12,7 +12,7 @@ from app.chat.unkept import Chat
 from app.errors import UserError
 from app.protocol.options import Mode
 from app.sessions.records import Removed
-from app.ui.keep.slider import KeepSetter
+from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.message import MessageView
@@ -114,7 +114,7 @@ class MessageActions:
         """Whether the setter is open for an answer that was chosen."""
         return self._keep_turn is not None
 
-    def on_keep_closed(self, event: KeepSetter.Left) -> bool:
+    def on_keep_closed(self, event: KeepSlider.Closed) -> bool:
         """Whether it was for an answer that the setter was open."""
         turn, self._keep_turn = self._keep_turn, None
         if turn is not None and event.keep is not None:

@@ -14,7 +14,7 @@ from app.ui.chat.below import NewTextMarker
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Composer
 from app.ui.chat.message_actions import MessageActions
-from app.ui.keys import pass_on
+from app.ui.keys import forward_key
 from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
 
@@ -89,7 +89,7 @@ class MessageSelection(Screen[None]):
     def _typed(self, event: MessageView.KeyForComposer) -> None:
         self.composer.box.focus()
         if event.key is not None:
-            pass_on(event.key, self.composer.box)
+            forward_key(event.key, self.composer.box)
 
     @on(ComposeBox.UndidNothing)
     def _undid_nothing(self) -> None:

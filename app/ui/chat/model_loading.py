@@ -18,7 +18,7 @@ from app.util import formatting
 if TYPE_CHECKING:
     from app.models.cache import Cache
     from app.ui.chat.screen import ChatScreen
-    from app.ui.models.choice import Standing
+    from app.ui.models.choice import PairStatus
 
 
 class PairLoader:
@@ -68,15 +68,15 @@ class PairLoader:
         if self.busy and not self.changing:
             self._screen.transcript.banner.show_loading(self._clock() - self._started)
 
-    def pair_status(self) -> Standing:
+    def pair_status(self) -> PairStatus:
         """For those who choose."""
-        from app.ui.models.choice import Standing
+        from app.ui.models.choice import PairStatus
 
         chat = self._screen.open_chats.shown
         last = chat.conversation.last_over
         progress = chat.progress.get(last.number) if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
-        return Standing(self.load, read, self._bytes_per_second, self.blocked_reason())
+        return PairStatus(self.load, read, self._bytes_per_second, self.blocked_reason())
 
     def blocked_reason(self) -> str:
         """Why nothing can be asked and no pair loaded just now, if so."""

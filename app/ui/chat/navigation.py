@@ -12,7 +12,7 @@ from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
     from app.ui.chat.screen import ChatScreen
-    from app.ui.conversations.screen import Chosen
+    from app.ui.conversations.screen import ChosenConversation
 
 
 class Navigation:
@@ -120,7 +120,7 @@ class Navigation:
         screen = ConversationsScreen(self._shelf, shown, statuses, self._on_trashed)
         self._screen.app.push_screen(screen, self._on_list_closed)
 
-    def _on_list_closed(self, chosen: Chosen | None) -> None:
+    def _on_list_closed(self, chosen: ChosenConversation | None) -> None:
         self.drop_trashed_caches()
         if chosen is not None and (chosen.id is None or chosen.id != self._desk.shown.id):
             self._screen.run_worker(self.open_chat(chosen.id, chosen.message))

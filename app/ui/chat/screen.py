@@ -39,11 +39,11 @@ from app.ui.chat.navigation import Navigation
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.clock import Clock
-from app.ui.completion.completion_list import ChoiceList
-from app.ui.conversations.sidebar import Side
+from app.ui.completion.completion_list import CompletionList
+from app.ui.conversations.sidebar import Sidebar
 from app.ui.help import Section
-from app.ui.keep.next_mode import NextMode, chosen_next, default_next
-from app.ui.keep.slider import KeepSetter
+from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
+from app.ui.keep.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import ChatRepository
 from app.ui.transcript.message import MessageView
@@ -137,7 +137,7 @@ class ChatScreen(MessageSelection):
         self.open_chats = OpenChats(shelf, shelf.new(self.default_mode), clock)
         self.header = Header(*load.names)
         self.transcript = Transcript(clock, self.open_chats.shown)
-        self.sidebar = Side(shelf, self.open_chats.statuses)
+        self.sidebar = Sidebar(shelf, self.open_chats.statuses)
         self.composer = Composer(self.default_mode)
         self.footer = Footer(self.default_mode)
         self.keep_preview = KeepPreview(
@@ -169,10 +169,10 @@ class ChatScreen(MessageSelection):
     def help_sections(self) -> tuple[Section, ...]:
         return (
             ("Writing", ComposeBox),
-            ("Files and commands", ChoiceList),
+            ("Files and commands", CompletionList),
             ("What is attached", Chip),
             ("Reading", ChatScreen),
-            ("Keep", KeepSetter),
+            ("Keep", KeepSlider),
             ("Messages", MessageSelection),
             ("A chosen message", MessageView),
         )
@@ -279,8 +279,8 @@ class ChatScreen(MessageSelection):
         self._submission.submit_queued()
         await self.welcome.show()
 
-    @on(Side.Opened)
-    def _open_clicked(self, event: Side.Opened) -> None:
+    @on(Sidebar.Opened)
+    def _open_clicked(self, event: Sidebar.Opened) -> None:
         self.open_conversation(event.id)
 
     def open_conversation(self, id: int) -> None:
@@ -369,15 +369,15 @@ class ChatScreen(MessageSelection):
     @property
     def default_mode(self) -> NextMode:
         """Where nothing else was chosen."""
-        return default_next(self.settings)
+        return default_next_mode(self.settings)
 
     def apply_settings(self, before: Settings) -> None:
         """What was set since `before` holds from now on, in what is open too."""
         self.open_chats.apply_settings(self.settings)
         self._navigation.apply_cache_policy()
         own = self.open_chats.shown.conversation.choices
-        if self.next_mode == chosen_next(own, default_next(before)):
-            self.set_next_mode(chosen_next(own, self.default_mode))
+        if self.next_mode == next_mode_for(own, default_next_mode(before)):
+            self.set_next_mode(next_mode_for(own, self.default_mode))
 
     def set_next_mode(self, next_mode: NextMode) -> None:
         """How the next message is to be read."""
@@ -398,7 +398,7 @@ class ChatScreen(MessageSelection):
             self.keep_preview.open_setter(self.next_mode.keep)
             self._show_estimate(self.next_mode.keep)
 
-    def on_keep_setter_moved(self, event: KeepSetter.Moved) -> None:
+    def on_keep_slider_moved(self, event: KeepSlider.Moved) -> None:
         self.keep_preview.move(event.keep)
         if not self.actions.sets_keep:
             self._show_estimate(event.keep)
@@ -406,9 +406,9 @@ class ChatScreen(MessageSelection):
     def _show_estimate(self, keep: float) -> None:
         """Where nothing was scored that a keep could be tried on."""
         if not self.keep_preview.active:
-            self.composer.setter.meaning = self.cost_estimate.text_at(keep)
+            self.composer.setter.effect = self.cost_estimate.text_at(keep)
 
-    def on_keep_setter_left(self, event: KeepSetter.Left) -> None:
+    def on_keep_slider_closed(self, event: KeepSlider.Closed) -> None:
         if self.actions.on_keep_closed(event):
             pass
         elif event.keep is not None:

@@ -46,7 +46,7 @@ class Submission:
         )
         chat.sent_attachments = draft.attached
         screen.composer.clear_sent(typed)
-        screen.set_next_mode(draft.next_mode.asked())
+        screen.set_next_mode(draft.next_mode.after_send())
         if (edited := screen.actions.take_edit(question)) is not None:
             self.ask(chat, *edited)
         elif screen.busy:
@@ -128,7 +128,7 @@ class Submission:
         failed = turn.state is TurnState.FAILED
         sentence = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
         progress = chat.progress[turn.number]
-        seconds = (progress.stopped_at or progress.started) - progress.started
+        seconds = (progress.stopped_at or progress.started_at) - progress.started_at
         return self._screen.Finished(sentence, seconds)
 
     async def stop(self) -> None:

@@ -51,7 +51,7 @@ def _name(id: str) -> str:
     return id.rpartition(".")[2].replace("_", "-")
 
 
-def word_of(text: str) -> str | None:
+def command_word(text: str) -> str | None:
     """What is typed after a `/` when that is all; else None."""
     found = _WORD.fullmatch(text)
     return None if found is None else found[1]

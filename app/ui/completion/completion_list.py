@@ -19,12 +19,12 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.ui.background import in_background
-from app.ui.completion.commands import Command, commands, matching, word_of
+from app.ui.completion.commands import Command, command_word, commands, matching
 from app.ui.completion.paths import (
-    MOST_ENTRIES,
-    MOST_SECONDS,
-    PathChoice,
-    Paths,
+    MAX_ENTRIES,
+    MAX_SECONDS,
+    PathCompleter,
+    PathCompletion,
     start_folder,
     word_before,
 )
@@ -39,10 +39,10 @@ NAME_CELLS, KEY_CELLS = 16, 6
 EDGES = 7
 """Cells beside an option: the padding and the scrollbar."""
 
-Choice = PathChoice | Command
+Completion = PathCompletion | Command
 
 
-class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
+class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
     """Hidden until something can be chosen. The keys come from the box, which keeps the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,7 +56,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
     ]
 
     @dataclass
-    class FileTaken(Message):
+    class FileChosen(Message):
         """A file or a folder is to be attached; `typed` stood for it in the box."""
 
         path: str
@@ -64,9 +64,9 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
 
     def __init__(self, box: TextArea) -> None:
         super().__init__(id="choices", compact=True, markup=False)
-        self.paths = Paths(start_folder())
+        self.paths = PathCompleter(start_folder())
         self._box = box
-        self._choices: list[Choice] = []
+        self._choices: list[Completion] = []
         self._word = ""
         self._shown: tuple[str, str] | None = None
         self._dismissed: tuple[int, int] | None = None
@@ -77,21 +77,21 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
     # -------------------------------------------------------------------------- what is offered
 
     @property
-    def opened(self) -> bool:
+    def is_open(self) -> bool:
         return self._shown is not None
 
-    async def takes(self, key: str) -> bool:
+    async def handles(self, key: str) -> bool:
         """Whether a key is for the list now. Waits a moment while the names are looked up."""
-        if not self.opened or key not in self._bindings.key_to_bindings:
+        if not self.is_open or key not in self._bindings.key_to_bindings:
             return False
         if not self._listed.is_set() and key != "escape":
             try:
                 await asyncio.wait_for(self._listed.wait(), WAIT_SECONDS)
             except TimeoutError:
                 return True
-        return self.opened and (bool(self._choices) or (key == "escape" and self.display))
+        return self.is_open and (bool(self._choices) or (key == "escape" and self.display))
 
-    def look(self, typing: bool) -> None:
+    def update_for_cursor(self, typing: bool) -> None:
         """The cursor is elsewhere, or there is another text. Only `typing` opens the list."""
         command = self._command_word()
         row, column = self._box.cursor_location
@@ -101,7 +101,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
             self._dismissed = None
             return
         start = (row, 0 if command is not None else column - len(path or ""))
-        if not self.opened and (not typing or start == self._dismissed):
+        if not self.is_open and (not typing or start == self._dismissed):
             return
         self._dismissed = None
         if command is not None:
@@ -114,7 +114,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
 
     def command(self, text: str) -> Command | None:
         """The one that is meant by a text that is its whole name."""
-        word = word_of(text.strip())
+        word = command_word(text.strip())
         return next((each for each in self._commands() if each.name == word), None)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
         if self._box.document.line_count > 1:
             return None
         line = self._box.document.get_line(0)
-        return word_of(line) if self._box.cursor_location[1] == len(line) else None
+        return command_word(line) if self._box.cursor_location[1] == len(line) else None
 
     def _commands(self) -> list[Command]:
         return commands(self._box, (self.screen, self.app))
@@ -156,14 +156,14 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
         if isinstance(listing, UserError):
             self._offer("@", [], str(listing))
         else:
-            more = f"Only {MOST_ENTRIES:,} names were looked at." if listing.more else ""
-            self._offer("@", self.paths.choices(word, listing), more)
+            more = f"Only {MAX_ENTRIES:,} names were looked at." if listing.more else ""
+            self._offer("@", self.paths.completions(word, listing), more)
 
     async def _list(self, folder: str) -> None:
         def names() -> Listing:
             from app.ingest.dir_listing import list_folder  # here: the screen is drawn before that
 
-            return list_folder(folder, MOST_ENTRIES, MOST_SECONDS)
+            return list_folder(folder, MAX_ENTRIES, MAX_SECONDS)
 
         listing: Listing | UserError
         try:
@@ -172,20 +172,22 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
             listing = error
         finally:
             self._listing.discard(folder)
-        if self.opened:
+        if self.is_open:
             self._listings[folder] = listing
-            self.look(typing=True)
+            self.update_for_cursor(typing=True)
 
     # -------------------------------------------------------------------------- what is shown
 
-    def _offer(self, kind: str, choices: list[PathChoice] | list[Command], said: str = "") -> None:
+    def _offer(
+        self, kind: str, choices: list[PathCompletion] | list[Command], said: str = ""
+    ) -> None:
         if choices or said:
             self._show(kind, choices, said)
         else:
             self._shown, self._choices = (kind, ""), []
             self.display = False
 
-    def _show(self, kind: str, choices: list[PathChoice] | list[Command], said: str) -> None:
+    def _show(self, kind: str, choices: list[PathCompletion] | list[Command], said: str) -> None:
         self._choices = [*choices]
         self._shown = (kind, said)
         width = max(20, self.screen.size.width - EDGES)
@@ -211,9 +213,9 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
 
     async def action_complete(self) -> None:
         chosen = self._chosen
-        if isinstance(chosen, PathChoice) and chosen.is_folder and chosen.typed.isprintable():
+        if isinstance(chosen, PathCompletion) and chosen.is_folder and chosen.typed.isprintable():
             self._write("@" + chosen.typed)
-            self.look(typing=True)
+            self.update_for_cursor(typing=True)
         else:
             await self._take(chosen)
 
@@ -224,11 +226,11 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
             await self._take(self._choices[event.option_index])
 
     @property
-    def _chosen(self) -> Choice | None:
+    def _chosen(self) -> Completion | None:
         place = self.highlighted
         return None if place is None or place >= len(self._choices) else self._choices[place]
 
-    async def _take(self, chosen: Choice | None) -> None:
+    async def _take(self, chosen: Completion | None) -> None:
         if chosen is None:
             return
         self._write("")
@@ -238,7 +240,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
         else:
             # By way of the box: so it comes before what is sent after it.
             typed = sanitize_line("@" + chosen.typed)
-            self._box.post_message(self.FileTaken(chosen.path, typed))
+            self._box.post_message(self.FileChosen(chosen.path, typed))
 
     def _write(self, text: str) -> None:
         """Instead of the word at the cursor."""
@@ -246,7 +248,7 @@ class ChoiceList(OptionList, can_focus=False, inherit_bindings=False):
         self._box._replace_via_keyboard(text, (row, column - len(self._word)), (row, column))
 
 
-def _line(choice: Choice) -> Content:
+def _line(choice: Completion) -> Content:
     if isinstance(choice, Command):
         name, key = f"/{choice.name}", f"{choice.key:<{KEY_CELLS}}"
         return Content.assemble(f"{name:<{NAME_CELLS}}", key, (choice.description, "$ink-dim"))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from app.ingest.dir_listing import Entry, Listing
 
-MOST_ENTRIES = 2_000
+MAX_ENTRIES = 2_000
 """Of a folder that are looked at."""
-MOST_SECONDS = 2.0
-MOST_SHOWN = 200
+MAX_SECONDS = 2.0
+MAX_SHOWN = 200
 
 _AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
 _ESCAPED = re.compile(r"\\(.)")
@@ -23,7 +23,7 @@ _TO_ESCAPE = re.compile(r"([\s\\])")
 
 
 @dataclass(frozen=True, slots=True)
-class PathChoice:
+class PathCompletion:
     """`typed` is what stands for it in the box, after the `@`; `note` says a word about it."""
 
     path: str
@@ -48,7 +48,7 @@ def start_folder() -> str:
         return str(Path.home())
 
 
-class Paths:
+class PathCompleter:
     """Names are looked for in one folder, the one that is being typed."""
 
     def __init__(self, start: str) -> None:
@@ -58,7 +58,7 @@ class Paths:
         """Where the names lie that `word` may go on to."""
         return self._absolute(_split(word)[0])
 
-    def choices(self, word: str, listing: Listing) -> list[PathChoice]:
+    def completions(self, word: str, listing: Listing) -> list[PathCompletion]:
         """The best ones first: what begins with what is typed, what holds it, what has its letters
         in order; and what reading the folder would leave out behind the others."""
         if _ESCAPED.sub(r"\1", word) == "~":
@@ -68,13 +68,13 @@ class Paths:
         ranked = sorted(_ranked(listing.entries, needle), key=lambda each: each[0])
         found += [
             self._choice(before, entry.name, entry.is_folder, entry.left_out)
-            for _, entry in ranked[:MOST_SHOWN]
+            for _, entry in ranked[:MAX_SHOWN]
         ]
         return found
 
-    def _choice(self, before: str, name: str, is_folder: bool, note: str) -> PathChoice:
+    def _choice(self, before: str, name: str, is_folder: bool, note: str) -> PathCompletion:
         typed = _escaped(before + name) + "/" * (is_folder and bool(name))
-        return PathChoice(self._absolute(before + name), typed, name or ".", is_folder, note)
+        return PathCompletion(self._absolute(before + name), typed, name or ".", is_folder, note)
 
     def _absolute(self, path: str) -> str:
         return os.path.normpath(os.path.join(self._start, os.path.expanduser(path)))

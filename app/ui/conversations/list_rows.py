@@ -14,7 +14,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 UNTITLED = "(no question yet)"
-LONGEST_MATCHED = 200
+MAX_MATCHED = 200
 """Characters of a title that are looked at: matching takes longer the longer they are."""
 _SPEAKERS = {Role.USER: "You", Role.ASSISTANT: "Answer"}
 
@@ -34,7 +34,7 @@ class Row:
         return self.conversation.id
 
 
-def rows(
+def matching_rows(
     conversations: Sequence[Conversation],
     sizes: Mapping[int, Size],
     words: str = "",
@@ -54,7 +54,7 @@ def rows(
     found: list[Row] = []
     for row in every:
         row = replace(row, hit=best.get(row.id))
-        score, matched = matcher.match(words, row.conversation.title[:LONGEST_MATCHED])
+        score, matched = matcher.match(words, row.conversation.title[:MAX_MATCHED])
         if score > 0:
             titled.append((score, replace(row, matched=tuple(matched))))
         elif row.hit is not None:
@@ -65,7 +65,7 @@ def rows(
     return [*(row for _, row in titled), *found]
 
 
-def drawn(
+def render_row(
     row: Row, width: int, now: datetime, status: str = "", shown: bool = False, label: str = ""
 ) -> Content:
     """A row as one line, or with a snippet as two, each at most `width` cells wide. `status` says
@@ -75,7 +75,7 @@ def drawn(
     parts = [formatting.plural(row.size.questions, "question")] if row.size.questions else []
     parts += [formatting.size(row.size.documents)] if row.size.documents else []
     facts = Content.styled(" · ".join(parts), "$ink-dim")
-    when = Content.styled(f"{label or date(conversation.updated_at, now):>10}", "$ink-dim")
+    when = Content.styled(f"{label or short_date(conversation.updated_at, now):>10}", "$ink-dim")
     doing = Content.styled(f"◆ {status}", "$accent") if status else Content("")
     mark = ("★ ", "$accent") if conversation.pinned else "  "
     least = doing + "  " + Content.styled(label, "$ink-dim") if label else doing
@@ -89,7 +89,7 @@ def drawn(
     return line if row.hit is None else line + "\n" + _snippet(row.hit, width)
 
 
-def date(time: datetime, now: datetime) -> str:
+def short_date(time: datetime, now: datetime) -> str:
     """The time of day if it is today, else the day. Both in the zone of `now`."""
     local = time.astimezone(now.tzinfo)
     if local.date() == now.date():
@@ -97,7 +97,7 @@ def date(time: datetime, now: datetime) -> str:
     return f"{local:%d %b}" if local.year == now.year else f"{local:%Y-%m-%d}"
 
 
-def told_apart(looks: Iterable[tuple[str, Conversation]], now: datetime) -> dict[int, str]:
+def distinct_labels(looks: Iterable[tuple[str, Conversation]], now: datetime) -> dict[int, str]:
     """Of conversations that look the same as others, by their ids, a few characters that tell them
     apart: when each was used last, as finely as it takes, or else a number."""
     alike: dict[str, list[Conversation]] = {}
@@ -112,7 +112,10 @@ def told_apart(looks: Iterable[tuple[str, Conversation]], now: datetime) -> dict
 
 def _labels(group: Sequence[Conversation], now: datetime) -> Sequence[str]:
     times = [each.updated_at.astimezone(now.tzinfo) for each in group]
-    for labels in ([date(time, now) for time in times], [f"{time:%d %b %H:%M}" for time in times]):
+    for labels in (
+        [short_date(time, now) for time in times],
+        [f"{time:%d %b %H:%M}" for time in times],
+    ):
         if len(set(labels)) == len(labels):
             return labels
     ids = sorted(each.id for each in group)
@@ -128,7 +131,7 @@ def _title(row: Row, style: str) -> Content:
     marked = f"{style} $accent".strip()
     pieces = (
         (sanitize_line(character), marked if place in matched else style)
-        for place, character in enumerate(title[:LONGEST_MATCHED])
+        for place, character in enumerate(title[:MAX_MATCHED])
     )
     return Content.assemble(*pieces)
 

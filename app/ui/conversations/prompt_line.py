@@ -14,10 +14,10 @@ from app.ui.safe_input import SafeInput
 from app.util.sanitize import sanitize_line
 
 
-class Line(Horizontal):
+class PromptLine(Horizontal):
     """Hidden until `ask`."""
 
-    class Left(Message):
+    class Closed(Message):
         """Enter was pressed, and the answer is given."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Line(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Left())
+        self.post_message(self.Closed())
         self._done(event.value)
 
     @on(Input.Changed)

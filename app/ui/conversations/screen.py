@@ -21,8 +21,8 @@ from app.errors import UserError
 from app.sessions.export import to_file
 from app.sessions.records import Conversation, Hit, Size
 from app.sessions.store import Store
-from app.ui.conversations.list_rows import Row, drawn, rows, told_apart
-from app.ui.conversations.prompt_line import Line
+from app.ui.conversations.list_rows import Row, distinct_labels, matching_rows, render_row
+from app.ui.conversations.prompt_line import PromptLine
 from app.ui.help import Section
 from app.ui.safe_input import SafeInput
 from app.ui.state.repository import ChatRepository
@@ -36,14 +36,14 @@ SEARCH_AFTER_SECONDS = 0.08
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenConversation:
     """The conversation to open; None for a new one. In it the message that was found, if any."""
 
     id: int | None
     message: int | None = None
 
 
-class ConversationsScreen(Screen[Chosen | None]):
+class ConversationsScreen(Screen[ChosenConversation | None]):
     """`statuses` says what is done in conversations at present, by their ids; `trashed` hears of
     one that is deleted, or (False) brought back."""
 
@@ -108,7 +108,7 @@ class ConversationsScreen(Screen[Chosen | None]):
         self._in_turn = asyncio.Lock()
         self.filter = SafeInput(placeholder="Type to find", id="list-filter", compact=True)
         self.list = OptionList(id="list", compact=True, markup=False)
-        self.line = Line()
+        self.line = PromptLine()
         self._head = Static(id="list-head", markup=False)
         self._said = Static(id="list-said", markup=False)
         self._foot = Static(id="list-foot", markup=False)
@@ -147,15 +147,15 @@ class ConversationsScreen(Screen[Chosen | None]):
     def _draw(self, chosen: int | None = None) -> None:
         before = self._chosen
         chosen = chosen or (before.id if before is not None else None)
-        self._rows = rows(self._conversations, self._sizes, self.filter.value, self._hits)
+        self._rows = matching_rows(self._conversations, self._sizes, self.filter.value, self._hits)
         self._drawn_statuses = dict(self._statuses())
         width, now = max(20, self.list.size.width - 4), datetime.now().astimezone()
         titles = ((row.conversation.title, row.conversation) for row in self._rows)
-        labels, statuses = told_apart(titles, now), self._drawn_statuses
+        labels, statuses = distinct_labels(titles, now), self._drawn_statuses
 
         def option(row: Row) -> Option:
             status, label = statuses.get(row.id, ""), labels.get(row.id, "")
-            line = drawn(row, width, now, status, row.id == self._shown, label)
+            line = render_row(row, width, now, status, row.id == self._shown, label)
             return Option(line, id=str(row.id))
 
         self.list.set_options(map(option, self._rows))
@@ -247,10 +247,10 @@ class ConversationsScreen(Screen[Chosen | None]):
 
     def _open(self, id: int) -> None:
         hits = (row.hit for row in self._rows if row.id == id and row.hit is not None)
-        self.dismiss(Chosen(id, next((hit.message for hit in hits), None)))
+        self.dismiss(ChosenConversation(id, next((hit.message for hit in hits), None)))
 
     def action_new(self) -> None:
-        self.dismiss(Chosen(None))
+        self.dismiss(ChosenConversation(None))
 
     def action_close(self) -> None:
         if self.line.display:
@@ -345,7 +345,7 @@ class ConversationsScreen(Screen[Chosen | None]):
         if typed.strip():
             self._do(export())
 
-    @on(Line.Left)
+    @on(PromptLine.Closed)
     def _leave_line(self) -> None:
         self.line.display = False
         self.set_focus(self.filter)

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.sessions.records import Conversation
-from app.ui.conversations.list_rows import UNTITLED, told_apart
+from app.ui.conversations.list_rows import UNTITLED, distinct_labels
 from app.ui.state.repository import ChatRepository
 from app.util.sanitize import sanitize_line
 
@@ -26,7 +26,7 @@ MARK = 2
 """Cells before each title."""
 
 
-class Side(Vertical):
+class Sidebar(Vertical):
     """For the mouse and the eye; keys go to the list of Ctrl+O."""
 
     @dataclass
@@ -64,11 +64,11 @@ class Side(Vertical):
         statuses, width = self._statuses(), self._list.size.width - 2
         listed = every[:AT_MOST]
         titles = ((_title(each, width - MARK).plain, each) for each in listed)
-        labels = told_apart(titles, datetime.now().astimezone())
+        labels = distinct_labels(titles, datetime.now().astimezone())
 
         def option(each: Conversation) -> Option:
             busy, shown = each.id in statuses, each.id == self._shown
-            line = brief(each, width, busy, shown, labels.get(each.id, ""))
+            line = sidebar_line(each, width, busy, shown, labels.get(each.id, ""))
             return Option(line, id=str(each.id))
 
         self._list.set_options(map(option, listed))
@@ -82,7 +82,7 @@ class Side(Vertical):
             self.post_message(self.Opened(int(event.option_id)))
 
 
-def brief(
+def sidebar_line(
     conversation: Conversation, width: int, busy: bool, shown: bool, label: str = ""
 ) -> Content:
     """One line of at most `width` cells: a mark, as much of the title as there is room for, and

@@ -11,7 +11,7 @@ Section = tuple[str, type[DOMNode]]
 
 
 @runtime_checkable
-class Helped(Protocol):
+class HasHelp(Protocol):
     """A screen that has keys of its own to tell of."""
 
     def help_sections(self) -> tuple[Section, ...]: ...

@@ -13,7 +13,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.ui.hanging_indent import Hanging, hanging
+from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.help import Section
 
 KEY_WIDTH = 18
@@ -46,7 +46,7 @@ def key_name(keys: str) -> str:
     return " ".join(names)
 
 
-def described(owner: type[DOMNode]) -> list[tuple[str, str]]:
+def binding_rows(owner: type[DOMNode]) -> list[tuple[str, str]]:
     """Keys and what they do, of the bindings of `owner` that have a tooltip."""
     bindings = (entry for entry in owner.BINDINGS if isinstance(entry, Binding))
     return [(key_name(entry.key), entry.tooltip) for entry in bindings if entry.tooltip]
@@ -66,11 +66,11 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             for title, owner in self._sections:
-                yield KeysOf(title, described(owner))
+                yield KeyList(title, binding_rows(owner))
             yield Static(Content.styled("Esc closes this.", "$ink-dim"))
 
 
-class KeysOf(Hanging):
+class KeyList(HangingLines):
     """A title, and under it keys with what they do."""
 
     def __init__(self, title: str, keys: list[tuple[str, str]]) -> None:
@@ -79,7 +79,7 @@ class KeysOf(Hanging):
 
     def lines(self, width: int) -> list[Content]:
         keys = (
-            hanging(Content(f"{key:<{KEY_WIDTH}}"), Content.styled(what, "$ink-dim"), width)
+            hanging_indent(Content(f"{key:<{KEY_WIDTH}}"), Content.styled(what, "$ink-dim"), width)
             for key, what in self._keys
         )
         return [Content.styled(self._title, "bold $accent"), *keys]

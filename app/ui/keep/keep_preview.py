@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.protocol.commands import Reselect
 from app.protocol.events import Selected
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.progress import TurnProgress
 
 ALL_CACHED = "all cached: saves nothing"
 
@@ -15,11 +15,11 @@ class KeepTrial:
 
     def __init__(self) -> None:
         self._turn: int | None = None
-        self._progress: ReadingProgress | None = None
+        self._progress: TurnProgress | None = None
         self._wanted: float | None = None
         self._waiting = False
 
-    def begin(self, turn: int | None, progress: ReadingProgress | None) -> None:
+    def begin(self, turn: int | None, progress: TurnProgress | None) -> None:
         """Of the last turn, when it has scores and nothing runs; None and None: no preview."""
         self._turn, self._progress = turn, progress
         self._wanted = None

@@ -17,23 +17,23 @@ class NextMode:
     other way: in full, or automatically where everything else is read in full."""
 
     keep: float
-    settled: Mode = Mode.AUTO
-    other_once: bool = False
+    chosen: Mode = Mode.AUTO
+    other_way_once: bool = False
 
     @property
     def mode(self) -> Mode:
-        return self._other if self.other_once else self.settled
+        return self._other if self.other_way_once else self.chosen
 
     def toggled(self) -> NextMode:
-        return replace(self, other_once=not self.other_once)
+        return replace(self, other_once=not self.other_way_once)
 
-    def asked(self) -> NextMode:
+    def after_send(self) -> NextMode:
         """After a message was sent."""
         return replace(self, other_once=False)
 
-    def taken_back(self, mode: Mode) -> NextMode:
+    def after_unsend(self, mode: Mode) -> NextMode:
         """After a message came back unsent: it is still to be read as it was meant."""
-        return replace(self, other_once=(mode is Mode.FULL) != (self.settled is Mode.FULL))
+        return replace(self, other_once=(mode is Mode.FULL) != (self.chosen is Mode.FULL))
 
     def at_keep(self, keep: float) -> NextMode:
         return NextMode(keep, Mode.SPARSE)
@@ -42,27 +42,27 @@ class NextMode:
         return replace(self, settled=Mode.AUTO, other_once=False)
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         if self.mode is Mode.SPARSE:
             return f"SPARSE {formatting.percent(self.keep)}"
         return self.mode.value.upper()
 
     @property
-    def other_words(self) -> str:
+    def toggle_label(self) -> str:
         """What Ctrl+T would turn it to."""
-        return (self.settled if self.other_once else self._other).value
+        return (self.chosen if self.other_way_once else self._other).value
 
     @property
     def _other(self) -> Mode:
-        return Mode.AUTO if self.settled is Mode.FULL else Mode.FULL
+        return Mode.AUTO if self.chosen is Mode.FULL else Mode.FULL
 
 
-def default_next(settings: Settings) -> NextMode:
+def default_next_mode(settings: Settings) -> NextMode:
     """Where nothing else was chosen."""
     return NextMode(settings.reading.keep, settings.reading.mode)
 
 
-def chosen_next(choices: Choices, otherwise: NextMode) -> NextMode:
+def next_mode_for(choices: Choices, otherwise: NextMode) -> NextMode:
     """As was chosen for one conversation, where that was."""
-    mode, keep = chosen_reading(choices, otherwise.settled, otherwise.keep)
+    mode, keep = chosen_reading(choices, otherwise.chosen, otherwise.keep)
     return replace(otherwise, settled=mode, keep=keep)

@@ -13,13 +13,13 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from app.ui.keep.bar import keep_bar
-from app.ui.keys import pass_on, run_own_binding
+from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
 LEAST, MOST = 1, 100
 
 
-class KeepSetter(Widget, can_focus=True):
+class KeepSlider(Widget, can_focus=True):
     """Hidden until `open`. Percentages are whole numbers of 1 to 100."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -34,7 +34,7 @@ class KeepSetter(Widget, can_focus=True):
     ]
 
     value: reactive[int] = reactive(20, layout=False)
-    meaning: reactive[str] = reactive("")
+    effect: reactive[str] = reactive("")
 
     @dataclass
     class Moved(Message):
@@ -43,7 +43,7 @@ class KeepSetter(Widget, can_focus=True):
         keep: float
 
     @dataclass
-    class Left(Message):
+    class Closed(Message):
         """It was closed. `keep` is what was set; None with `automatic` for auto, else no change."""
 
         keep: float | None = None
@@ -58,7 +58,7 @@ class KeepSetter(Widget, can_focus=True):
         if self.display:
             return
         self._digits = ""
-        self.meaning = ""
+        self.effect = ""
         self.value = min(MOST, max(LEAST, round(keep * 100)))
         self._opened_from = self.screen.focused
         self.display = True
@@ -70,7 +70,7 @@ class KeepSetter(Widget, can_focus=True):
             ("keep ", "bold"),
             keep_bar(self.value / 100, max(10, width // 3)),
             (f" {formatting.percent(self.value / 100)}", "bold"),
-            (f"   {self.meaning}" if self.meaning else "", "$accent"),
+            (f"   {self.effect}" if self.effect else "", "$accent"),
         )
         keys = "←→ 1%   PgUp PgDn 5%   0-9 type   ⏎ set   a auto   Esc leave"
         short = "←→ 1%  PgUp PgDn 5%  ⏎ set  a auto  Esc leave"
@@ -81,7 +81,7 @@ class KeepSetter(Widget, can_focus=True):
     async def on_key(self, event: Key) -> None:
         if not self.display:  # typed ahead of the closing
             if self._opened_from is not None:
-                pass_on(event, self._opened_from)
+                forward_key(event, self._opened_from)
         elif event.character is not None and event.character in "0123456789":
             event.stop()
             self._type(event.character)
@@ -102,13 +102,13 @@ class KeepSetter(Widget, can_focus=True):
             self._try(int(self._digits))
 
     def action_set(self) -> None:
-        self._close(self.Left(keep=self.value / 100))
+        self._close(self.Closed(keep=self.value / 100))
 
     def action_automatic(self) -> None:
-        self._close(self.Left(automatic=True))
+        self._close(self.Closed(automatic=True))
 
     def action_leave(self) -> None:
-        self._close(self.Left())
+        self._close(self.Closed())
 
     def _type(self, digit: str) -> None:
         """Digits make a number as long as it is one of 1 to 100; else a new one begins."""
@@ -123,7 +123,7 @@ class KeepSetter(Widget, can_focus=True):
         self.value = min(MOST, max(LEAST, value))
         self.post_message(self.Moved(self.value / 100))
 
-    def _close(self, message: Left) -> None:
+    def _close(self, message: Closed) -> None:
         self.display = False
         if self.has_focus:
             self.screen.set_focus(self._opened_from)

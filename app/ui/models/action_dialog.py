@@ -20,14 +20,14 @@ from app.util.sanitize import sanitize_line
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """Something that can be done; `run` is called when the card has closed."""
 
-    words: str
+    label: str
     run: Callable[[], object]
 
 
-class Card(ModalScreen[Deed | None]):
+class ActionDialog(ModalScreen[Action | None]):
     """Gives back what was chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,19 +39,19 @@ class Card(ModalScreen[Deed | None]):
         Binding("escape", "leave", "Leave", id="card.close", tooltip="Leave it as it is"),
     ]
 
-    def __init__(self, text: Content, deeds: Sequence[Deed]) -> None:
+    def __init__(self, text: Content, actions: Sequence[Action]) -> None:
         super().__init__()
-        self._deeds = tuple(deeds)
+        self._actions = tuple(actions)
         self._text = VerticalScroll(Static(text, markup=False), id="card-text", can_focus=False)
         self.list = OptionList(
-            *(Option(sanitize_line(deed.words)) for deed in self._deeds),
+            *(Option(sanitize_line(deed.label)) for deed in self._actions),
             id="card-deeds",
             compact=True,
             markup=False,
         )
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("One of them", Card),)
+        return (("One of them", ActionDialog),)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="card"):
@@ -62,7 +62,7 @@ class Card(ModalScreen[Deed | None]):
             )
 
     def on_mount(self) -> None:
-        self.list.highlighted = 0 if self._deeds else None
+        self.list.highlighted = 0 if self._actions else None
         self.list.focus()
 
     def action_do(self) -> None:
@@ -76,4 +76,4 @@ class Card(ModalScreen[Deed | None]):
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._deeds[event.option_index])
+        self.dismiss(self._actions[event.option_index])

@@ -10,22 +10,22 @@ from textual.content import Content
 from app.models.candidates import Known
 from app.models.draft_selection import Candidate
 from app.protocol.commands import Load
-from app.ui.models.detail_text import of_candidate
+from app.ui.models.detail_text import memory_lines
 from app.ui.models.rows import DIM, WARN, short
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PairStatus:
     """Which pair is loaded, and how many tokens of the conversation on the screen were read. `pace`
     is how fast it was loaded, in bytes a second, if that is known; `hindrance` says why no other
     one can be loaded just now."""
 
     load: Load
-    read: int = 0
-    pace: float | None = None
-    hindrance: str = ""
+    cached_tokens: int = 0
+    load_bytes_per_second: float | None = None
+    blocked_reason: str = ""
 
     def uses(self, folder: Path | None) -> bool:
         """Whether the model in this folder is one of the pair."""
@@ -33,15 +33,15 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PairChoice:
     """A pair that is to answer, and whether by default from now on."""
 
     target: str
     draft: str | None
-    by_default: bool = False
+    as_default: bool = False
 
 
-def cost(known: Known, candidate: Candidate | None, standing: Standing) -> Content:
+def cost_text(known: Known, candidate: Candidate | None, standing: PairStatus) -> Content:
     """Time, memory, and what is read again."""
     model = known.model
     weights = model.sized.weights + (candidate.draft.sized.weights if candidate else 0)
@@ -53,26 +53,26 @@ def cost(known: Known, candidate: Candidate | None, standing: Standing) -> Conte
         Content.styled(f"{names} instead of {_names(*standing.load.names)}", "bold"),
         Content(f"Loads {formatting.size(weights)}{_time(weights, standing)}."),
     ]
-    if standing.read:
+    if standing.cached_tokens:
         lines.append(
             Content.assemble(
                 ("! ", WARN),
-                f"What was read of this conversation, {formatting.plural(standing.read, 'token')},"
-                " is read again with the next question.",
+                "The next question reads this conversation again:"
+                f" {formatting.plural(standing.cached_tokens, 'token')}.",
             )
         )
     if candidate is None:
         lines.append(Content("Without a draft everything is read."))
-    if standing.hindrance:
-        lines.append(Content.assemble(("! ", WARN), sanitize_line(standing.hindrance)))
+    if standing.blocked_reason:
+        lines.append(Content.assemble(("! ", WARN), sanitize_line(standing.blocked_reason)))
     lines += [Content(""), Content.styled("The memory that it takes", DIM)]
-    return Content("\n").join([*lines, *of_candidate(known, candidate)])
+    return Content("\n").join([*lines, *memory_lines(known, candidate)])
 
 
-def _time(weights: int, standing: Standing) -> str:
-    if not standing.pace:
+def _time(weights: int, standing: PairStatus) -> str:
+    if not standing.load_bytes_per_second:
         return ""
-    seconds = formatting.seconds(weights / standing.pace)
+    seconds = formatting.seconds(weights / standing.load_bytes_per_second)
     return f", in about {seconds} at the pace of the last time"
 
 

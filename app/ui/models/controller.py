@@ -15,7 +15,7 @@ from app.protocol.commands import Measure
 from app.protocol.cost_model import Costs
 from app.sessions.records import Run
 from app.settings.schema import find
-from app.ui.models.choice import Choice
+from app.ui.models.choice import PairChoice
 from app.ui.models.jobs import Jobs
 from app.ui.models.screen import ModelsScreen
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.ui.app import SpecchatApp
 
 
-class ModelsRoom:
+class ModelsController:
     """Downloads and checks go on when their screen closes, and what becomes of them is said in the
     chat."""
 
@@ -52,20 +52,20 @@ class ModelsRoom:
         )
         self._app.push_screen(screen, self._left)
 
-    def changed(self) -> None:
-        self.jobs.seen()
+    def on_jobs_changed(self) -> None:
+        self.jobs.mark_drawn()
         if (screen := self._screen) is not None:
             screen.show_jobs()
 
-    def ended(self, said: str) -> None:
+    def on_job_ended(self, said: str) -> None:
         self._app.chat.notice.show(said)
         if (screen := self._screen) is not None:
             screen.job_ended(said)
 
-    def _left(self, choice: Choice | None) -> None:
+    def _left(self, choice: PairChoice | None) -> None:
         if choice is None:
             return
-        if choice.by_default:
+        if choice.as_default:
             settings = self._app.settings
             try:
                 settings.change(find("models.target"), choice.target)
@@ -81,14 +81,14 @@ class ModelsRoom:
     def _measure(self) -> str:
         """Let the pair be timed; returns what is to be said of it at once."""
         chat = self._app.chat
-        if (hindrance := chat.loader.pair_status().hindrance) or chat.open_chats.busy:
+        if (hindrance := chat.loader.pair_status().blocked_reason) or chat.open_chats.busy:
             return hindrance or "An answer is being written: time the pair when it is done."
         chat.engine.send(Measure())
         return "Timing the pair: it reads a few thousand tokens drawn by lot. A question stops it."
 
-    def timed(self, costs: Costs) -> None:
+    def on_costs_measured(self, costs: Costs) -> None:
         """The engine has timed the pair, as it was asked to."""
-        self.ended(told(costs, self._app.chat.next_mode.keep))
+        self.on_job_ended(told(costs, self._app.chat.next_mode.keep))
 
     def _machine(self) -> Machine:
         memory = self._app.chat.header.memory

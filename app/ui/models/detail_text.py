@@ -10,8 +10,8 @@ from app.models.draft_selection import Candidate
 from app.models.fit import KEEP
 from app.models.speedup import OVERHEAD
 from app.models.text import facts, sum_rows, sum_verdict
-from app.ui.models.inventory import Stock
-from app.ui.models.jobs import Job, State
+from app.ui.models.inventory import Inventory
+from app.ui.models.jobs import Job, JobState
 from app.ui.models.rows import DIM, WARN, draft_name
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
@@ -20,10 +20,10 @@ AMOUNT = 9
 _EMPTY = Content("")
 
 
-def of_model(known: Known, stock: Stock) -> Content:
+def model_text(known: Known, stock: Inventory) -> Content:
     """What it is, the pair it would take, and the sum line by line."""
     model, taken = known.model, known.taken
-    installed = stock.here(model.name)
+    installed = stock.installed_model(model.name)
     lines = [_bold(model.name), _dim(", ".join(facts(model)))]
     if installed is not None:
         older = (
@@ -35,7 +35,7 @@ def of_model(known: Known, stock: Stock) -> Content:
         if installed.fault:
             lines.append(_warn(installed.fault))
     elif not model.here:
-        left = f"{formatting.size(stock.free)} of the disk are free"
+        left = f"{formatting.size(stock.free_bytes)} of the disk are free"
         lines.append(_dim(f"{formatting.size(model.sized.weights)} to download; {left}"))
     if model.entry is not None and model.entry.known:
         lines.append(_dim(f"Measured elsewhere: read sparsely {model.entry.known}."))
@@ -45,7 +45,7 @@ def of_model(known: Known, stock: Stock) -> Content:
     return Content("\n").join(lines)
 
 
-def of_candidate(known: Known, chosen: Candidate | None) -> list[Content]:
+def memory_lines(known: Known, chosen: Candidate | None) -> list[Content]:
     """The sum of a model with one draft, or alone."""
     found = chosen.fit if chosen else known.alone
     lines = [*(_sum_line(*row) for row in sum_rows(found)), *map(Content, sum_verdict(found))]
@@ -54,14 +54,14 @@ def of_candidate(known: Known, chosen: Candidate | None) -> list[Content]:
     return lines
 
 
-def of_fault(name: str, why: str) -> Content:
+def fault_text(name: str, why: str) -> Content:
     return Content("\n").join([_bold(name), _warn(why)])
 
 
-def of_download(name: str, job: Job | None, told: str) -> Content:
+def download_text(name: str, job: Job | None, told: str) -> Content:
     lines = [_bold(name), Content(sanitize(told))]
-    if job is not None and job.state is State.FAILED:
-        lines = [_bold(name), _warn(job.said)]
+    if job is not None and job.state is JobState.FAILED:
+        lines = [_bold(name), _warn(job.message)]
     return Content("\n").join(lines)
 
 

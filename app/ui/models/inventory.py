@@ -25,45 +25,45 @@ from app.sessions.records import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class Inventory:
     """`known` are all models whose memory can be told, the embedded one first; `free` are the bytes
     that the cache's disk has left. `unknown` are repositories of the user's catalogue that the hub
     would have to be asked about, and `problem` is what is wrong with that."""
 
     machine: Machine
-    known: tuple[Known, ...] = ()
+    models: tuple[Known, ...] = ()
     installed: tuple[Installed, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
     trash: tuple[Trashed, ...] = ()
-    unknown: tuple[str, ...] = ()
-    free: int = 0
+    undescribed: tuple[str, ...] = ()
+    free_bytes: int = 0
     problem: str = ""
 
     def find(self, name: str) -> Known | None:
-        return next((each for each in self.known if each.model.name == name), None)
+        return next((each for each in self.models if each.model.name == name), None)
 
-    def here(self, name: str) -> Installed | None:
+    def installed_model(self, name: str) -> Installed | None:
         return next((each for each in self.installed if each.repository == name), None)
 
 
-def take_stock(
+def scan(
     library: Library,
     machine: Machine,
     runs: Sequence[Run],
     tokenizers: Tokenizers,
-    asked: Iterable[Described] = (),
-) -> Stock:
+    described: Iterable[Described] = (),
+) -> Inventory:
     """Look at everything; `asked` are models that the hub was asked about. Blocks, for seconds when
     `tokenizers` is new."""
     entries, problem = _entries(library)
     models = everything(library.cache, entries)
     names = {model.name for model in models}
-    models += [model for model in asked if model.name not in names]
+    models += [model for model in described if model.name not in names]
     names |= {model.name for model in models}
     known = overview(models, machine, partial(speedup.measured_ratio, runs), tokenizers)
     with suppress(ModelError):  # `doctor` says what is wrong with it
         known.insert(0, embedded_pair(library.cache, machine))
-    return Stock(
+    return Inventory(
         machine,
         tuple(known),
         tuple(library.cache.installed()),
@@ -75,7 +75,7 @@ def take_stock(
     )
 
 
-def is_kept(name: str) -> bool:
+def is_embedded(name: str) -> bool:
     """Whether it ships with the program."""
     return name == EMBEDDED
 

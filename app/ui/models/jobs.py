@@ -24,12 +24,12 @@ AT_ONCE = 2
 JOIN_SECONDS = 3.0
 
 
-class Kind(StrEnum):
+class JobKind(StrEnum):
     DOWNLOAD = "download"
     CHECK = "check"
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     PAUSED = "paused"
@@ -37,8 +37,8 @@ class State(StrEnum):
     DONE = "done"
 
     @property
-    def over(self) -> bool:
-        return self in (State.PAUSED, State.FAILED, State.DONE)
+    def ended(self) -> bool:
+        return self in (JobState.PAUSED, JobState.FAILED, JobState.DONE)
 
 
 @dataclass(eq=False)
@@ -46,10 +46,10 @@ class Job:
     """`said` is how it ended, in a sentence."""
 
     repository: str
-    kind: Kind
-    state: State = State.WAITING
+    kind: JobKind
+    state: JobState = JobState.WAITING
     progress: Progress = field(default_factory=lambda: Progress(0, 0, 0.0, None))
-    said: str = ""
+    message: str = ""
 
 
 class Jobs:
@@ -85,14 +85,14 @@ class Jobs:
         with self._lock:
             return self._jobs.get(repository)
 
-    def busy(self, repository: str) -> bool:
+    def is_active(self, repository: str) -> bool:
         job = self.find(repository)
-        return job is not None and not job.state.over
+        return job is not None and not job.state.ended
 
-    def begin(self, repository: str, kind: Kind = Kind.DOWNLOAD) -> None:
+    def start(self, repository: str, kind: JobKind = JobKind.DOWNLOAD) -> None:
         """Begin, or go on with what was paused; nothing where one is under way."""
         with self._lock:
-            if self.busy(repository) or self._closing:
+            if self.is_active(repository) or self._closing:
                 return
             self._jobs.pop(repository, None)  # what is begun last stands last
             self._jobs[repository] = Job(repository, kind)
@@ -103,9 +103,9 @@ class Jobs:
         """What was fetched is kept."""
         with self._lock:
             job = self._jobs.get(repository)
-            if job is not None and job.state is State.WAITING:
-                job.state = State.PAUSED
-            elif job is not None and job.state is State.RUNNING:
+            if job is not None and job.state is JobState.WAITING:
+                job.state = JobState.PAUSED
+            elif job is not None and job.state is JobState.RUNNING:
                 self._unwanted.add(repository)
                 self._stops.get(repository, lambda: None)()
         self._announce()
@@ -113,22 +113,22 @@ class Jobs:
     def cancel(self, repository: str) -> None:
         """Stop, and throw away what was fetched."""
         with self._lock:
-            if self.busy(repository):
+            if self.is_active(repository):
                 self._cancelled.add(repository)
                 self.pause(repository)
-            if not self.busy(repository):
+            if not self.is_active(repository):
                 self._jobs.pop(repository, None)
                 self._cancelled.discard(repository)
                 self._run(lambda: self._discard(repository))
 
-    def forget(self, repository: str) -> None:
+    def dismiss(self, repository: str) -> None:
         """Show no more of one that is over."""
         with self._lock:
-            if not self.busy(repository):
+            if not self.is_active(repository):
                 self._jobs.pop(repository, None)
         self._announce()
 
-    def seen(self) -> None:
+    def mark_drawn(self) -> None:
         """What changed was drawn."""
         self._announced = False
 
@@ -146,13 +146,16 @@ class Jobs:
 
     def _start_waiting(self) -> None:
         running = sum(
-            job.state is State.RUNNING and job.kind is Kind.DOWNLOAD for job in self._jobs.values()
+            job.state is JobState.RUNNING and job.kind is JobKind.DOWNLOAD
+            for job in self._jobs.values()
         )
         for job in self._jobs.values():
-            if job.state is not State.WAITING or (job.kind is Kind.DOWNLOAD and running >= AT_ONCE):
+            if job.state is not JobState.WAITING or (
+                job.kind is JobKind.DOWNLOAD and running >= AT_ONCE
+            ):
                 continue
-            running += job.kind is Kind.DOWNLOAD
-            job.state = State.RUNNING
+            running += job.kind is JobKind.DOWNLOAD
+            job.state = JobState.RUNNING
             self._run(lambda job=job: self._work(job))  # type: ignore[misc]
 
     def _run(self, task: Callable[[], None]) -> None:
@@ -163,17 +166,17 @@ class Jobs:
 
     def _work(self, job: Job) -> None:
         try:
-            work = self._download if job.kind is Kind.DOWNLOAD else self._check
+            work = self._download if job.kind is JobKind.DOWNLOAD else self._check
             state, said = work(job)
         except UserError as error:
-            state, said = State.FAILED, str(error)
+            state, said = JobState.FAILED, str(error)
         except Exception as error:  # nobody else would hear of it
             problem = f"Something went wrong inside specchat ({type(error).__name__})"
-            state, said = State.FAILED, f"{job.repository}: {problem}."
+            state, said = JobState.FAILED, f"{job.repository}: {problem}."
         with self._lock:
             self._stops.pop(job.repository, None)
             self._unwanted.discard(job.repository)
-            job.said, job.state = said, state
+            job.message, job.state = said, state
             cancelled = job.repository in self._cancelled
             self._cancelled.discard(job.repository)
             if cancelled:
@@ -185,7 +188,7 @@ class Jobs:
         else:
             self._post(self.Ended(job))
 
-    def _download(self, job: Job) -> tuple[State, str]:
+    def _download(self, job: Job) -> tuple[JobState, str]:
         from app.models.pull import Outcome, Pull  # a tenth of a second, which no start waits for
 
         library = self._library()
@@ -196,14 +199,17 @@ class Jobs:
         match pull.run():
             case Outcome.FETCHED:
                 total = formatting.size(pull.progress.total)
-                return State.DONE, f"{job.repository} is here, {total}, and every digest is right."
+                return (
+                    JobState.DONE,
+                    f"{job.repository} is here, {total}, and every digest is right.",
+                )
             case Outcome.HERE:
                 said = f"{job.repository} is here already, and nothing has changed at the hub."
-                return State.DONE, said
+                return JobState.DONE, said
             case _:
-                return State.PAUSED, f"The download of {job.repository} is paused."
+                return JobState.PAUSED, f"The download of {job.repository} is paused."
 
-    def _check(self, job: Job) -> tuple[State, str]:
+    def _check(self, job: Job) -> tuple[JobState, str]:
         stopped = threading.Event()
         self._stoppable(job, stopped.set)
         cache = self._library().cache
@@ -220,8 +226,8 @@ class Jobs:
         # What cannot be thrown away now still stands in the list, to be tried again.
         with suppress(UserError):
             discard(self._library().cache, repository)
-        gone = Job(repository, Kind.DOWNLOAD, State.DONE)
-        gone.said = f"The download of {repository} was given up."
+        gone = Job(repository, JobKind.DOWNLOAD, JobState.DONE)
+        gone.message = f"The download of {repository} was given up."
         self._post(self.Ended(gone))
 
     def _note(self, job: Job, progress: Progress) -> None:
@@ -240,10 +246,13 @@ class Jobs:
             self._receiver.post_message(message)
 
 
-def _told(repository: str, verdict: Verdict) -> tuple[State, str]:
+def _told(repository: str, verdict: Verdict) -> tuple[JobState, str]:
     if not verdict.ended:
-        return State.PAUSED, f"Checking {repository} was stopped."
+        return JobState.PAUSED, f"Checking {repository} was stopped."
     if verdict.faults:
-        return State.FAILED, " ".join(verdict.faults)
+        return JobState.FAILED, " ".join(verdict.faults)
     unknown = f", {verdict.unknown} have no known digest" if verdict.unknown else ""
-    return State.DONE, f"{repository}: {formatting.plural(verdict.whole, 'file')} whole{unknown}."
+    return (
+        JobState.DONE,
+        f"{repository}: {formatting.plural(verdict.whole, 'file')} whole{unknown}.",
+    )

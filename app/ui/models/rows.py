@@ -15,8 +15,8 @@ from app.models.fit import Fit
 from app.models.speedup import MOST_RATIO
 from app.models.trash import Trashed
 from app.models.unfinished import Unfinished
-from app.ui.models.inventory import Stock
-from app.ui.models.jobs import Job, Kind, State
+from app.ui.models.inventory import Inventory
+from app.ui.models.jobs import Job, JobKind, JobState
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -25,13 +25,13 @@ LEAST_NAME = 36
 DIM, WARN = "$ink-dim", "$accent"
 
 
-class Part(StrEnum):
+class Tab(StrEnum):
     INSTALLED = "installed"
     CATALOGUE = "catalogue"
     DOWNLOADS = "downloads"
 
 
-class What(StrEnum):
+class RowKind(StrEnum):
     """What a row stands for."""
 
     MODEL = "model"
@@ -49,22 +49,22 @@ class Row:
     """`facts` stand to the right of the name, the one that is needed most first; `below` are pieces
     of the second line with their styles."""
 
-    what: What
+    kind: RowKind
     name: str
     facts: tuple[str, ...] = ()
-    below: tuple[tuple[str, str], ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
     mark: str = " "
-    shown: str = ""
+    label: str = ""
     """Instead of the name."""
 
     @property
     def key(self) -> str:
-        return f"{self.what}:{self.name}"
+        return f"{self.kind}:{self.name}"
 
 
-def installed_rows(stock: Stock, words: str, answering: Callable[[Known], bool]) -> list[Row]:
+def installed_rows(stock: Inventory, words: str, answering: Callable[[Known], bool]) -> list[Row]:
     """The embedded pair, what is in the cache, folders of the user's, and the trash."""
-    here = [known for known in stock.known if known.model.here]
+    here = [known for known in stock.models if known.model.here]
     names = {known.model.name for known in here}
     rows = [model_row(known, stock, answering(known)) for known in here]
     rows += [_faulty(each) for each in stock.installed if each.repository not in names]
@@ -73,23 +73,27 @@ def installed_rows(stock: Stock, words: str, answering: Callable[[Known], bool])
     return matching(rows, words)
 
 
-def catalogue_rows(stock: Stock, words: str, found: Sequence[str]) -> list[Row]:
+def catalogue_rows(stock: Inventory, words: str, found: Sequence[str]) -> list[Row]:
     """What could be fetched: what fits first, then what the hub found, then where else to look."""
-    away = [known for known in stock.known if not known.model.here]
+    away = [known for known in stock.models if not known.model.here]
     away.sort(key=lambda known: known.fit.longest == 0)
     rows = matching([model_row(known, stock, False) for known in away], words)
     names = {row.name for row in rows}
-    rows += matching((_at_hub(name) for name in stock.unknown if not stock.here(name)), words)
-    names |= set(stock.unknown)
-    rows += [_at_hub(name) for name in found if name not in names and stock.here(name) is None]
+    rows += matching(
+        (_at_hub(name) for name in stock.undescribed if not stock.installed_model(name)), words
+    )
+    names |= set(stock.undescribed)
+    rows += [
+        _at_hub(name) for name in found if name not in names and stock.installed_model(name) is None
+    ]
     return rows + _elsewhere(stock, words.strip(), {row.name for row in rows})
 
 
 def _at_hub(name: str) -> Row:
-    return Row(What.FOUND, name, ("at the hub",), (("⏎ asks what it takes", DIM),))
+    return Row(RowKind.FOUND, name, ("at the hub",), (("⏎ asks what it takes", DIM),))
 
 
-def download_rows(stock: Stock, jobs: Sequence[Job], words: str) -> list[Row]:
+def download_rows(stock: Inventory, jobs: Sequence[Job], words: str) -> list[Row]:
     """What was begun here, the last one first, then what an earlier run, or another program,
     began."""
     rows = [job_row(job) for job in reversed(jobs)]
@@ -108,24 +112,24 @@ def matching(rows: Iterable[Row], words: str) -> list[Row]:
     return [row for row in rows if all(word in text(row) for word in wanted)]
 
 
-def drawn(row: Row, width: int) -> Content:
+def render_row(row: Row, width: int) -> Content:
     """Two lines of at most `width` cells."""
-    facts, least = list(row.facts), min(LEAST_NAME, len(row.shown or row.name))
+    facts, least = list(row.facts), min(LEAST_NAME, len(row.label or row.name))
     while len(facts) > 1 and width - 4 - len(" · ".join(facts)) < least:
         facts.pop()
     right = sanitize_line(" · ".join(facts))
     room = max(1, width - 4 - len(right))
-    name = Content(row.shown or sanitize_line(row.name)).truncate(room, ellipsis=True)
+    name = Content(row.label or sanitize_line(row.name)).truncate(room, ellipsis=True)
     gap = " " * max(1, width - 2 - name.cell_length - len(right))
     first = Content.assemble((f"{row.mark} ", WARN), name, gap, (right, DIM))
-    pieces = ((sanitize_line(text), style) for text, style in row.below)
+    pieces = ((sanitize_line(text), style) for text, style in row.details)
     second = Content.assemble("    ", *pieces).truncate(width, ellipsis=True)
     return first.truncate(width, ellipsis=True) + "\n" + second
 
 
-def model_row(known: Known, stock: Stock, answers: bool) -> Row:
+def model_row(known: Known, stock: Inventory, answers: bool) -> Row:
     model = known.model
-    installed = stock.here(model.name)
+    installed = stock.installed_model(model.name)
     size = installed.size if installed is not None else model.sized.weights
     parameters = f"{formatting.short_count(model.sized.shape.parameters)}"
     facts = [formatting.size(size), parameters, model.quantised, model.sized.shape.architecture]
@@ -136,7 +140,7 @@ def model_row(known: Known, stock: Stock, answers: bool) -> Row:
     if installed is not None and installed.fault:
         below = [(f"! {_why(installed)}", WARN)]
     return Row(
-        What.MODEL,
+        RowKind.MODEL,
         model.name,
         tuple(filter(None, facts)),
         tuple(below),
@@ -157,12 +161,12 @@ def draft_name(known: Known, candidate: Candidate) -> str:
 
 def job_row(job: Job) -> Row:
     progress = job.progress
-    marks = {State.FAILED: "!", State.DONE: "✓", State.RUNNING: "◆"}
+    marks = {JobState.FAILED: "!", JobState.DONE: "✓", JobState.RUNNING: "◆"}
     facts = [f"{formatting.size(progress.done)} of {formatting.size(progress.total)}"]
-    below = job.said if job.state in (State.FAILED, State.DONE) else _going(job)
-    style = WARN if job.state is State.FAILED else DIM
+    below = job.message if job.state in (JobState.FAILED, JobState.DONE) else _going(job)
+    style = WARN if job.state is JobState.FAILED else DIM
     return Row(
-        What.DOWNLOAD,
+        RowKind.DOWNLOAD,
         job.repository,
         tuple(facts if progress.total else ()),
         ((below, style),),
@@ -201,7 +205,7 @@ def _pair(known: Known) -> list[tuple[str, str]]:
 
 def _faulty(installed: Installed) -> Row:
     below = ((f"! {_why(installed)}", WARN),)
-    return Row(What.MODEL, installed.repository, (formatting.size(installed.size),), below, "✓")
+    return Row(RowKind.MODEL, installed.repository, (formatting.size(installed.size),), below, "✓")
 
 
 def _why(installed: Installed) -> str:
@@ -215,7 +219,7 @@ def _trashed(each: Trashed) -> Row:
     what = "" if each.whole else "older commits, "
     when = f"{each.when.astimezone():%d %b %H:%M}"
     below = ((f"in the trash: {what}since {when}", DIM),)
-    return Row(What.TRASH, each.repository, (formatting.size(each.size),), below)
+    return Row(RowKind.TRASH, each.repository, (formatting.size(each.size),), below)
 
 
 def _unfinished(each: Unfinished) -> Row:
@@ -223,16 +227,16 @@ def _unfinished(each: Unfinished) -> Row:
     how = "another specchat fetches it" if each.running else "not finished: ⏎ goes on"
     facts = (f"{formatting.size(each.done)} of {formatting.size(each.total)}",)
     below = ((f"{bar(share)} {formatting.percent(share)} · {how}", DIM),)
-    return Row(What.DOWNLOAD, each.repository, facts, below)
+    return Row(RowKind.DOWNLOAD, each.repository, facts, below)
 
 
 def _going(job: Job) -> str:
     progress = job.progress
     share = progress.done / progress.total if progress.total else 0.0
     parts = [f"{bar(share)} {formatting.percent(share)}"]
-    if job.state is not State.RUNNING:
+    if job.state is not JobState.RUNNING:
         return f"{parts[0]} · {job.state}"
-    if job.kind is Kind.CHECK:
+    if job.kind is JobKind.CHECK:
         parts.append("checking its files")
     if progress.speed:
         parts.append(f"{formatting.size(int(progress.speed))}/s")
@@ -243,15 +247,15 @@ def _going(job: Job) -> str:
     return " · ".join(parts)
 
 
-def _elsewhere(stock: Stock, words: str, names: set[str]) -> list[Row]:
+def _elsewhere(stock: Inventory, words: str, names: set[str]) -> list[Row]:
     """What else can be done with what was typed."""
     rows = []
     if words.startswith(("/", "~", "./", "../")):
         below = (("⏎ adds this folder to your catalogue", DIM),)
-        return [Row(What.ADD, words, (), below, "+")]
-    if is_repository(words) and words not in names and stock.here(words) is None:
-        rows.append(Row(What.FOUND, words, (), (("⏎ asks the hub what it takes", DIM),), "+"))
+        return [Row(RowKind.ADD, words, (), below, "+")]
+    if is_repository(words) and words not in names and stock.installed_model(words) is None:
+        rows.append(Row(RowKind.FOUND, words, (), (("⏎ asks the hub what it takes", DIM),), "+"))
     if words:
         said = f"Search the hub for '{sanitize_line(words)}'"
-        rows.append(Row(What.SEARCH, words, (), (("models made for MLX", DIM),), "?", said))
+        rows.append(Row(RowKind.SEARCH, words, (), (("models made for MLX", DIM),), "?", said))
     return rows

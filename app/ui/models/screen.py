@@ -25,12 +25,12 @@ from app.sessions.records import Run
 from app.ui.background import in_background
 from app.ui.help import Section
 from app.ui.models import actions, detail_text, rows
-from app.ui.models.action_dialog import Card, Deed
-from app.ui.models.choice import Choice, Standing, cost
-from app.ui.models.inventory import Stock, take_stock
+from app.ui.models.action_dialog import Action, ActionDialog
+from app.ui.models.choice import PairChoice, PairStatus, cost_text
+from app.ui.models.inventory import Inventory, scan
 from app.ui.models.jobs import Jobs
-from app.ui.models.rows import Part, Row, What, drawn
-from app.ui.models.tabs import Parts
+from app.ui.models.rows import Row, RowKind, Tab, render_row
+from app.ui.models.tabs import Tabs
 from app.ui.models.tasks import Doing
 from app.ui.safe_input import SafeInput
 from app.util import formatting
@@ -41,7 +41,7 @@ WIDE = 110
 """Cells from which on the model that is marked is shown in full beside the list."""
 
 
-class ModelsScreen(Screen[Choice | None]):
+class ModelsScreen(Screen[PairChoice | None]):
     """Gives back the pair that is to answer, if one was chosen."""
 
     # Before the focused line, which would take some of them for its own.
@@ -88,7 +88,7 @@ class ModelsScreen(Screen[Choice | None]):
         jobs: Jobs,
         machine: Machine,
         runs: Callable[[], Coroutine[Any, Any, Sequence[Run]]],
-        standing: Callable[[], Standing],
+        standing: Callable[[], PairStatus],
         tokenizers: Tokenizers,
         measure: Callable[[], str],
     ) -> None:
@@ -99,14 +99,14 @@ class ModelsScreen(Screen[Choice | None]):
         self.library, self._machine = library, machine
         self._runs, self.standing = runs, standing
         self._tokenizers, self.measure = tokenizers, measure
-        self.stock = Stock(machine)
-        self._part = Part.INSTALLED
+        self.stock = Inventory(machine)
+        self._part = Tab.INSTALLED
         self._rows: list[Row] = []
         self._loading = True
         self.doing = Doing(self)
         self._in_turn = asyncio.Lock()
         self._head = Static(id="models-head", markup=False)
-        self._parts = Parts(self.go)
+        self._parts = Tabs(self.go)
         self.filter = SafeInput(placeholder="Type to find", id="models-filter", compact=True)
         self.list = OptionList(id="models-list", compact=True, markup=False)
         self._sheet = Static(markup=False)
@@ -114,7 +114,7 @@ class ModelsScreen(Screen[Choice | None]):
         self._foot = Static(id="models-foot", markup=False)
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("Models", ModelsScreen), ("One of them", Card))
+        return (("Models", ModelsScreen), ("One of them", ActionDialog))
 
     def compose(self) -> ComposeResult:
         yield self._head
@@ -142,7 +142,7 @@ class ModelsScreen(Screen[Choice | None]):
         runs = await self._runs()
         asked = list(self.doing.asked.values())
         self.stock = await in_background(
-            lambda: take_stock(self.library(), self._machine, runs, self._tokenizers, asked)
+            lambda: scan(self.library(), self._machine, runs, self._tokenizers, asked)
         )
         self._loading = False
         if self.stock.problem:
@@ -158,14 +158,14 @@ class ModelsScreen(Screen[Choice | None]):
         self.say(said)
         self.do(self.look)
 
-    def _rows_of(self, part: Part) -> list[Row]:
+    def _rows_of(self, part: Tab) -> list[Row]:
         stock, words = self.stock, self.filter.value
         match part:
-            case Part.INSTALLED:
+            case Tab.INSTALLED:
                 return rows.installed_rows(stock, words, self.answers)
-            case Part.CATALOGUE:
+            case Tab.CATALOGUE:
                 return rows.catalogue_rows(stock, words, self.doing.found)
-            case Part.DOWNLOADS:
+            case Tab.DOWNLOADS:
                 return rows.download_rows(stock, self.jobs.all(), words)
 
     def answers(self, known: Known) -> bool:
@@ -175,23 +175,27 @@ class ModelsScreen(Screen[Choice | None]):
     def draw(self, go_to: str = "") -> None:
         before = self.chosen
         wanted = go_to or (before.key if before else "")
-        every = {part: self._rows_of(part) for part in Part}
+        every = {part: self._rows_of(part) for part in Tab}
         self._rows = every[self._part]
         self._parts.show(self._part, {part: len(found) for part, found in every.items()})
         width = max(20, self.list.size.width - 4)
         keys = [row.key for row in self._rows]
         if keys == [option.id for option in self.list.options]:
             for row in self._rows:  # what is marked and scrolled to stays
-                self.list.replace_option_prompt(row.key, drawn(row, width))
+                self.list.replace_option_prompt(row.key, render_row(row, width))
         else:
-            self.list.set_options(Option(drawn(row, width), id=row.key) for row in self._rows)
+            self.list.set_options(Option(render_row(row, width), id=row.key) for row in self._rows)
             at = keys.index(wanted) if wanted in keys else 0
             self.list.highlighted = at if keys else None
         self._draw_frame()
 
     def _draw_frame(self) -> None:
         room = heading(self._machine)
-        free = f" · {formatting.size(self.stock.free)} free on the disk" if self.stock.free else ""
+        free = (
+            f" · {formatting.size(self.stock.free_bytes)} free on the disk"
+            if self.stock.free_bytes
+            else ""
+        )
         what = "  looking…" if self._loading else f"  {room}{free}"
         self._head.update(Content.assemble(("Models", "bold $accent"), (what, "$ink-dim")))
         foot = "   ".join(HINTS)
@@ -247,10 +251,10 @@ class ModelsScreen(Screen[Choice | None]):
         buttons[where]()
 
     def action_part(self, step: int) -> None:
-        every = list(Part)
+        every = list(Tab)
         self.go(every[(every.index(self._part) + step) % len(every)])
 
-    def go(self, part: Part, key: str = "") -> None:
+    def go(self, part: Tab, key: str = "") -> None:
         """To another list, and there to a row."""
         self._part = part
         self.draw(key)
@@ -273,38 +277,38 @@ class ModelsScreen(Screen[Choice | None]):
         self.open(self._rows[event.option_index])
 
     def open(self, row: Row) -> None:
-        match row.what:
-            case What.SEARCH:
+        match row.kind:
+            case RowKind.SEARCH:
                 self.doing.search(row.name)
-            case What.FOUND:
+            case RowKind.FOUND:
                 self.doing.ask_hub(row.name)
-            case What.ADD:
+            case RowKind.ADD:
                 self.doing.add(row.name)
             case _:
-                self.app.push_screen(Card(self._told(row), self._deeds(row)), self._done)
+                self.app.push_screen(ActionDialog(self._told(row), self._deeds(row)), self._done)
 
-    def _done(self, deed: Deed | None) -> None:
+    def _done(self, deed: Action | None) -> None:
         if deed is not None:
             deed.run()
             self.draw()
 
     def _told(self, row: Row) -> Content:
         known = self.stock.find(row.name)
-        if row.what is What.MODEL and known is not None:
-            return detail_text.of_model(known, self.stock)
-        told = "".join(text for text, _ in row.below).strip()
-        if row.what is What.MODEL:
-            return detail_text.of_fault(row.name, told.removeprefix("! "))
-        return detail_text.of_download(row.name, self.jobs.find(row.name), told)
+        if row.kind is RowKind.MODEL and known is not None:
+            return detail_text.model_text(known, self.stock)
+        told = "".join(text for text, _ in row.details).strip()
+        if row.kind is RowKind.MODEL:
+            return detail_text.fault_text(row.name, told.removeprefix("! "))
+        return detail_text.download_text(row.name, self.jobs.find(row.name), told)
 
-    def _deeds(self, row: Row) -> list[Deed]:
+    def _deeds(self, row: Row) -> list[Action]:
         known = self.stock.find(row.name)
-        match row.what:
-            case What.MODEL if known is not None:
+        match row.kind:
+            case RowKind.MODEL if known is not None:
                 return actions.of_model(self, known, self.stock)
-            case What.DOWNLOAD:
+            case RowKind.DOWNLOAD:
                 return actions.of_download(self, row.name, self.jobs.find(row.name), self.stock)
-            case What.TRASH:
+            case RowKind.TRASH:
                 return actions.of_trash(self, row.name, self.stock)
             case _:
                 return actions.of_fault(self, row.name, self.stock)
@@ -314,22 +318,22 @@ class ModelsScreen(Screen[Choice | None]):
     def ask_cost(self, known: Known, candidate: Candidate | None) -> None:
         """Say what a pair costs, and take it if that is wanted all the same."""
         draft = candidate.draft.name if candidate else None
-        pair = Choice(known.model.name, draft)
-        by_default = Choice(known.model.name, draft, by_default=True)
+        pair = PairChoice(known.model.name, draft)
+        by_default = PairChoice(known.model.name, draft, as_default=True)
         choices = [
-            Deed("Load it now", lambda: self.dismiss(pair)),
-            Deed("Load it now, and by default from now on", lambda: self.dismiss(by_default)),
+            Action("Load it now", lambda: self.dismiss(pair)),
+            Action("Load it now, and by default from now on", lambda: self.dismiss(by_default)),
         ]
-        text = cost(known, candidate, self.standing())
-        self.app.push_screen(Card(text, choices), self._done)
+        text = cost_text(known, candidate, self.standing())
+        self.app.push_screen(ActionDialog(text, choices), self._done)
 
     def action_delete(self) -> None:
         row = self.chosen
         if row is None:
             return
-        if row.what is What.DOWNLOAD:
+        if row.kind is RowKind.DOWNLOAD:
             self.jobs.cancel(row.name)
-        elif row.what is What.MODEL and self.stock.here(row.name) is not None:
+        elif row.kind is RowKind.MODEL and self.stock.installed_model(row.name) is not None:
             self.doing.remove(row.name)
         else:
             self.say("There is nothing here that could be moved to the trash.")

@@ -8,29 +8,29 @@ from textual.content import Content
 from textual.events import Click
 from textual.widget import Widget
 
-from app.ui.models.rows import Part
+from app.ui.models.rows import Tab
 
 GAP = "   "
 
 
-class Parts(Widget):
+class Tabs(Widget):
     """The three lists by their names; a click goes to one."""
 
-    def __init__(self, go: Callable[[Part], None]) -> None:
+    def __init__(self, go: Callable[[Tab], None]) -> None:
         super().__init__(id="models-parts")
         self._go = go
-        self._zones: list[tuple[int, int, Part]] = []
-        self._counts: dict[Part, int] = {}
-        self._shown = Part.INSTALLED
+        self._zones: list[tuple[int, int, Tab]] = []
+        self._counts: dict[Tab, int] = {}
+        self._shown = Tab.INSTALLED
 
-    def show(self, shown: Part, counts: dict[Part, int]) -> None:
+    def show(self, shown: Tab, counts: dict[Tab, int]) -> None:
         self._shown, self._counts = shown, counts
         self.refresh()
 
     def render(self) -> Content:
         pieces: list[Content] = []
         self._zones, at = [], 0
-        for part in Part:
+        for part in Tab:
             count = self._counts.get(part, 0)
             text = f"{'●' if part is self._shown else '○'} {part} {count}"
             style = "bold $accent" if part is self._shown else "$ink-dim"

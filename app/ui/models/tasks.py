@@ -9,8 +9,8 @@ from app.models import catalogue, trash
 from app.models.model_info import Described, describe
 from app.models.unfinished import pause
 from app.ui.background import in_background
-from app.ui.models.jobs import Kind
-from app.ui.models.rows import Part, What
+from app.ui.models.jobs import JobKind
+from app.ui.models.rows import RowKind, Tab
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ class Doing:
 
     def fetch(self, *names: str) -> None:
         for name in names:
-            self._screen.jobs.begin(name)
+            self._screen.jobs.start(name)
         self._show_jobs()
 
     def check(self, name: str) -> None:
-        self._screen.jobs.begin(name, Kind.CHECK)
+        self._screen.jobs.start(name, JobKind.CHECK)
         self._show_jobs()
 
     def _show_jobs(self) -> None:
         self._screen.filter.value = ""
-        self._screen.go(Part.DOWNLOADS)
+        self._screen.go(Tab.DOWNLOADS)
 
     def pause_elsewhere(self, name: str) -> None:
         screen = self._screen
@@ -55,7 +55,7 @@ class Doing:
 
     def remove(self, name: str, older: bool = False) -> None:
         screen = self._screen
-        here = screen.stock.here(name)
+        here = screen.stock.installed_model(name)
         if not older and here is not None and screen.standing().uses(here.folder):
             screen.say(f"{name} answers now: load another pair first.")
             return
@@ -79,7 +79,7 @@ class Doing:
 
         async def restore() -> None:
             await in_background(lambda: trash.restore(screen.library().cache, name))
-            await screen.look(f"{What.MODEL}:{name}")
+            await screen.look(f"{RowKind.MODEL}:{name}")
             screen.say(f"{name} is back.")
 
         screen.do(restore)
@@ -106,7 +106,7 @@ class Doing:
             some = f"{formatting.plural(len(self.found), 'model')} found at the hub."
             none = f"The hub has no model made for MLX like '{words}'."
             screen.say(some if self.found else none)
-            screen.draw(f"{What.FOUND}:{self.found[0]}" if self.found else "")
+            screen.draw(f"{RowKind.FOUND}:{self.found[0]}" if self.found else "")
 
         screen.do(search)
 
@@ -121,7 +121,7 @@ class Doing:
         async def show() -> None:
             screen.say(f"Asking the hub about {name}…")
             self.asked[name] = await in_background(ask)
-            await screen.look(f"{What.MODEL}:{name}")
+            await screen.look(f"{RowKind.MODEL}:{name}")
             screen.say("")
             if (chosen := screen.chosen) is not None and chosen.name == name:
                 screen.open(chosen)
@@ -138,7 +138,7 @@ class Doing:
             await screen.look()
             known = screen.stock.find(kept)
             here = known is not None and known.model.here
-            screen.go(Part.INSTALLED if here else Part.CATALOGUE, f"{What.MODEL}:{kept}")
+            screen.go(Tab.INSTALLED if here else Tab.CATALOGUE, f"{RowKind.MODEL}:{kept}")
             screen.say(f"{kept} is in your catalogue.")
 
         screen.do(add)

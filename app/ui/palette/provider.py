@@ -15,9 +15,9 @@ from textual.fuzzy import FuzzySearch
 from app.errors import UserError
 from app.settings.schema import every
 from app.ui.chat.screen import ChatScreen
-from app.ui.conversations.list_rows import LONGEST_MATCHED, told_apart
+from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
-from app.ui.settings.row import shown
+from app.ui.settings.row import display_value
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Entry:
         return Content.assemble(text, gap, (self.aside, "$ink-dim"))
 
 
-class Everything(Provider):
+class PaletteProvider(Provider):
     """Built from the bindings, the settings and the store, so that nothing can be missing."""
 
     async def startup(self) -> None:
@@ -94,11 +94,11 @@ class Everything(Provider):
         for setting in every():
             value = setting.of(live.values)
             go = partial(self._specchat.show_setting, setting)
-            yield Entry(f"{setting.label}: {shown(value)}", "", "setting", go)
+            yield Entry(f"{setting.label}: {display_value(value)}", "", "setting", go)
             for choice in setting.choices:
                 if choice != value:
                     change = partial(live.change, setting, choice)
-                    name = f"{setting.label}: set to {shown(choice)}"
+                    name = f"{setting.label}: set to {display_value(choice)}"
                     yield Entry(name, "", "setting", change)
 
     async def _conversations(self) -> list[Entry]:
@@ -112,10 +112,10 @@ class Everything(Provider):
             return []
         titled = [each for each in found if each.title.strip()]
         now = datetime.now().astimezone()
-        labels = told_apart(((each.title, each) for each in titled), now)
+        labels = distinct_labels(((each.title, each) for each in titled), now)
         return [
             Entry(
-                sanitize_line(each.title[:LONGEST_MATCHED]),
+                sanitize_line(each.title[:MAX_MATCHED]),
                 "",
                 " · ".join(filter(None, ("conversation", labels.get(each.id)))),
                 partial(chat.open_conversation, each.id),

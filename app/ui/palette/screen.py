@@ -7,7 +7,7 @@ from textual.command import CommandInput, CommandList, CommandPalette
 from textual.containers import Horizontal, Vertical
 from textual.widgets import LoadingIndicator, Static
 
-from app.ui.palette.provider import Everything
+from app.ui.palette.provider import PaletteProvider
 from app.ui.safe_input import SafeInput
 
 
@@ -17,7 +17,7 @@ class PaletteInput(CommandInput, SafeInput):
 
 class PaletteScreen(CommandPalette):
     def __init__(self) -> None:
-        super().__init__([Everything])
+        super().__init__([PaletteProvider])
 
     def compose(self) -> ComposeResult:
         """As Textual's, with an input that is safe, and no picture that terminals draw in widths

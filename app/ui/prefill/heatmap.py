@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from app.protocol.prompt import Span, SpanReason
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-UNSEEN = "·"
-KEPT, PARTLY, PINNED, DROPPED = "▄", "▂", "═", " "
+UNSCORED = "·"
+SELECTED, PARTIAL, PINNED, SKIPPED = "▄", "▂", "═", " "
 """Low, so that they stand apart from the importance above them."""
 
 
@@ -23,7 +23,7 @@ def resample(buckets: Sequence[float], width: int) -> list[float]:
     return [max(buckets[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def level(value: float) -> int:
+def intensity(value: float) -> int:
     """The index into BLOCKS for an importance of 0..1. By the square root: a few chunks stand far
     above the others, and the others should still be told apart."""
     return min(len(BLOCKS) - 1, int(max(0.0, value) ** 0.5 * len(BLOCKS)))
@@ -32,21 +32,21 @@ def level(value: float) -> int:
 def heat_row(buckets: Sequence[float], width: int, complete: bool) -> str:
     """One block character per cell. Until all is observed, a bucket of 0 is one not scored yet."""
     return "".join(
-        UNSEEN if not complete and value <= 0 else BLOCKS[level(value)]
+        UNSCORED if not complete and value <= 0 else BLOCKS[intensity(value)]
         for value in resample(buckets, width)
     )
 
 
-def seen_row(fraction: float, width: int) -> str:
+def skim_row(fraction: float, width: int) -> str:
     """What stands in for the heat while the draft still reads: how far it has come."""
     seen = min(width, int(fraction * width))
-    return BLOCKS[0] * seen + UNSEEN * (width - seen)
+    return BLOCKS[0] * seen + UNSCORED * (width - seen)
 
 
 def span_row(spans: Iterable[Span], prompt_tokens: int, width: int) -> str:
     """One character per cell: kept (at least half of it), partly kept, mostly pinned, dropped."""
     if prompt_tokens <= 0 or width <= 0:
-        return DROPPED * max(width, 0)
+        return SKIPPED * max(width, 0)
     important = [0.0] * width
     pinned = [0.0] * width
     for span in spans:
@@ -67,5 +67,5 @@ def _mark(important: float, pinned: float) -> str:
     if pinned > important:
         return PINNED
     if important >= 0.5:
-        return KEPT
-    return PARTLY if important > 0 else DROPPED
+        return SELECTED
+    return PARTIAL if important > 0 else SKIPPED

@@ -9,8 +9,8 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from app.ui.clock import Clock
-from app.ui.prefill.panel_render import Page, panel_lines
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.panel_render import Viewport, panel_lines
+from app.ui.prefill.progress import TurnProgress
 
 
 class PrefillPanel(Widget):
@@ -18,20 +18,20 @@ class PrefillPanel(Widget):
 
     folded: reactive[bool] = reactive(False, layout=True)
 
-    def __init__(self, progress: ReadingProgress, clock: Clock) -> None:
+    def __init__(self, progress: TurnProgress, clock: Clock) -> None:
         super().__init__()
         self._progress = progress
         self._clock = clock
         self._line_count = 0
-        self._was_over = progress.over
-        self.set_reactive(PrefillPanel.folded, progress.over)
+        self._was_over = progress.finished
+        self.set_reactive(PrefillPanel.folded, progress.finished)
         self._folded_before_preview: bool | None = None
 
     def update_progress(self) -> None:
         """Draw anew; fold when the turn has just ended, open while a keep is tried out."""
-        if self._progress.over and not self._was_over:
+        if self._progress.finished and not self._was_over:
             self.folded = True
-        self._was_over = self._progress.over
+        self._was_over = self._progress.finished
         self._open_for_preview()
         if len(self._lines(self.content_size.width)) == self._line_count:
             self.refresh()
@@ -48,7 +48,7 @@ class PrefillPanel(Widget):
 
     def toggle(self) -> None:
         """Open it, or fold it."""
-        if self._progress.over:
+        if self._progress.finished:
             self._folded_before_preview = None
             self.folded = not self.folded
             self._stay_in_sight()
@@ -58,7 +58,7 @@ class PrefillPanel(Widget):
         self.toggle()
 
     def _lines(self, width: int) -> list[Content]:
-        return panel_lines(self._progress, Page(width, self._clock()), self.folded)
+        return panel_lines(self._progress, Viewport(width, self._clock()), self.folded)
 
     def _stay_in_sight(self) -> None:
         """An opened panel grows upwards out of a transcript that shows its end."""

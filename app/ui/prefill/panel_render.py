@@ -11,9 +11,9 @@ from app.protocol.memory import memory_size
 from app.protocol.stats import Phase, Reading
 from app.ui.keep.bar import keep_bar
 from app.ui.prefill import heatmap
-from app.ui.prefill.progress import PhaseStatus, ReadingProgress
-from app.ui.prefill.stats_line import figures_line
-from app.ui.text import ended
+from app.ui.prefill.progress import PhaseStatus, TurnProgress
+from app.ui.prefill.stats_line import stats_line
+from app.ui.text import with_full_stop
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -26,7 +26,7 @@ BRIEF = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Viewport:
     """Where to draw: how wide, and at what monotonic time."""
 
     width: int
@@ -37,7 +37,7 @@ class Page:
         return max(8, min(WIDEST_STRIP, self.width - len(INDENT) - LABEL_WIDTH))
 
 
-def panel_lines(state: ReadingProgress, page: Page, folded: bool) -> list[Content]:
+def panel_lines(state: TurnProgress, page: Viewport, folded: bool) -> list[Content]:
     """All lines of the panel, each at most `page.width` cells wide."""
     lines = [_head(state, page, folded)]
     if state.fallback is not None:
@@ -47,17 +47,19 @@ def panel_lines(state: ReadingProgress, page: Page, folded: bool) -> list[Conten
     return [line.truncate(page.width, ellipsis=True) for line in lines]
 
 
-def _details(state: ReadingProgress, page: Page) -> list[Content]:
-    if state.retold and state.statistics is None:
+def _details(state: TurnProgress, page: Viewport) -> list[Content]:
+    if state.restored and state.statistics is None:
         return []  # it was stored without
     lines = [*_phases(state, page), _keep(state, page)]
     scored = state.importance is not None or state.selected is not None
-    if scored or (state.reading is not Reading.DENSE and not state.retold):
+    if scored or (state.reading is not Reading.DENSE and not state.restored):
         lines.append(_heat(state, page))
         lines.append(_spans(state, page))
-        if state.over and state.selected is not None:
-            lines.append(_legend(page) if state.choice is None else _choice_legend(state.choice))
-    if state.over:
+        if state.finished and state.selected is not None:
+            lines.append(
+                _legend(page) if state.would_select is None else _choice_legend(state.would_select)
+            )
+    if state.finished:
         lines.extend(_afterwards(state, page))
     return lines
 
@@ -65,27 +67,27 @@ def _details(state: ReadingProgress, page: Page) -> list[Content]:
 # ------------------------------------------------------------------------------ the head line
 
 
-def _head(state: ReadingProgress, page: Page, folded: bool) -> Content:
-    if not state.over:
+def _head(state: TurnProgress, page: Viewport, folded: bool) -> Content:
+    if not state.finished:
         return _spread(_doing(state), _clock(state, page), page.width)
     mark = ("▸ " if folded else "▾ ", DIM)
     room = page.width - 2
     if state.failed:
         return Content.assemble(mark, ("✗ failed", BAD), (_after(state, page), DIM))
     if state.statistics is None or not state.statistics.ttft:
-        stopped = "■ stopped" if state.worded else "■ stopped before the first word"
+        stopped = "■ stopped" if state.has_text else "■ stopped before the first word"
         return Content.assemble(mark, (stopped, DIM), (_after(state, page), DIM))
-    line = figures_line(state.statistics, state.ended, room)
+    line = stats_line(state.statistics, state.ended, room)
     lead, dot, rest = line.partition(" · ")
     return Content.assemble(mark, (lead, "bold"), (dot + rest, DIM))
 
 
-def _after(state: ReadingProgress, page: Page) -> str:
+def _after(state: TurnProgress, page: Viewport) -> str:
     elapsed = state.elapsed(page.now)
     return f" · after {formatting.seconds(elapsed)}" if elapsed > 0 else ""
 
 
-def _doing(state: ReadingProgress) -> Content:
+def _doing(state: TurnProgress) -> Content:
     if state.running is Phase.DECODE or _finished(state, Phase.PREFILL):
         way = "full" if state.reading is Reading.DENSE else "sparse"
         return Content.assemble(("▶ ", ACCENT), ("answering", "bold"), (f" · {way}", DIM))
@@ -97,14 +99,14 @@ def _doing(state: ReadingProgress) -> Content:
     return Content.assemble(("▶ ", ACCENT), (words, "bold"))
 
 
-def _clock(state: ReadingProgress, page: Page) -> Content:
+def _clock(state: TurnProgress, page: Viewport) -> Content:
     running = state.phases.get(state.running) if state.running else None
     eta = f" · ETA {formatting.seconds(running.eta)}" if running and running.eta is not None else ""
     return Content.styled(formatting.seconds(state.elapsed(page.now)) + eta, DIM)
 
 
-def _fallback(reason: str, page: Page) -> list[Content]:
-    text = f"! {sanitize_line(ended(reason))}"
+def _fallback(reason: str, page: Viewport) -> list[Content]:
+    text = f"! {sanitize_line(with_full_stop(reason))}"
     wrapped = Content(text).wrap(max(10, page.width - len(INDENT)))
     return [Content.assemble(INDENT, line.stylize(ACCENT)) for line in wrapped]
 
@@ -112,12 +114,12 @@ def _fallback(reason: str, page: Page) -> list[Content]:
 # ------------------------------------------------------------------------------ the phases
 
 
-def _phases(state: ReadingProgress, page: Page) -> list[Content]:
+def _phases(state: TurnProgress, page: Viewport) -> list[Content]:
     """The phases in the most detail that fits: tokens and times, times, names, marks only. While
     it runs on one line, so that nothing jumps; afterwards with all times, on as many as it takes.
     """
     phases = state.expected_phases()
-    if state.over:
+    if state.finished:
         return _flow([_phase(state, phase, 3) for phase in phases], page.width)
     for detail in (3, 2, 1, 0):
         parts = [_phase(state, phase, detail) for phase in phases]
@@ -137,7 +139,7 @@ def _flow(parts: list[Content], width: int) -> list[Content]:
     return [line.rstrip() for line in lines]
 
 
-def _phase(state: ReadingProgress, phase: Phase, detail: int) -> Content:
+def _phase(state: TurnProgress, phase: Phase, detail: int) -> Content:
     """One phase. `detail` 0 is its mark alone, 1 with its name, 2 and its time, 3 and tokens."""
     name = f" {phase.value}" if detail else ""
     match state.status(phase):
@@ -147,21 +149,21 @@ def _phase(state: ReadingProgress, phase: Phase, detail: int) -> Content:
             return Content.assemble(("▶ ", ACCENT), (phase.value + _amount(state, phase), "bold"))
         case PhaseStatus.DONE:
             return Content.assemble(("✓", ACCENT), (name + _result(state, phase, detail), DIM))
-        case PhaseStatus.CUT:
+        case PhaseStatus.STOPPED:
             return Content.assemble(("■", DIM), (name, DIM))
         case PhaseStatus.FAILED:
             return Content.assemble(("✗", BAD), (name, DIM))
 
 
-def _amount(state: ReadingProgress, phase: Phase) -> str:
+def _amount(state: TurnProgress, phase: Phase) -> str:
     """How far a running phase has come."""
     if phase is Phase.DECODE:
-        return f" {state.written}"
+        return f" {state.generated_tokens}"
     progress = state.phases[phase]
     return f" {formatting.progress(progress.done, progress.total)}" if progress.total else ""
 
 
-def _result(state: ReadingProgress, phase: Phase, detail: int) -> str:
+def _result(state: TurnProgress, phase: Phase, detail: int) -> str:
     words = ""
     progress = state.phases.get(phase)
     counted = progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL)
@@ -172,18 +174,18 @@ def _result(state: ReadingProgress, phase: Phase, detail: int) -> str:
     return words
 
 
-def _finished(state: ReadingProgress, phase: Phase) -> bool:
+def _finished(state: TurnProgress, phase: Phase) -> bool:
     return phase in state.phases and state.phases[phase].finished
 
 
 # ------------------------------------------------------------------------------ keep and strips
 
 
-def _keep(state: ReadingProgress, page: Page) -> Content:
+def _keep(state: TurnProgress, page: Viewport) -> Content:
     after = Content("")
     if state.preview is not None:
         words = would_read(state.preview)
-        if state.choice is not None:
+        if state.would_select is not None:
             words = words.replace("read", "choose")
         after = Content.styled("  " + words, ACCENT)
     elif state.reused:
@@ -200,7 +202,7 @@ def would_read(selected: Selected) -> str:
     return f"would read {kept} of {total} tokens"
 
 
-def _heat(state: ReadingProgress, page: Page) -> Content:
+def _heat(state: TurnProgress, page: Viewport) -> Content:
     width = page.strip_width
     importance = state.importance
     if importance is not None:
@@ -213,7 +215,7 @@ def _heat(state: ReadingProgress, page: Page) -> Content:
         return _row(_heated(row), label)
     score = state.phases.get(Phase.SCORE)
     fraction = score.done / score.total if score and score.total else 0.0
-    row = heatmap.seen_row(fraction, width)
+    row = heatmap.skim_row(fraction, width)
     return _row(Content.styled(row, FAINT), f"skimmed {formatting.percent(fraction)}")
 
 
@@ -227,14 +229,14 @@ def _heated(row: str) -> Content:
     return Content.assemble(*((character, style(character)) for character in row))
 
 
-def _spans(state: ReadingProgress, page: Page) -> Content:
+def _spans(state: TurnProgress, page: Viewport) -> Content:
     shown = state.preview or state.selected
     if shown is None:
         return _row(Content(" " * page.strip_width), "")
     row = heatmap.span_row(shown.spans, shown.prompt_tokens, page.strip_width)
-    styles = {heatmap.PINNED: DIM, heatmap.PARTLY: f"{ACCENT} 60%"}
+    styles = {heatmap.PINNED: DIM, heatmap.PARTIAL: f"{ACCENT} 60%"}
     marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
-    label = "kept" if state.choice is None else formatting.percent(shown.keep)
+    label = "kept" if state.would_select is None else formatting.percent(shown.keep)
     return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'span')}")
 
 
@@ -242,13 +244,13 @@ def _row(cells: Content, label: str) -> Content:
     return Content.assemble(INDENT, cells, "  ", (label, DIM))
 
 
-def _legend(page: Page) -> Content:
+def _legend(page: Viewport) -> Content:
     always = " always kept: your question, the frame"
     return Content.assemble(
         INDENT,
-        (heatmap.KEPT, ACCENT),
+        (heatmap.SELECTED, ACCENT),
         (" kept  ", DIM),
-        (heatmap.PARTLY, f"{ACCENT} 60%"),
+        (heatmap.PARTIAL, f"{ACCENT} 60%"),
         (" kept in part  ", DIM),
         (heatmap.PINNED, DIM),
         (always if page.width >= 66 else " always kept", DIM),
@@ -258,13 +260,13 @@ def _legend(page: Page) -> Content:
 def _choice_legend(choice: Selected) -> Content:
     keep = formatting.percent(choice.keep)
     words = f" what keep {keep} would choose; everything was read"
-    return Content.assemble(INDENT, (heatmap.KEPT, ACCENT), (words, DIM))
+    return Content.assemble(INDENT, (heatmap.SELECTED, ACCENT), (words, DIM))
 
 
 # ------------------------------------------------------------------------------ when it is over
 
 
-def _afterwards(state: ReadingProgress, page: Page) -> list[Content]:
+def _afterwards(state: TurnProgress, page: Viewport) -> list[Content]:
     """Why it was read so, and what it took."""
     reason = state.statistics.reason if state.statistics else None
     if reason is None and state.planned is not None:
@@ -272,7 +274,7 @@ def _afterwards(state: ReadingProgress, page: Page) -> list[Content]:
     lines = []
     if reason:
         room = max(10, page.width - len(INDENT))
-        wrapped = Content(f"why: {sanitize_line(ended(reason))}").wrap(room)
+        wrapped = Content(f"why: {sanitize_line(with_full_stop(reason))}").wrap(room)
         lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
     if state.statistics is not None:
         peak = f"peak memory {memory_size(state.statistics.peak_bytes)}"

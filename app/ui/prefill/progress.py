@@ -35,17 +35,17 @@ class PhaseStatus(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
-    CUT = "cut"
+    STOPPED = "cut"
     """Stopped by the user."""
     FAILED = "failed"
 
 
 @dataclass
-class ReadingProgress:
+class TurnProgress:
     """The state behind a prefill panel. `preview` is a selection tried out after the turn."""
 
-    asked_keep: float
-    started: float = 0.0
+    requested_keep: float
+    started_at: float = 0.0
     """Monotonic time at which the question was asked."""
     stopped_at: float | None = None
     phases: dict[Phase, PhaseProgress] = field(default_factory=dict)
@@ -55,37 +55,37 @@ class ReadingProgress:
     preview: Selected | None = None
     fallback: str | None = None
     statistics: Statistics | None = None
-    written: int = 0
+    generated_tokens: int = 0
     """Tokens of the answer so far."""
-    worded: bool = False
+    has_text: bool = False
     """Whether a first word of it has come."""
-    thinking_began: float | None = None
-    thinking_ended: float = 0.0
+    thinking_started_at: float | None = None
+    thinking_ended_at: float = 0.0
     thinking_tokens: int = 0
     ended: Ended | None = None
     failed: bool = False
-    retold: bool = False
+    restored: bool = False
     """It was read in an earlier run of the program, so that the engine has no scores of it."""
-    earlier: ReadingProgress | None = None
+    before_resume: TurnProgress | None = None
     """Of an answer that is or was continued: what was known of it before."""
 
     def resume(self, now: float) -> None:
         """The answer is continued: how its prompt was read stays as it is."""
-        self.earlier = replace(self)
+        self.before_resume = replace(self)
         pause = now - (self.stopped_at or now)
-        self.started += pause
-        if self.thinking_began is not None:
-            self.thinking_began += pause
+        self.started_at += pause
+        if self.thinking_started_at is not None:
+            self.thinking_started_at += pause
         self.stopped_at = self.statistics = self.ended = self.preview = None
         self.phases, self.failed = {}, False
 
     def apply(self, event: Event, now: float) -> None:
         """Take in an event of this turn."""
-        was_read = self.earlier is not None and self.earlier.statistics is not None
+        was_read = self.before_resume is not None and self.before_resume.statistics is not None
         match event:
             case Planned() if was_read and self.planned is not None:
                 pass
-            case ImportanceMap() | Selected() if was_read and not self.over:
+            case ImportanceMap() | Selected() if was_read and not self.finished:
                 pass
             case PhaseProgress():
                 self.phases[event.phase] = event
@@ -93,13 +93,13 @@ class ReadingProgress:
                 self.planned = event
             case ImportanceMap():
                 self.importance = event
-            case Selected() if self.over:
+            case Selected() if self.finished:
                 self.preview = event
             case Selected():
                 self.selected = event
             case Token():
-                self.written += len(event.ids)
-                self.worded = self.worded or bool(event.text)
+                self.generated_tokens += len(event.ids)
+                self.has_text = self.has_text or bool(event.text)
                 if event.thinking:
                     self._note_thinking(event, now)
             case FellBack():
@@ -108,8 +108,8 @@ class ReadingProgress:
                 self.ended = event.ended
                 self.statistics = event.statistics
                 self.stopped_at = now
-                if self.earlier is not None and was_read:
-                    self.phases = {**self.phases, **self.earlier.phases}
+                if self.before_resume is not None and was_read:
+                    self.phases = {**self.phases, **self.before_resume.phases}
                 if event.statistics is not None and event.statistics.fallback is not None:
                     self.fallback = event.statistics.fallback
             case Failed():
@@ -119,13 +119,13 @@ class ReadingProgress:
                 pass
 
     def _note_thinking(self, event: Token, now: float) -> None:
-        if self.thinking_began is None:
-            self.thinking_began = now
-        self.thinking_ended = now
+        if self.thinking_started_at is None:
+            self.thinking_started_at = now
+        self.thinking_ended_at = now
         self.thinking_tokens += len(event.ids)
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         return self.ended is not None or self.failed
 
     @property
@@ -140,10 +140,10 @@ class ReadingProgress:
     @property
     def scored(self) -> bool:
         """Whether there are scores to select from again."""
-        return self.selected is not None and self.importance is not None and not self.retold
+        return self.selected is not None and self.importance is not None and not self.restored
 
     @property
-    def choice(self) -> Selected | None:
+    def would_select(self) -> Selected | None:
         """What keep would have chosen of a prompt that was cached whole, so that it skipped
         nothing."""
         dense = self.reading is Reading.DENSE and self.fallback is None
@@ -158,7 +158,7 @@ class ReadingProgress:
             return 1.0
         if self.selected is not None:
             return self.selected.keep
-        return self.planned.keep if self.planned else self.asked_keep
+        return self.planned.keep if self.planned else self.requested_keep
 
     @property
     def reused(self) -> int:
@@ -197,7 +197,7 @@ class ReadingProgress:
             return PhaseStatus.FAILED
         if self.ended is None:
             return PhaseStatus.RUNNING
-        return PhaseStatus.CUT if self.ended in STOPPED else PhaseStatus.DONE
+        return PhaseStatus.STOPPED if self.ended in STOPPED else PhaseStatus.DONE
 
     def seconds(self, phase: Phase) -> float:
         """How long a phase took: by the figures at the end, before that by its last report."""
@@ -210,7 +210,7 @@ class ReadingProgress:
         return self.phases[phase].elapsed if phase in self.phases else 0.0
 
     def elapsed(self, now: float) -> float:
-        return (self.stopped_at if self.stopped_at is not None else now) - self.started
+        return (self.stopped_at if self.stopped_at is not None else now) - self.started_at
 
     def expected_phases(self) -> tuple[Phase, ...]:
         """The phases to show, in order: what this reading goes through, and what was begun."""

@@ -8,7 +8,7 @@ from app.util import formatting
 PARTS_OF_TTFT = (Phase.SCORE, Phase.PREFILL)
 
 
-def figures_line(statistics: Statistics, ended: Ended | None, width: int) -> str:
+def stats_line(statistics: Statistics, ended: Ended | None, width: int) -> str:
     """The fullest wording that fits into `width` cells; the shortest when none does."""
     wordings = _wordings(statistics, ended)
     return next((line for line in wordings if len(line) <= width), wordings[-1])

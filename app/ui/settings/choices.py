@@ -12,7 +12,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.settings.schema import Setting, Value
-from app.ui.settings.row import shown
+from app.ui.settings.row import display_value
 
 
 class ChoiceScreen(ModalScreen[Value | None]):
@@ -28,7 +28,7 @@ class ChoiceScreen(ModalScreen[Value | None]):
 
     def compose(self) -> ComposeResult:
         options = (
-            Option(f"{'●' if choice == self._value else '○'} {shown(choice)}")
+            Option(f"{'●' if choice == self._value else '○'} {display_value(choice)}")
             for choice in self._setting.choices
         )
         choices = OptionList(*options, id="setting-choices", markup=False)

@@ -22,7 +22,7 @@ from app.settings.values import Range, Settings
 from app.ui.help import Section
 from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.prompt import PromptBox
-from app.ui.settings.row import SettingRow, shown
+from app.ui.settings.row import SettingRow, display_value
 from app.util.sanitize import sanitize_line
 
 HINTS = ("↑↓ go", "←→ change", "⏎ set", "^D as the settings", "Esc done")
@@ -45,14 +45,14 @@ SEED = Setting(
 NEW = "a new conversation"
 
 
-def own_settings(settings: Settings) -> dict[str, Setting]:
+def conversation_settings(settings: Settings) -> dict[str, Setting]:
     """By the names of `Choices`. The default of each is what the settings say."""
     found = {name: find(key) for name, key in KEYS.items()}
     own = {name: replace(each, default=each.of(settings)) for name, each in found.items()}
     return own | {"seed": SEED}
 
 
-class OwnScreen(Screen[Choices]):
+class ConversationSettingsScreen(Screen[Choices]):
     """Gives back what was chosen. What is as the settings say follows them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,7 +74,7 @@ class OwnScreen(Screen[Choices]):
         choices = conversation.choices
         self.prompt = PromptBox(conversation.system_prompt)
         self.rows: dict[str, SettingRow] = {}
-        for name, setting in own_settings(settings).items():
+        for name, setting in conversation_settings(settings).items():
             chosen: Any = getattr(choices, name)
             self.rows[name] = SettingRow(setting, setting.default if chosen is None else chosen)
         self._said = Static(id="own-said", markup=False)
@@ -93,7 +93,7 @@ class OwnScreen(Screen[Choices]):
 
     def help_sections(self) -> tuple[Section, ...]:
         return (
-            ("This conversation", OwnScreen),
+            ("This conversation", ConversationSettingsScreen),
             ("Its system prompt", PromptBox),
             ("What is set", SettingRow),
         )
@@ -135,7 +135,7 @@ class OwnScreen(Screen[Choices]):
             return
         setting = event.widget.setting
         allowed = f"{setting.allowed} · " if setting.range is not None else ""
-        facts = f"{allowed}else {shown(setting.default)}"
+        facts = f"{allowed}else {display_value(setting.default)}"
         self._doc.update(Content.assemble(setting.doc, "\n", (facts, "$ink-dim")))
 
     # -------------------------------------------------------------------------- changing
@@ -143,12 +143,12 @@ class OwnScreen(Screen[Choices]):
     def action_close(self) -> None:
         typing = next((row for row in self.rows.values() if row.typed), None)
         if typing is not None:
-            typing.forget_typed()
+            typing.clear_typed()
         else:
-            self.dismiss(self.choices)
+            self.dismiss(self.overrides)
 
     @property
-    def choices(self) -> Choices:
+    def overrides(self) -> Choices:
         """What differs from the settings, and other things that were chosen as they were."""
         made = {
             name: None if row.value == row.setting.default else _plain(row.value)
@@ -160,13 +160,13 @@ class OwnScreen(Screen[Choices]):
         system = None if prompt == self._conversation.system else prompt
         return replace(before, system=system, **made)
 
-    def on_setting_row_refused(self, event: SettingRow.Refused) -> None:
+    def on_setting_row_value_rejected(self, event: SettingRow.ValueRejected) -> None:
         self._say(event.sentence)
 
-    def on_setting_row_wanted(self) -> None:
+    def on_setting_row_value_changed(self) -> None:
         self._say("")
 
-    def on_setting_row_all_wanted(self, event: SettingRow.AllWanted) -> None:
+    def on_setting_row_choices_requested(self, event: SettingRow.ChoicesRequested) -> None:
         row = next(row for row in self.rows.values() if row.setting is event.setting)
         choices = ChoiceScreen(row.setting, row.value)
         self.app.push_screen(choices, partial(self._chosen, row))

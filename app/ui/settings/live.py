@@ -22,7 +22,7 @@ class LiveSettings:
         self.file = file
         self.problem = file.problem
         """Why something is not as it was set or is not kept: a sentence, or nothing."""
-        self.told: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
         """Called when a value or `problem` changed."""
         self._app, self._chat = app, chat
         self._saving = False
@@ -38,12 +38,12 @@ class LiveSettings:
         self.file.set(setting, value)
         self._paint()
         self._chat.apply_settings(before)
-        self.told()
+        self.on_change()
         if not self._saving:
             self._saving = True
             self._app.run_worker(self._save())
 
-    def put_away(self) -> str:
+    def save_now(self) -> str:
         """At the end of the program: keep what could not be kept before. Says why it cannot."""
         try:
             self.file.save()
@@ -68,4 +68,4 @@ class LiveSettings:
         if problem or self.problem:
             self.problem = problem
             self._chat.notice.show(problem)
-            self.told()
+            self.on_change()

@@ -53,24 +53,24 @@ class SettingRow(Widget, can_focus=True):
     ]
 
     @dataclass
-    class Wanted(Message):
+    class ValueChanged(Message):
         setting: Setting
         value: Value
 
     @dataclass
-    class Refused(Message):
+    class ValueRejected(Message):
         """What was typed is no value; why, in a sentence."""
 
         sentence: str
 
     @dataclass
-    class AllWanted(Message):
+    class ChoicesRequested(Message):
         """All choices are to be shown."""
 
         setting: Setting
 
     @dataclass
-    class Typed(Message):
+    class LetterTyped(Message):
         """A letter, which is meant for the search."""
 
         key: Key
@@ -86,7 +86,7 @@ class SettingRow(Widget, can_focus=True):
             self.value = value
             self.refresh()
 
-    def forget_typed(self) -> None:
+    def clear_typed(self) -> None:
         self.typed = ""
         self.refresh()
 
@@ -97,7 +97,7 @@ class SettingRow(Widget, can_focus=True):
         mark = Piece(("❯" if self.has_focus else " ") + ("• " if changed else "  "), "$accent")
         pieces = [mark, Piece(f"{self.setting.label:<{LABEL_WIDTH}}"), *self._control()]
         if changed:
-            default = f"default {shown(self.setting.default)}"
+            default = f"default {display_value(self.setting.default)}"
             width = self.content_size.width
             gap = width - sum(cell_len(piece.text) for piece in pieces) - cell_len(default)
             if gap >= 2:
@@ -116,9 +116,9 @@ class SettingRow(Widget, can_focus=True):
         if 0 < len(choices) <= SIDE_BY_SIDE:
             return [piece for choice in choices for piece in self._choice(choice)]
         if self.setting.type is str:
-            return [Piece(shown(self.value), "bold"), Piece("  ^L chooses", "$ink-dim")]
+            return [Piece(display_value(self.value), "bold"), Piece("  ^L chooses", "$ink-dim")]
         less, more = partial(self.action_move, -1), partial(self.action_move, 1)
-        text = f"{self.typed}▏" if self.typed else shown(self.value)
+        text = f"{self.typed}▏" if self.typed else display_value(self.value)
         middle = Piece(f" {text} ", "bold", self.action_set if choices else None)
         aside = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
         after = Piece(aside, "$ink-dim", middle.click)
@@ -128,7 +128,11 @@ class SettingRow(Widget, can_focus=True):
         chosen = choice == self.value
         click = partial(self._want, choice)
         mark = Piece("● " if chosen else "○ ", "$accent" if chosen else "$ink-dim", click)
-        return [mark, Piece(shown(choice), "bold" if chosen else "$ink-dim", click), Piece("  ")]
+        return [
+            mark,
+            Piece(display_value(choice), "bold" if chosen else "$ink-dim", click),
+            Piece("  "),
+        ]
 
     # -------------------------------------------------------------------------- keys and mouse
 
@@ -149,16 +153,16 @@ class SettingRow(Widget, can_focus=True):
             self.typed = (self.typed + event.character)[:LONGEST_NUMBER]
             self.refresh()
         else:
-            self.post_message(self.Typed(event))
+            self.post_message(self.LetterTyped(event))
 
     def on_focus(self) -> None:
         self.refresh()
 
     def on_blur(self) -> None:
-        self.forget_typed()
+        self.clear_typed()
 
     def action_move(self, steps: int) -> None:
-        self.forget_typed()
+        self.clear_typed()
         if (bounds := self.setting.range) is not None:
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
@@ -172,12 +176,12 @@ class SettingRow(Widget, can_focus=True):
         if self.typed:
             self._set_typed()
         elif len(choices) > SIDE_BY_SIDE:
-            self.post_message(self.AllWanted(self.setting))
+            self.post_message(self.ChoicesRequested(self.setting))
         elif choices:
             self._want(choices[(choices.index(self.value) + 1) % len(choices)])
 
     def action_default(self) -> None:
-        self.forget_typed()
+        self.clear_typed()
         self._want(self.setting.default)
 
     def action_erase(self) -> None:
@@ -186,21 +190,21 @@ class SettingRow(Widget, can_focus=True):
 
     def _set_typed(self) -> None:
         typed = self.typed
-        self.forget_typed()
+        self.clear_typed()
         try:
             number = float(typed) if "." in typed else int(typed)
             self._want(self.setting.checked(number))
         except ValueError:
             wanted = f"'{self.setting.label}' must be {self.setting.wanted}."
-            self.post_message(self.Refused(wanted))
+            self.post_message(self.ValueRejected(wanted))
 
     def _want(self, value: Value) -> None:
         if value != self.value:
             self.show(value)  # at once: keys that were typed ahead go on from here
-            self.post_message(self.Wanted(self.setting, value))
+            self.post_message(self.ValueChanged(self.setting, value))
 
 
-def shown(value: Value) -> str:
+def display_value(value: Value) -> str:
     """As people say it."""
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -17,11 +17,11 @@ from textual.widgets import Input, Static
 from app.paths import short
 from app.settings.schema import Setting, Value, groups, matching
 from app.ui.help import Section
-from app.ui.keys import pass_on
+from app.ui.keys import forward_key
 from app.ui.safe_input import SafeInput
 from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.live import LiveSettings
-from app.ui.settings.row import SettingRow, shown
+from app.ui.settings.row import SettingRow, display_value
 from app.util.sanitize import sanitize_line
 
 HINTS = ("↑↓ go", "←→ change", "⏎ set", "^D default", "type to find", "Esc")
@@ -71,13 +71,13 @@ class SettingsScreen(Screen[None]):
         for group, heading in self._headings.items():
             name = (group.name.capitalize(), "bold $accent")
             heading.update(Content.assemble(name, (f"  {group.doc}", "$ink-dim")))
-        self._live.told = self._show
+        self._live.on_change = self._show
         problems = self._live.file.problems
         self._say("\n".join(problems) if problems else self._live.problem)
         self.go_to(self._at)
 
     def on_unmount(self) -> None:
-        self._live.told = lambda: None
+        self._live.on_change = lambda: None
 
     def on_resize(self) -> None:
         width = self.size.width - 4
@@ -126,9 +126,9 @@ class SettingsScreen(Screen[None]):
     def _filter_submitted(self) -> None:
         self.action_go(1)
 
-    def on_setting_row_typed(self, event: SettingRow.Typed) -> None:
+    def on_setting_row_letter_typed(self, event: SettingRow.LetterTyped) -> None:
         self.set_focus(self.filter)
-        pass_on(event.key, self.filter)
+        forward_key(event.key, self.filter)
 
     # -------------------------------------------------------------------------- moving
 
@@ -145,7 +145,7 @@ class SettingsScreen(Screen[None]):
             return
         setting = event.widget.setting
         allowed = f"{setting.allowed} · " if setting.range is not None else ""
-        facts = f"{setting.key} · {allowed}default {shown(setting.default)}"
+        facts = f"{setting.key} · {allowed}default {display_value(setting.default)}"
         self._doc.update(Content.assemble(setting.doc, "\n", (facts, "$ink-dim")))
         # What is said of it may take a row from the list.
         self.call_after_refresh(event.widget.scroll_visible, animate=False)
@@ -153,7 +153,7 @@ class SettingsScreen(Screen[None]):
     def action_close(self) -> None:
         focused = self.focused
         if isinstance(focused, SettingRow) and focused.typed:
-            focused.forget_typed()
+            focused.clear_typed()
         elif self.filter.value:
             self.filter.value = ""
         else:
@@ -161,13 +161,13 @@ class SettingsScreen(Screen[None]):
 
     # -------------------------------------------------------------------------- changing
 
-    def on_setting_row_wanted(self, event: SettingRow.Wanted) -> None:
+    def on_setting_row_value_changed(self, event: SettingRow.ValueChanged) -> None:
         self._live.change(event.setting, event.value)
 
-    def on_setting_row_refused(self, event: SettingRow.Refused) -> None:
+    def on_setting_row_value_rejected(self, event: SettingRow.ValueRejected) -> None:
         self._say(event.sentence)
 
-    def on_setting_row_all_wanted(self, event: SettingRow.AllWanted) -> None:
+    def on_setting_row_choices_requested(self, event: SettingRow.ChoicesRequested) -> None:
         value = event.setting.of(self._live.values)
         chosen = partial(self._chosen, event.setting)
         self.app.push_screen(ChoiceScreen(event.setting, value), chosen)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from app.ui.spans.passages import Read, ReadDocument
+from app.ui.spans.passages import ReadDocument, ReadKind
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """The index of a document here, and a character of it."""
-Hit = tuple[int, int, int]
+SearchHit = tuple[int, int, int]
 """The index of a document here, and the characters `start:end` of it."""
 
 
@@ -45,21 +45,21 @@ class Collection:
         read = sum(document.read_fraction * len(document.text) for document in self.documents)
         return read / total if total else 1.0
 
-    def passage_number(self, place: Place) -> int | None:
+    def passage_number(self, place: Position) -> int | None:
         """Which of those that were read it is, from 1; None where it was not read."""
         index, offset = place
         document = self.documents[index]
-        if document.at(offset).read is Read.NOT:
+        if document.at(offset).kind is ReadKind.UNREAD:
             return None
         before = sum(document.passages_read for document in self.documents[:index])
         within = document.passages[: document.index_at(offset) + 1]
-        return before + sum(passage.read is not Read.NOT for passage in within)
+        return before + sum(passage.kind is not ReadKind.UNREAD for passage in within)
 
-    def first(self) -> Place:
+    def first(self) -> Position:
         """Where the first passage that was read begins; the beginning of all where nothing was."""
         return next(self._first_of(range(len(self.documents))), (0, 0))
 
-    def next_read(self, place: Place) -> Place | None:
+    def next_read(self, place: Position) -> Position | None:
         """Where the next passage that was read begins."""
         index, offset = place
         start = self.documents[index].next_read(offset)
@@ -67,7 +67,7 @@ class Collection:
             return index, start
         return next(self._first_of(range(index + 1, len(self.documents))), None)
 
-    def previous_read(self, place: Place) -> Place | None:
+    def previous_read(self, place: Position) -> Position | None:
         """Where the last passage that was read and began before this place begins."""
         index, offset = place
         start = self.documents[index].previous_read(offset)
@@ -76,19 +76,19 @@ class Collection:
             start = self.documents[index].previous_read(len(self.documents[index].text))
         return None if start is None else (index, start)
 
-    def find(self, words: str) -> list[Hit]:
+    def find(self, words: str) -> list[SearchHit]:
         """Where `words` occur, in order."""
         every = enumerate(self.documents)
         return [(index, *span) for index, document in every for span in document.find(words)]
 
-    def _first_of(self, indices: range) -> Iterator[Place]:
+    def _first_of(self, indices: range) -> Iterator[Position]:
         for index in indices:
             start = self.documents[index].first_read
             if start is not None:
                 yield index, start
 
 
-def hit_from(hits: Sequence[Hit], place: Place) -> int:
+def next_hit_index(hits: Sequence[SearchHit], place: Position) -> int:
     """The index of the first hit from here on, or of the first of all."""
     found = bisect_left(hits, (*place, 0))
     return found if found < len(hits) else 0
@@ -96,5 +96,5 @@ def hit_from(hits: Sequence[Hit], place: Place) -> int:
 
 def _importance(document: ReadDocument) -> float:
     """Of its most important passage; below 0 where nothing was read."""
-    scores = [p.score or 0.0 for p in document.passages if p.read is not Read.NOT]
+    scores = [p.score or 0.0 for p in document.passages if p.kind is not ReadKind.UNREAD]
     return max(scores, default=-1.0)

@@ -81,7 +81,9 @@ class DocumentsScreen(ModalScreen[int | None]):
             for index, document in enumerate(self._collection.documents)
             if words in document.name.casefold()
         ]
-        self.list.set_options(Option(line(d, index, width), id=str(index)) for index, d in listed)
+        self.list.set_options(
+            Option(document_line(d, index, width), id=str(index)) for index, d in listed
+        )
         places = [place for place, (index, _) in enumerate(listed) if index == highlighted]
         self.list.highlighted = (*places, 0)[0] if listed else None
         fraction = formatting.percent(self._collection.read_fraction)
@@ -112,7 +114,7 @@ class DocumentsScreen(ModalScreen[int | None]):
         self.dismiss(None)
 
 
-def line(document: ReadDocument, index: int, width: int) -> Content:
+def document_line(document: ReadDocument, index: int, width: int) -> Content:
     """One line of at most `width` cells: its name, and how much of it was read. Where it is narrow
     the number of passages goes first, then the bar."""
     share = f"{formatting.percent(document.read_fraction):>4}"

@@ -17,9 +17,9 @@ class Hint:
     """`action` is the screen's. Of those that do not fit the one with the lowest `need` goes first;
     `short` is taken where the whole words do not fit."""
 
-    words: str
+    text: str
     action: str
-    need: int
+    priority: int
     short: str = ""
 
 
@@ -53,7 +53,7 @@ class Hints(Widget):
 
     def render(self) -> Content:
         self._zones, at = [], 0
-        shown = _fitting(self._hints, self.content_size.width)
+        shown = _fit(self._hints, self.content_size.width)
         for words, action in shown:
             self._zones.append((at, at + len(words), action))
             at += len(words) + len(GAP)
@@ -66,17 +66,17 @@ class Hints(Widget):
                 await self.screen.run_action(action)
 
 
-def _fitting(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:
+def _fit(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:
     """In whole words, in short ones, then without those that are needed least."""
     left = list(hints)
-    whole = [(hint.words, hint.action) for hint in left]
+    whole = [(hint.text, hint.action) for hint in left]
     if _width(whole) <= width:
         return whole
     while True:
-        short = [(hint.short or hint.words, hint.action) for hint in left]
+        short = [(hint.short or hint.text, hint.action) for hint in left]
         if _width(short) <= width or len(left) == 1:
             return short
-        left.remove(min(left, key=lambda hint: hint.need))
+        left.remove(min(left, key=lambda hint: hint.priority))
 
 
 def _width(shown: Sequence[tuple[str, str]]) -> int:

@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.ui.spans.passages import Read, ReadDocument
-from app.ui.spans.view import Range, overlapping
+from app.ui.spans.passages import ReadDocument, ReadKind
+from app.ui.spans.view import TextRange, overlapping
 
 WHOLE, PART, NONE, HIT = "█", "▒", "·", "◆"
 
@@ -37,18 +37,22 @@ class Minimap(Widget):
     def __init__(self, document: ReadDocument) -> None:
         super().__init__()
         self._document = document
-        self._pins: Sequence[Range] = ()
-        self._hits: Sequence[Range] = ()
-        self._seen: Range = (0, 0)
+        self._pins: Sequence[TextRange] = ()
+        self._hits: Sequence[TextRange] = ()
+        self._seen: TextRange = (0, 0)
 
     def show(
-        self, document: ReadDocument, pins: Sequence[Range], hits: Sequence[Range], seen: Range
+        self,
+        document: ReadDocument,
+        pins: Sequence[TextRange],
+        hits: Sequence[TextRange],
+        seen: TextRange,
     ) -> None:
         """`seen` is what is on the screen, in characters."""
         self._document, self._pins, self._hits, self._seen = document, pins, hits, seen
         self.refresh()
 
-    def part(self, row: int) -> Range:
+    def part(self, row: int) -> TextRange:
         """The characters that a row stands for."""
         length, height = len(self._document.text), max(1, self.size.height)
         return row * length // height, max((row + 1) * length // height, row * length // height + 1)
@@ -64,7 +68,9 @@ class Minimap(Widget):
     def _mark(self, start: int, end: int) -> tuple[str, str]:
         if overlapping(self._hits, start, end):
             return HIT, "hit"
-        read = {passage.read is not Read.NOT for passage in self._document.between(start, end)}
+        read = {
+            passage.kind is not ReadKind.UNREAD for passage in self._document.between(start, end)
+        }
         if read == {True}:
             return WHOLE, "read"
         if True in read or overlapping(self._pins, start, end):

@@ -12,16 +12,16 @@ from functools import cached_property
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.progress import TurnProgress
 
 PARAGRAPH = re.compile(r"\n[ \t]*\n")
 LONGEST_PARAGRAPH = 4000
 """Characters; a longer one is cut around the place."""
 
 
-class Read(StrEnum):
-    NOT = "not read"
-    IMPORTANT = "read"
+class ReadKind(StrEnum):
+    UNREAD = "not read"
+    SELECTED = "read"
     PINNED = "always read"
 
 
@@ -32,7 +32,7 @@ class Passage:
 
     start: int
     end: int
-    read: Read
+    kind: ReadKind
     score: float | None = None
 
 
@@ -71,7 +71,7 @@ class ReadDocument:
     @property
     def read_fraction(self) -> float:
         """Of its characters, 0..1."""
-        kept = sum(p.end - p.start for p in self.passages if p.read is not Read.NOT)
+        kept = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
         return kept / len(self.text) if self.text else 1.0
 
     def importance_at(self, offset: int) -> float | None:
@@ -83,22 +83,22 @@ class ReadDocument:
 
     @cached_property
     def passages_read(self) -> int:
-        return sum(passage.read is not Read.NOT for passage in self.passages)
+        return sum(passage.kind is not ReadKind.UNREAD for passage in self.passages)
 
     @property
     def first_read(self) -> int | None:
         """Where the first passage that was read begins."""
-        return next((p.start for p in self.passages if p.read is not Read.NOT), None)
+        return next((p.start for p in self.passages if p.kind is not ReadKind.UNREAD), None)
 
     def next_read(self, offset: int) -> int | None:
         """Where the next passage that was read begins."""
         later = self.passages[self.index_at(offset) + 1 :]
-        return next((p.start for p in later if p.read is not Read.NOT), None)
+        return next((p.start for p in later if p.kind is not ReadKind.UNREAD), None)
 
     def previous_read(self, offset: int) -> int | None:
         """Where the last passage that was read and began before this character begins."""
         earlier = self.passages[: bisect_left(self._starts, offset)]
-        return next((p.start for p in reversed(earlier) if p.read is not Read.NOT), None)
+        return next((p.start for p in reversed(earlier) if p.kind is not ReadKind.UNREAD), None)
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Where `text` occurs, in any case; white space matches any white space."""
@@ -126,7 +126,7 @@ class ReadDocument:
 
 def read_documents(
     messages: Sequence[Sequence[Document]],
-    progress: ReadingProgress,
+    progress: TurnProgress,
     selected: Selected | None = None,
 ) -> list[ReadDocument]:
     """The documents that came with each of the `messages` that the engine saw, as a turn read
@@ -140,7 +140,7 @@ def read_documents(
 
     def read_document(place: tuple[int, int], document: Document) -> ReadDocument:
         length = len(document.text)
-        passages: tuple[Passage, ...] = (Passage(0, length, Read.IMPORTANT),)
+        passages: tuple[Passage, ...] = (Passage(0, length, ReadKind.SELECTED),)
         if selected is not None:
             passages = _passages(length, selected.spans, texts.get(place, ()))
         importance = _importance(segments.get(place), progress.planned, progress.importance)
@@ -166,12 +166,12 @@ def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> 
         span = spans[text.span]
         start = max(at, text.start)
         if start > at:
-            passages.append(Passage(at, start, Read.NOT))
-        read = Read.PINNED if span.reason is SpanReason.PINNED else Read.IMPORTANT
+            passages.append(Passage(at, start, ReadKind.UNREAD))
+        read = ReadKind.PINNED if span.reason is SpanReason.PINNED else ReadKind.SELECTED
         passages.append(Passage(start, text.end, read, span.score))
         at = text.end
     if at < length:
-        passages.append(Passage(at, length, Read.NOT))
+        passages.append(Passage(at, length, ReadKind.UNREAD))
     return tuple(passages)
 
 

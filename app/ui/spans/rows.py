@@ -18,18 +18,18 @@ from app.util.sanitize import sanitize
 TAB = "    "
 
 
-def shown(text: str) -> str:
+def visible_text(text: str) -> str:
     """A piece of a row as it is drawn."""
     return sanitize(text).replace("\t", TAB).replace("\n", "")
 
 
 @lru_cache(maxsize=4096)
 def _cells(character: str) -> int:
-    return cell_len(shown(character))
+    return cell_len(visible_text(character))
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class CollapsedRange:
     """Characters `start:end` that are folded into one row; `lines` of the text."""
 
     start: int
@@ -37,13 +37,13 @@ class Fold:
     lines: int
 
 
-class Rows:
+class WrappedRows:
     """The rows of a text, and rows for `folds` (ascending, whole lines) instead of theirs."""
 
-    def __init__(self, text: str, width: int, folds: Iterable[Fold] = ()) -> None:
+    def __init__(self, text: str, width: int, folds: Iterable[CollapsedRange] = ()) -> None:
         self.text, self.width = text, max(8, width)
         self._starts, self._ends = array("q"), array("q")
-        self._folds: dict[int, Fold] = {}
+        self._folds: dict[int, CollapsedRange] = {}
         at = 0
         for fold in folds:
             self._wrap(at, fold.start)
@@ -63,7 +63,7 @@ class Rows:
         """Characters of a row, its newline left out."""
         return self._starts[row], self._ends[row]
 
-    def fold(self, row: int) -> Fold | None:
+    def fold(self, row: int) -> CollapsedRange | None:
         return self._folds.get(row)
 
     def at(self, offset: int) -> int:

@@ -18,14 +18,14 @@ from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.ui.help import Section
-from app.ui.keys import pass_on, run_own_binding
-from app.ui.spans.collection import Collection, Hit, Place, hit_from
+from app.ui.keys import forward_key, run_own_binding
+from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index
 from app.ui.spans.documents import DocumentsScreen
 from app.ui.spans.hints import FINDING, READING, READING_MANY, Hints
 from app.ui.spans.minimap import Minimap
-from app.ui.spans.passages import Passage, Read, ReadDocument
+from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.search import SearchLine
-from app.ui.spans.view import DocumentView, Range
+from app.ui.spans.view import DocumentView, TextRange
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -97,7 +97,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
         self._at, self._begin = self._documents.first()
         self._folded = False
-        self._hits: list[Hit] = []
+        self._hits: list[SearchHit] = []
         self._said = ("", (0, 0))
         self.view = DocumentView(self._document)
         self.minimap = Minimap(self._document)
@@ -128,7 +128,7 @@ class SpansScreen(Screen[AskAgain | None]):
         """Keys come here by way of what has the focus, in the order in which they were pressed; by
         the time the search has it, some that are meant for that may have been on their way."""
         if self.focused is self.search and self.search.takes(event):
-            pass_on(event, self.search)
+            forward_key(event, self.search)
         else:
             await run_own_binding(self, event)
 
@@ -139,7 +139,7 @@ class SpansScreen(Screen[AskAgain | None]):
         return self._documents[self._at]
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> Position:
         return self._at, self.view.cursor
 
     @property
@@ -148,11 +148,11 @@ class SpansScreen(Screen[AskAgain | None]):
         return self._document.message, self._document.document
 
     @property
-    def _own_pins(self) -> tuple[Range, ...]:
+    def _own_pins(self) -> tuple[TextRange, ...]:
         return self._pins.get(self._key, ())
 
     @property
-    def _own_hits(self) -> tuple[Range, ...]:
+    def _own_hits(self) -> tuple[TextRange, ...]:
         first = bisect_left(self._hits, (self._at,))
         last = bisect_left(self._hits, (self._at + 1,))
         return tuple((start, end) for _, start, end in self._hits[first:last])
@@ -221,10 +221,10 @@ class SpansScreen(Screen[AskAgain | None]):
         return "not read" if self._keep == self._read_keep else "would not be read"
 
     def _read_words(self, passage: Passage) -> str:
-        if passage.read is Read.NOT:
+        if passage.kind is ReadKind.UNREAD:
             return self._unread_words
-        tried = passage.read is Read.IMPORTANT and self._keep != self._read_keep
-        return "would be read" if tried else passage.read.value
+        tried = passage.kind is ReadKind.SELECTED and self._keep != self._read_keep
+        return "would be read" if tried else passage.kind.value
 
     def _say(self, words: str) -> None:
         """Until the cursor moves."""
@@ -258,7 +258,7 @@ class SpansScreen(Screen[AskAgain | None]):
         found = self._documents.previous_read((self._at, before))
         self._go_or_say(found, "Nothing before this was read.")
 
-    def _go_or_say(self, place: Place | None, words: str) -> None:
+    def _go_or_say(self, place: Position | None, words: str) -> None:
         if place is None:
             self._say(words)
         else:
@@ -308,17 +308,17 @@ class SpansScreen(Screen[AskAgain | None]):
             where = "document" if len(self._documents) == 1 else "documents"
             self._say(f"Nowhere in the {where}." if event.value.strip() else "")
         else:
-            self._to_hit(hit_from(self._hits, self._place))
+            self._to_hit(next_hit_index(self._hits, self._place))
 
     @on(Input.Submitted)
     def action_next_hit(self) -> None:
         if self._hits:
-            self._to_hit(hit_from(self._hits, (self._at, self.view.cursor + 1)))
+            self._to_hit(next_hit_index(self._hits, (self._at, self.view.cursor + 1)))
 
     def _to_hit(self, number: int) -> None:
         index, start, end = self._hits[number]
         self._go_to(index, start)
-        unread = any(p.read is Read.NOT for p in self._document.between(start, end))
+        unread = any(p.kind is ReadKind.UNREAD for p in self._document.between(start, end))
         words = f"{self._unread_words.upper()}: Space pins it" if unread else "read"
         found = f"{formatting.count(number + 1)} of {formatting.plural(len(self._hits), 'hit')}"
         if (documents := len({index for index, _, _ in self._hits})) > 1:

@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.widget import Widget
 
-from app.ui.keys import pass_on
+from app.ui.keys import forward_key
 from app.ui.safe_input import SafeInput
 
 
@@ -26,7 +26,7 @@ class SearchLine(SafeInput):
         if self.display:
             await super()._on_key(event)
         else:
-            pass_on(event, self._behind)
+            forward_key(event, self._behind)
 
     def takes(self, event: Key) -> bool:
         """Whether a key that came to something else, while this has the focus, was typed before

@@ -17,8 +17,8 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from app.ui.spans.passages import Read, ReadDocument
-from app.ui.spans.rows import Fold, Rows, shown
+from app.ui.spans.passages import ReadDocument, ReadKind
+from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
 from app.util.formatting import plural
 
 GUTTER = 2
@@ -27,13 +27,13 @@ CONTEXT_ROWS = 3
 FOLDED_FROM = 4
 """Lines; a shorter stretch that was not read is not worth folding."""
 STYLES = {
-    Read.NOT: "document--not",
-    Read.IMPORTANT: "document--read",
-    Read.PINNED: "document--pinned",
+    ReadKind.UNREAD: "document--not",
+    ReadKind.SELECTED: "document--read",
+    ReadKind.PINNED: "document--pinned",
 }
-MARKS = {Read.NOT: " ", Read.IMPORTANT: "▌", Read.PINNED: "█"}
+MARKS = {ReadKind.UNREAD: " ", ReadKind.SELECTED: "▌", ReadKind.PINNED: "█"}
 
-Range = tuple[int, int]
+TextRange = tuple[int, int]
 
 
 class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
@@ -64,10 +64,10 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     def __init__(self, document: ReadDocument) -> None:
         super().__init__()
         self._document = document
-        self._pins: tuple[Range, ...] = ()
-        self._hits: tuple[Range, ...] = ()
+        self._pins: tuple[TextRange, ...] = ()
+        self._hits: tuple[TextRange, ...] = ()
         self._folded = False
-        self._rows = Rows("", 80)
+        self._rows = WrappedRows("", 80)
 
     # -------------------------------------------------------------------------- what is shown
 
@@ -76,12 +76,12 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._document
 
     @property
-    def hits(self) -> tuple[Range, ...]:
+    def hits(self) -> tuple[TextRange, ...]:
         """What was found in the document."""
         return self._hits
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> WrappedRows:
         return self._rows
 
     @property
@@ -100,12 +100,12 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
             self._wrap()
         self.refresh()
 
-    def show_pins(self, pins: tuple[Range, ...]) -> None:
+    def show_pins(self, pins: tuple[TextRange, ...]) -> None:
         """Characters that are to be read always."""
         self._pins = pins
         self.refresh()
 
-    def show_hits(self, hits: tuple[Range, ...]) -> None:
+    def show_hits(self, hits: tuple[TextRange, ...]) -> None:
         self._hits = hits
         self.refresh()
 
@@ -117,7 +117,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     def _wrap(self) -> None:
         before = self.row - self.scroll_offset.y
         folds = _folds(self._document) if self._folded else ()
-        self._rows = Rows(self._document.text, self._text_width, folds)
+        self._rows = WrappedRows(self._document.text, self._text_width, folds)
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
         self.scroll_to(y=max(0, self.row - before), animate=False, force=True, immediate=True)
         self.refresh()
@@ -180,23 +180,25 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         strip = Strip(segments).adjust_cell_length(width, self.rich_style)
         return strip.apply_style(base) if base is not None else strip
 
-    def _fold_row(self, fold: Fold) -> list[Segment]:
+    def _fold_row(self, fold: CollapsedRange) -> list[Segment]:
         style = self.get_component_rich_style("document--fold")
         return [Segment(f"{'':{GUTTER}}⋯ {plural(fold.lines, 'line')} not read", style)]
 
     def _text_row(self, start: int, end: int) -> list[Segment]:
         document = self._document
-        kinds = {passage.read for passage in document.between(start, end)}
+        kinds = {passage.kind for passage in document.between(start, end)}
         if overlapping(self._pins, start, end):
-            kinds.add(Read.PINNED)
-        kind = next((k for k in (Read.PINNED, Read.IMPORTANT) if k in kinds), Read.NOT)
+            kinds.add(ReadKind.PINNED)
+        kind = next(
+            (k for k in (ReadKind.PINNED, ReadKind.SELECTED) if k in kinds), ReadKind.UNREAD
+        )
         mark = self.get_component_rich_style("document--mark")
         segments = [Segment(f"{MARKS[kind]:{GUTTER}}", mark)]
         for first, last in self._pieces(start, end):
-            segments.append(Segment(shown(document.text[first:last]), self._style_at(first)))
+            segments.append(Segment(visible_text(document.text[first:last]), self._style_at(first)))
         return segments
 
-    def _pieces(self, start: int, end: int) -> Iterator[Range]:
+    def _pieces(self, start: int, end: int) -> Iterator[TextRange]:
         """The pieces of a row that look alike."""
         ranges = [(p.start, p.end) for p in self._document.between(start, end)]
         ranges += [*overlapping(self._hits, start, end), *overlapping(self._pins, start, end)]
@@ -205,24 +207,24 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _style_at(self, offset: int) -> Style:
         pinned = overlapping(self._pins, offset, offset + 1)
-        read = Read.PINNED if pinned else self._document.at(offset).read
+        read = ReadKind.PINNED if pinned else self._document.at(offset).kind
         style = self.get_component_rich_style(STYLES[read])
         if overlapping(self._hits, offset, offset + 1):
             style += self.get_component_rich_style("document--hit")
         return style
 
 
-def overlapping(ranges: Sequence[Range], start: int, end: int) -> Sequence[Range]:
+def overlapping(ranges: Sequence[TextRange], start: int, end: int) -> Sequence[TextRange]:
     """Those of `ranges` (ascending, apart from each other) that share a character with these."""
     first = bisect_right(ranges, start, key=lambda r: r[1])
     return ranges[first : bisect_left(ranges, end, key=lambda r: r[0])]
 
 
-def _folds(document: ReadDocument) -> Iterator[Fold]:
+def _folds(document: ReadDocument) -> Iterator[CollapsedRange]:
     """Of what was not read, whole lines, where they are enough."""
     text = document.text
     for passage in document.passages:
-        if passage.read is not Read.NOT:
+        if passage.kind is not ReadKind.UNREAD:
             continue
         start, end = passage.start, passage.end
         if start and text[start - 1] != "\n":
@@ -231,4 +233,4 @@ def _folds(document: ReadDocument) -> Iterator[Fold]:
             end = text.rfind("\n", start, end) + 1 or start
         lines = text.count("\n", start, end) + (end == len(text) and not text.endswith("\n"))
         if end > start and lines >= FOLDED_FROM:
-            yield Fold(start, end, lines)
+            yield CollapsedRange(start, end, lines)

@@ -27,7 +27,7 @@ class Draft:
         attached = tuple(sent)
         if documents_of(attached) != question.documents:
             attached = group_documents(question.documents)
-        first = Draft(self.next_mode.taken_back(question.mode), question.text, attached)
+        first = Draft(self.next_mode.after_unsend(question.mode), question.text, attached)
         return first.append(self.text, self.attached)
 
     def append(self, text: str, attached: Sequence[Attachment]) -> Draft:
@@ -39,8 +39,8 @@ class Draft:
 def to_record(
     draft: Draft, conversation: int | None, attachments: tuple[records.Attachment, ...]
 ) -> records.Draft:
-    mode = str(draft.next_mode.settled)
-    if draft.next_mode.other_once:
+    mode = str(draft.next_mode.chosen)
+    if draft.next_mode.other_way_once:
         mode = f"{draft.next_mode.mode}{_ONCE}{mode}"
     keep, notes = draft.next_mode.keep, to_notes(draft.attached)
     return records.Draft(conversation, draft.text, attachments, mode, keep, notes)

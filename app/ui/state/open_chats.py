@@ -18,7 +18,7 @@ from app.protocol.events import Event, Healed, NotSaved, Saved
 from app.protocol.stats import Statistics
 from app.settings.values import Settings
 from app.ui.clock import Clock
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import ChatRepository, OpenChat
 
 RETRY_SECONDS = 2.0
@@ -60,7 +60,7 @@ class OpenChats:
     def busy(self) -> bool:
         return self.committing is not None or self.answering is not None
 
-    def start_turn(self, chat: OpenChat, asked: AskedTurn) -> ReadingProgress:
+    def start_turn(self, chat: OpenChat, asked: AskedTurn) -> TurnProgress:
         """The engine is given this turn now."""
         self.committing, self.answering, self.last_sent = None, chat, asked
         self._fully_cached.discard(chat.chat.name)
@@ -69,7 +69,7 @@ class OpenChats:
         if asked.turn.before is not None:
             chat.progress[number].resume(now)
         else:
-            chat.progress[number] = ReadingProgress(asked.turn.question.keep, started=now)
+            chat.progress[number] = TurnProgress(asked.turn.question.keep, started_at=now)
         return chat.progress[number]
 
     def apply(self, event: Event, turn: int) -> bool:
@@ -116,7 +116,7 @@ class OpenChats:
         """The figures of a turn of the conversation on the screen, with what the engine has read
         since; None where it may not have it any more."""
         progress = self.shown.progress.get(turn.number)
-        if progress is None or progress.retold or progress.statistics is None:
+        if progress is None or progress.restored or progress.statistics is None:
             return None
         statistics = progress.statistics
         if self.shown.chat.name in self._fully_cached:
@@ -168,7 +168,7 @@ class OpenChats:
             found[self.committing] = "waiting"
         if self.answering is not None and self.last_sent is not None:
             progress = self.answering.progress[self.last_sent.turn.number]
-            found[self.answering] = "answering" if progress.written else "reading"
+            found[self.answering] = "answering" if progress.generated_tokens else "reading"
         return {chat.id: status for chat, status in found.items() if chat.id is not None}
 
     def apply_settings(self, settings: Settings) -> None:

@@ -29,8 +29,8 @@ from app.sessions import records
 from app.sessions.errors import StoreError
 from app.settings.values import Settings
 from app.ui.attach.attachment import Attachment, documents_of
-from app.ui.keep.next_mode import NextMode, chosen_next
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.keep.next_mode import NextMode, next_mode_for
+from app.ui.prefill.progress import TurnProgress
 from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OpenChat:
     chat: Chat
     draft: Draft
     title: str = ""
-    progress: dict[int, ReadingProgress] = field(default_factory=dict)
+    progress: dict[int, TurnProgress] = field(default_factory=dict)
     """How each of its turns was read, by their numbers."""
     sent_attachments: tuple[Attachment, ...] = ()
     """What went with the last question that was sent here, in case it comes back."""
@@ -242,7 +242,7 @@ class ChatRepository:
         if self._store is None:
             return self.new(next_mode)
         kept = KeptConversation(self._store, id, self._models, self._sampling)
-        next_mode = chosen_next(kept.conversation.choices, next_mode)
+        next_mode = next_mode_for(kept.conversation.choices, next_mode)
         chat = OpenChat(self._wrap(kept), Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
@@ -304,9 +304,9 @@ def _replay_missing(chat: OpenChat, kept: KeptConversation) -> None:
         chat.progress[turn.number] = replay_progress(turn, kept.retold(turn))
 
 
-def replay_progress(turn: Turn, events: Iterable[Event]) -> ReadingProgress:
+def replay_progress(turn: Turn, events: Iterable[Event]) -> TurnProgress:
     """How a stored turn was read. Its scores are gone: no other keep can be tried on it."""
-    progress = ReadingProgress(turn.question.keep, retold=True)
+    progress = TurnProgress(turn.question.keep, restored=True)
     for event in events:
         statistics = event.statistics if isinstance(event, Finished) else None
         progress.apply(event, statistics.ttft + statistics.decode_seconds if statistics else 0.0)

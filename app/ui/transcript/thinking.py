@@ -7,18 +7,18 @@ from textual.events import Click
 
 from app.chat.conversation import Turn, TurnState
 from app.ui.clock import Clock
-from app.ui.hanging_indent import Hanging, hanging
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.hanging_indent import HangingLines, hanging_indent
+from app.ui.prefill.progress import TurnProgress
 from app.util import formatting
 from app.util.sanitize import sanitize
 
 RULE = Content.styled("│ ", "$ink-dim")
 
 
-class ThinkingView(Hanging):
+class ThinkingView(HangingLines):
     """Hidden while nothing was thought."""
 
-    def __init__(self, turn: Turn, progress: ReadingProgress, clock: Clock) -> None:
+    def __init__(self, turn: Turn, progress: TurnProgress, clock: Clock) -> None:
         super().__init__(classes="thinking")
         self._turn, self._progress, self._clock = turn, progress, clock
         self._open = False
@@ -48,15 +48,18 @@ class ThinkingView(Hanging):
         thoughts = sanitize(self._turn.thinking.strip("\n")).split("\n")
         return [
             line,
-            *(hanging(RULE, Content.styled(each, "$ink-dim"), width, RULE) for each in thoughts),
+            *(
+                hanging_indent(RULE, Content.styled(each, "$ink-dim"), width, RULE)
+                for each in thoughts
+            ),
         ]
 
     def _words(self) -> str:
         progress, turn = self._progress, self._turn
-        if progress.thinking_began is None:  # of a stored one only the text is known
+        if progress.thinking_started_at is None:  # of a stored one only the text is known
             return f"thought · {formatting.plural(len(turn.thinking.split()), 'word')}"
         runs = turn.state is TurnState.RUNNING and not turn.text
-        ended = self._clock() if runs else progress.thinking_ended
-        spent = formatting.seconds(max(0.0, ended - progress.thinking_began))
+        ended = self._clock() if runs else progress.thinking_ended_at
+        spent = formatting.seconds(max(0.0, ended - progress.thinking_started_at))
         tokens = formatting.plural(progress.thinking_tokens, "token")
         return f"thinking… {spent} · {tokens}" if runs else f"thought for {spent} · {tokens}"

@@ -18,7 +18,7 @@ from textual.widgets import Static
 from app.chat.conversation import Part, Question, Turn
 from app.ui.chat.chrome import StatusBanner
 from app.ui.clock import Clock
-from app.ui.prefill.progress import ReadingProgress
+from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import (
     MOUNT_DISTANCE,
@@ -71,7 +71,7 @@ class Transcript(VerticalScroll, can_focus=False):
     # -------------------------------------------------------------------------- what is shown
 
     @property
-    def progress(self) -> dict[int, ReadingProgress]:
+    def progress(self) -> dict[int, TurnProgress]:
         return self._chat.progress
 
     @property

@@ -15,8 +15,8 @@ from app.protocol.stats import Ended
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
-from app.ui.prefill.progress import ReadingProgress
-from app.ui.text import ended, sentence
+from app.ui.prefill.progress import TurnProgress
+from app.ui.text import as_sentence, with_full_stop
 from app.ui.transcript.answer import Answer
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker, VersionIndex
@@ -72,7 +72,7 @@ class AnswerView(MessageView):
     """How a question is read, what is answered, and how that ended."""
 
     def __init__(
-        self, turn: Turn, place: VersionIndex, progress: ReadingProgress, clock: Clock
+        self, turn: Turn, place: VersionIndex, progress: TurnProgress, clock: Clock
     ) -> None:
         super().__init__(turn, Part.ANSWER, place, classes="answered")
         self._progress, self._clock = progress, clock
@@ -150,7 +150,7 @@ class TurnView(Vertical):
     def __init__(
         self,
         turn: Turn,
-        progress: ReadingProgress,
+        progress: TurnProgress,
         clock: Clock,
         place: Callable[[Turn, Part], VersionIndex],
     ) -> None:
@@ -184,16 +184,16 @@ INSIST = "\n  Asked again in the same way, it is tried all the same."
 def _ending_text(turn: Turn) -> Content | None:
     """How a turn ended, in words, when it did not simply end."""
     if turn.failure is not None and turn.state is not TurnState.FAILED:
-        words = f"{ended(turn.failure.problem)} {sentence(turn.failure.advice)}"
+        words = f"{with_full_stop(turn.failure.problem)} {as_sentence(turn.failure.advice)}"
         return Content.assemble(
             ("✗ ", "$error"), ("not continued: ", "bold"), (sanitize_line(words), "$ink-dim")
         )
     if turn.failure is not None:
         return Content.assemble(
             ("✗ ", "$error"),
-            (sanitize_line(ended(turn.failure.problem)), "bold"),
+            (sanitize_line(with_full_stop(turn.failure.problem)), "bold"),
             "\n  ",
-            (sanitize_line(sentence(turn.failure.advice)), "$ink-dim"),
+            (sanitize_line(as_sentence(turn.failure.advice)), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
             (INSIST if turn.failure.foreseen else "", "$ink-dim"),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.ingest.dir_listing import Entry, Listing
-from app.ui.completion.paths import MOST_SHOWN, Paths, word_before
+from app.ui.completion.paths import MAX_SHOWN, PathCompleter, word_before
 
 LISTING = Listing(
     (
@@ -39,7 +39,7 @@ def test_the_word_at_the_cursor(line: str, word: str | None) -> None:
 
 
 def names(word: str, listing: Listing = LISTING) -> list[str]:
-    return [each.name for each in Paths("/start").choices(word, listing)]
+    return [each.name for each in PathCompleter("/start").completions(word, listing)]
 
 
 def test_without_a_name_everything_but_hidden_files_is_offered_and_ignored_ones_last() -> None:
@@ -70,10 +70,10 @@ def test_what_begins_so_comes_before_what_holds_it_and_what_has_its_letters(
 
 
 def test_a_choice_is_typed_so_that_it_can_be_read_again() -> None:
-    (notes,) = Paths("/start").choices("sub/My\\ n", LISTING)
+    (notes,) = PathCompleter("/start").completions("sub/My\\ n", LISTING)
     assert (notes.typed, notes.path) == ("sub/My\\ notes.txt", "/start/sub/My notes.txt")
     assert word_before("see @" + notes.typed) == notes.typed
-    app, *_ = Paths("/start").choices("ap", LISTING)
+    app, *_ = PathCompleter("/start").completions("ap", LISTING)
     assert (app.typed, app.path) == ("app/", "/start/app")
 
 
@@ -89,9 +89,9 @@ def test_a_choice_is_typed_so_that_it_can_be_read_again() -> None:
     ],
 )
 def test_the_folder_that_is_typed(word: str, folder: str) -> None:
-    assert Paths("/start").folder(word) == folder
+    assert PathCompleter("/start").folder(word) == folder
 
 
 def test_no_more_are_offered_than_one_reads() -> None:
     many = Listing(tuple(Entry(f"f{number}", False) for number in range(2_000)))
-    assert len(names("f", many)) == MOST_SHOWN
+    assert len(names("f", many)) == MAX_SHOWN

@@ -11,8 +11,8 @@ from textual.widgets import OptionList
 
 from app.sessions.records import Conversation
 from app.sessions.store import Store
-from app.ui.conversations.list_rows import told_apart
-from app.ui.conversations.sidebar import Side, brief
+from app.ui.conversations.list_rows import distinct_labels
+from app.ui.conversations.sidebar import Sidebar, sidebar_line
 from tests.fakes import FakeEngine
 from tests.sessions.samples import answered
 from tests.ui.helpers import ask, kept_app, screen_text, until, until_gone, until_shown
@@ -50,7 +50,7 @@ async def test_conversations_stand_beside_a_wide_chat_and_open_by_a_click(tmp_pa
 async def test_they_need_a_hundred_columns(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await ask(pilot, engine, "First?")
-        side = app.chat.query_one(Side)
+        side = app.chat.query_one(Sidebar)
         assert not side.display
         await pilot.resize_terminal(100, 30)
         await until(pilot, lambda: side.display and lines(pilot) == ["▸ First?"])
@@ -69,14 +69,14 @@ def conversation(title: str, pinned: bool = False) -> Conversation:
 async def test_a_line_fits_and_is_harmless(width: int, busy: bool) -> None:
     for title in ("", "short", "long " * 50, "\x1b[31m\nred", "\u202eabc", "漢字" * 40):
         for label in ("", "12:41"):
-            line = brief(conversation(title), width, busy, shown=False, label=label)
+            line = sidebar_line(conversation(title), width, busy, shown=False, label=label)
             assert line.cell_length <= width
             assert line.plain.isprintable()
 
 
 async def test_the_mark_says_shown_or_pinned() -> None:
-    assert brief(conversation("a", pinned=True), 20, False, shown=False).plain == "★ a"
-    assert brief(conversation("a", pinned=True), 20, False, shown=True).plain == "▸ a"
+    assert sidebar_line(conversation("a", pinned=True), 20, False, shown=False).plain == "★ a"
+    assert sidebar_line(conversation("a", pinned=True), 20, False, shown=True).plain == "▸ a"
 
 
 async def test_a_question_that_was_asked_three_times_reads_differently(tmp_path: Path) -> None:
@@ -106,7 +106,10 @@ async def test_what_tells_them_apart_is_as_short_as_can_be() -> None:
         return "Why?", Conversation(id, "Why?", False, used, used, None, None)
 
     today, earlier, day = at(1, 11, 22, 12, 41), at(2, 11, 22, 9, 5), at(3, 11, 20, 8, 0)
-    assert told_apart([today, earlier, day], now) == {1: "12:41", 2: "09:05", 3: "20 Nov"}
-    assert told_apart([day, at(4, 11, 20, 9, 30)], now) == {3: "20 Nov 08:00", 4: "20 Nov 09:30"}
-    assert told_apart([at(6, 11, 22, 12, 41), today], now) == {6: "#2", 1: "#1"}
-    assert told_apart([today, ("Who?", day[1])], now) == {}
+    assert distinct_labels([today, earlier, day], now) == {1: "12:41", 2: "09:05", 3: "20 Nov"}
+    assert distinct_labels([day, at(4, 11, 20, 9, 30)], now) == {
+        3: "20 Nov 08:00",
+        4: "20 Nov 09:30",
+    }
+    assert distinct_labels([at(6, 11, 22, 12, 41), today], now) == {6: "#2", 1: "#1"}
+    assert distinct_labels([today, ("Who?", day[1])], now) == {}

@@ -15,7 +15,7 @@ from app.protocol.cost_model import Costs, Line
 from app.protocol.events import Failed
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
-from app.ui.models.action_dialog import Card
+from app.ui.models.action_dialog import ActionDialog
 from app.ui.models.screen import ModelsScreen
 from tests.fakes import FakeEngine, LoadStory
 from tests.ui.helpers import (
@@ -48,23 +48,23 @@ async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
     return screen
 
 
-async def open_card(pilot: Pilot[None], name: str) -> Card:
+async def open_card(pilot: Pilot[None], name: str) -> ActionDialog:
     """Of the model of this name."""
     for letter in name:
         await pilot.press(letter if letter.isalnum() else {"-": "minus", "/": "slash"}[letter])
     await pilot.press("enter")
-    await until(pilot, lambda: isinstance(pilot.app.screen, Card), "the card")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ActionDialog), "the card")
     card = pilot.app.screen
-    assert isinstance(card, Card)
+    assert isinstance(card, ActionDialog)
     return card
 
 
 async def do(pilot: Pilot[None], words: str) -> None:
     """Choose what begins with these words, on the card that is open."""
     card = pilot.app.screen
-    assert isinstance(card, Card)
-    places = [i for i, deed in enumerate(card._deeds) if deed.words.startswith(words)]
-    assert places, [deed.words for deed in card._deeds]
+    assert isinstance(card, ActionDialog)
+    places = [i for i, deed in enumerate(card._actions) if deed.label.startswith(words)]
+    assert places, [deed.label for deed in card._actions]
     card.list.highlighted = places[0]
     await pilot.press("enter")
 

@@ -10,7 +10,7 @@ import pytest
 from app.models.library import Library
 from app.models.unfinished import unfinished
 from app.ui.app import SpecchatApp
-from app.ui.models.jobs import State
+from app.ui.models.jobs import JobState
 from app.ui.models.screen import ModelsScreen
 from tests.models import fake_hub as fake
 from tests.models import pulls
@@ -92,7 +92,7 @@ async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub
         await do(pilot, "Go on with it")
         job = running.models.jobs.find
         await until(pilot, lambda: (at := job(BIG)) and at.progress.done >= done, "to go on")
-        assert job(BIG).state is State.RUNNING  # type: ignore[union-attr]
+        assert job(BIG).state is JobState.RUNNING  # type: ignore[union-attr]
         await pilot.press("ctrl+d")
         await until_shown(pilot, f"The download of {BIG} was given up.", "downloads 0")
         assert unfinished(library.cache) == []
@@ -111,7 +111,7 @@ async def test_quitting_pauses_and_the_next_start_goes_on(
         await do(pilot, "Download it")
         await until_shown(pilot, "KB/s")
     await asyncio.to_thread(first.shutdown)
-    assert first.models.jobs.all()[0].state is State.PAUSED
+    assert first.models.jobs.all()[0].state is JobState.PAUSED
     left = unfinished(library.cache)
     assert [(each.repository, each.running) for each in left] == [(BIG, False)]
     hub.rate = 0
@@ -148,19 +148,23 @@ async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
         await open_models(pilot)
         jobs = running.models.jobs
         for name in (BIG, DRAFT, OTHER):
-            jobs.begin(name)
+            jobs.start(name)
         await until(pilot, lambda: all(job.progress.total for job in jobs.all()[:2]), "progress")
         states = [job.state for job in jobs.all()]
-        assert states == [State.RUNNING, State.RUNNING, State.WAITING]
+        assert states == [JobState.RUNNING, JobState.RUNNING, JobState.WAITING]
         jobs.pause(OTHER)
         jobs.pause(BIG)
-        await until(pilot, lambda: jobs.all()[0].state is State.PAUSED, "the first to stop")
+        await until(pilot, lambda: jobs.all()[0].state is JobState.PAUSED, "the first to stop")
         hub.rate = 0
-        await until(pilot, lambda: jobs.all()[1].state is State.DONE, "the second")
-        assert [job.state for job in jobs.all()] == [State.PAUSED, State.DONE, State.PAUSED]
-        jobs.begin(BIG)
-        jobs.begin(OTHER)
-        await until(pilot, lambda: all(j.state is State.DONE for j in jobs.all()), "the end")
+        await until(pilot, lambda: jobs.all()[1].state is JobState.DONE, "the second")
+        assert [job.state for job in jobs.all()] == [
+            JobState.PAUSED,
+            JobState.DONE,
+            JobState.PAUSED,
+        ]
+        jobs.start(BIG)
+        jobs.start(OTHER)
+        await until(pilot, lambda: all(j.state is JobState.DONE for j in jobs.all()), "the end")
     running.shutdown()
 
 

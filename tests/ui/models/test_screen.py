@@ -12,7 +12,7 @@ from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
 from app.ui.app import SpecchatApp
-from app.ui.models.action_dialog import Card
+from app.ui.models.action_dialog import ActionDialog
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_draft_selection import SIZES
@@ -89,7 +89,7 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
             "Fits 4K tokens, read in full.",
         )
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, Card), "the list")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ActionDialog), "the list")
 
 
 async def test_the_mouse_does_it_too(app: Make, here: Here) -> None:
@@ -105,7 +105,7 @@ async def test_the_mouse_does_it_too(app: Make, here: Here) -> None:
         await pilot.click(screen.list, offset=(6, 2))
         await until_shown(pilot, "Answer with it, small-4bit skims")
         card = pilot.app.screen
-        assert isinstance(card, Card)
+        assert isinstance(card, ActionDialog)
         await pilot.click(card.list, offset=(3, 0))
         await until_shown(pilot, "Load it now")
 
@@ -158,7 +158,7 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
         weights = sorted(snapshot.glob("*.safetensors"))[0].resolve()
         data = weights.read_bytes()
         weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        running.models.jobs.forget(BIG)
+        running.models.jobs.dismiss(BIG)
         await pilot.press("shift+tab", "shift+tab")
         await open_card(pilot, "big")
         await do(pilot, "Check its files")
@@ -177,7 +177,7 @@ async def test_a_model_that_cannot_be_used_says_why(
         await open_models(pilot, "org/big-4bit")
         await until_shown(pilot, "! Its folder holds no model, it has no config.json")
         card = await open_card(pilot, "big")
-        assert not [deed for deed in card._deeds if deed.words.startswith("Answer")]
+        assert not [deed for deed in card._actions if deed.label.startswith("Answer")]
         await do(pilot, "Move it to the trash")
         await until_shown(pilot, "in the trash")
 

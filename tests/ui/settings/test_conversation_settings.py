@@ -18,7 +18,7 @@ from app.settings.file import SettingsFile
 from app.settings.schema import find
 from app.settings.values import Answers, Reading, Settings
 from app.ui.app import SpecchatApp
-from app.ui.settings.conversation_settings import OwnScreen, own_settings
+from app.ui.settings.conversation_settings import ConversationSettingsScreen, conversation_settings
 from app.ui.settings.row import SettingRow
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -39,14 +39,14 @@ SAMPLING = Settings().sampling()
 pytestmark = pytest.mark.asyncio
 
 
-def own(app: SpecchatApp) -> OwnScreen:
-    assert isinstance(app.screen, OwnScreen)
+def own(app: SpecchatApp) -> ConversationSettingsScreen:
+    assert isinstance(app.screen, ConversationSettingsScreen)
     return app.screen
 
 
-async def opened(pilot: Pilot[None], app: SpecchatApp) -> OwnScreen:
+async def opened(pilot: Pilot[None], app: SpecchatApp) -> ConversationSettingsScreen:
     await pilot.press("f3")
-    await until(pilot, lambda: isinstance(app.screen, OwnScreen), "the screen")
+    await until(pilot, lambda: isinstance(app.screen, ConversationSettingsScreen), "the screen")
     await until_shown(pilot, "This conversation")
     return own(app)
 
@@ -172,7 +172,7 @@ async def test_its_keys_are_in_the_help() -> None:
         await until_shown(pilot, "it holds from the next question on", "Its system prompt", "^D")
         await pilot.press("escape")
         await until_gone(pilot, "Its system prompt")
-        assert isinstance(app.screen, OwnScreen)
+        assert isinstance(app.screen, ConversationSettingsScreen)
 
 
 async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_a_paste_is_text_and_not_too_long() -> None:
 
 async def test_what_is_as_the_settings_say_follows_them() -> None:
     settings = Settings(Reading(Mode.FULL, 0.4), Answers(max_tokens=99, temperature=0.5))
-    rows = own_settings(settings)
+    rows = conversation_settings(settings)
     assert rows["max_tokens"].default == 99
     assert rows["mode"].default is Mode.FULL
     app = app_with(engine := FakeEngine(), SettingsFile(settings=settings))

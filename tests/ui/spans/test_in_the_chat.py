@@ -6,7 +6,7 @@ from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.protocol.commands import Reselect
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
-from app.ui.spans.passages import Read
+from app.ui.spans.passages import ReadKind
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import SMALL, app_with, ask, paste, until, until_shown
@@ -63,7 +63,7 @@ async def test_of_a_text_that_is_cached_whole_the_choice_is_shown_as_a_choice() 
         screen = pilot.app.screen
         assert isinstance(screen, SpansScreen)
         passages = screen.view.document.passages
-        screen.view.go_to(next(each.start for each in passages if each.read is Read.NOT))
+        screen.view.go_to(next(each.start for each in passages if each.kind is ReadKind.UNREAD))
         await until_shown(pilot, "· would not be read")
         await pilot.press("right")
         await until_shown(pilot, "keep 21% would read")

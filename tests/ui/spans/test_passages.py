@@ -15,10 +15,10 @@ from rich.cells import cell_len
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, SegmentKind, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
-from app.ui.prefill.progress import ReadingProgress
-from app.ui.spans.collection import Collection, Place
-from app.ui.spans.passages import Passage, Read, ReadDocument, read_documents
-from app.ui.spans.rows import Fold, Rows, shown
+from app.ui.prefill.progress import TurnProgress
+from app.ui.spans.collection import Collection, Position
+from app.ui.spans.passages import Passage, ReadDocument, ReadKind, read_documents
+from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
 
 TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
 
@@ -33,8 +33,8 @@ def selected(*texts: tuple[int, int, int, int], pinned: tuple[int, ...] = ()) ->
     return Selected(1, 0.2, 10, 100, spans, places)
 
 
-def progress(**known: Any) -> ReadingProgress:
-    return ReadingProgress(0.2, **known)
+def progress(**known: Any) -> TurnProgress:
+    return TurnProgress(0.2, **known)
 
 
 def document(*passages: Passage, text: str = TEXT) -> ReadDocument:
@@ -45,14 +45,14 @@ def test_passages_cover_every_document() -> None:
     messages = [[Document("a.txt", TEXT), Document("b.txt", "short")], [], [Document("c", "x" * 9)]]
     chosen = selected((0, 0, 12, 24), (0, 0, 24, 30), (2, 0, 0, 4), pinned=(1,))
     a, b, c = read_documents(messages, progress(selected=chosen))
-    assert [(p.start, p.end, p.read) for p in a.passages] == [
-        (0, 12, Read.NOT),
-        (12, 24, Read.IMPORTANT),
-        (24, 30, Read.PINNED),
-        (30, len(TEXT), Read.NOT),
+    assert [(p.start, p.end, p.kind) for p in a.passages] == [
+        (0, 12, ReadKind.UNREAD),
+        (12, 24, ReadKind.SELECTED),
+        (24, 30, ReadKind.PINNED),
+        (30, len(TEXT), ReadKind.UNREAD),
     ]
-    assert [p.read for p in b.passages] == [Read.NOT]
-    assert [p.read for p in c.passages] == [Read.IMPORTANT, Read.NOT]
+    assert [p.kind for p in b.passages] == [ReadKind.UNREAD]
+    assert [p.kind for p in c.passages] == [ReadKind.SELECTED, ReadKind.UNREAD]
     assert (c.message, c.document) == (2, 0)
     assert a.read_fraction == pytest.approx(18 / len(TEXT))
     assert a.passages[1].score == 2.0
@@ -60,7 +60,7 @@ def test_passages_cover_every_document() -> None:
 
 def test_without_a_selection_everything_was_read() -> None:
     (only,) = read_documents([[Document("a", TEXT)]], progress())
-    assert [p.read for p in only.passages] == [Read.IMPORTANT]
+    assert [p.kind for p in only.passages] == [ReadKind.SELECTED]
     assert only.read_fraction == 1.0
     assert only.importance_at(3) is None
 
@@ -88,11 +88,11 @@ def test_importance_is_of_the_documents_own_tokens() -> None:
 
 def test_from_passage_to_passage() -> None:
     read = document(
-        Passage(0, 12, Read.NOT),
-        Passage(12, 20, Read.IMPORTANT),
-        Passage(20, 30, Read.NOT),
-        Passage(30, 40, Read.PINNED),
-        Passage(40, len(TEXT), Read.NOT),
+        Passage(0, 12, ReadKind.UNREAD),
+        Passage(12, 20, ReadKind.SELECTED),
+        Passage(20, 30, ReadKind.UNREAD),
+        Passage(30, 40, ReadKind.PINNED),
+        Passage(40, len(TEXT), ReadKind.UNREAD),
     )
     assert [read.next_read(at) for at in (0, 12, 15, 35)] == [12, 30, 30, None]
     assert [read.previous_read(at) for at in (5, 12, 13, 30, 31)] == [None, None, 12, 12, 30]
@@ -100,7 +100,7 @@ def test_from_passage_to_passage() -> None:
 
 
 def test_finding_ignores_case_and_kinds_of_white_space() -> None:
-    read = document(Passage(0, len(TEXT), Read.NOT))
+    read = document(Passage(0, len(TEXT), ReadKind.UNREAD))
     assert [TEXT[a:b] for a, b in read.find("LINE.")] == ["line.", "line."]
     assert [TEXT[a:b] for a, b in read.find("paragraph of")] == ["paragraph\nof"]
     assert read.find("  ") == []
@@ -117,13 +117,13 @@ def test_finding_ignores_case_and_kinds_of_white_space() -> None:
     ],
 )
 def test_the_paragraph_of_a_place(at: int, paragraph: str) -> None:
-    start, end = document(Passage(0, len(TEXT), Read.NOT)).paragraph(at)
+    start, end = document(Passage(0, len(TEXT), ReadKind.UNREAD)).paragraph(at)
     assert TEXT[start:end] == paragraph
 
 
 def test_a_paragraph_without_end_is_cut_around_the_place() -> None:
     text = "word " * 20_000
-    start, end = document(Passage(0, len(text), Read.NOT), text=text).paragraph(50_000)
+    start, end = document(Passage(0, len(text), ReadKind.UNREAD), text=text).paragraph(50_000)
     assert start < 50_000 < end
     assert end - start <= 4000
 
@@ -134,26 +134,26 @@ def test_a_paragraph_without_end_is_cut_around_the_place() -> None:
     st.integers(8, 40),
 )
 def test_rows_hold_the_whole_text_and_fit(text: str, width: int) -> None:
-    rows = Rows(text, width)
+    rows = WrappedRows(text, width)
     pieces = [rows[i] for i in range(len(rows))]
     assert "".join(text[a:b] for a, b in pieces) == text.replace("\n", "")
     assert all(first[1] <= second[0] for first, second in pairwise(pieces))
-    assert all(cell_len(shown(text[a:b]).rstrip(" ")) <= width for a, b in pieces)
+    assert all(cell_len(visible_text(text[a:b]).rstrip(" ")) <= width for a, b in pieces)
     for row, (start, end) in enumerate(pieces):
         assert all(rows.at(offset) == row for offset in range(start, end))
 
 
 def test_lines_are_rows_and_break_at_spaces() -> None:
-    rows = Rows("one two three four\n\nfive", 10)
+    rows = WrappedRows("one two three four\n\nfive", 10)
     shown_rows = [rows.text[slice(*rows[i])] for i in range(len(rows))]
     assert shown_rows == ["one two ", "three four", "", "five"]
 
 
 def test_a_fold_is_one_row() -> None:
     text = "a\n" * 5 + "b\n" + "c\n" * 5
-    rows = Rows(text, 20, [Fold(0, 10, 5), Fold(12, 22, 5)])
+    rows = WrappedRows(text, 20, [CollapsedRange(0, 10, 5), CollapsedRange(12, 22, 5)])
     assert len(rows) == 3
-    assert rows.fold(0) == Fold(0, 10, 5)
+    assert rows.fold(0) == CollapsedRange(0, 10, 5)
     assert rows.fold(1) is None
     assert [rows.at(offset) for offset in (0, 9, 10, 12, 21)] == [0, 0, 1, 2, 2]
 
@@ -165,8 +165,8 @@ def folders(draw: st.DrawFn) -> list[ReadDocument]:
     for number in range(draw(st.integers(1, 6))):
         passages, at = [], 0
         for length in draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)):
-            read = draw(st.sampled_from(Read))
-            score = draw(st.sampled_from([1.0, 2.0])) if read is Read.IMPORTANT else None
+            read = draw(st.sampled_from(ReadKind))
+            score = draw(st.sampled_from([1.0, 2.0])) if read is ReadKind.SELECTED else None
             passages.append(Passage(at, at + length, read, score))
             at += length
         found.append(ReadDocument(0, number, f"{number}.txt", "x" * at, tuple(passages)))
@@ -177,8 +177,8 @@ def folders(draw: st.DrawFn) -> list[ReadDocument]:
 def test_next_visits_every_passage_of_every_document_once(folder: list[ReadDocument]) -> None:
     """From the most important document on, and `previous` goes the same way back."""
     collection = Collection(folder)
-    place: Place | None = collection.first()
-    seen: list[Place] = []
+    place: Position | None = collection.first()
+    seen: list[Position] = []
     while place is not None and collection.passages:
         seen.append(place)
         assert collection.passage_number(place) == len(seen)
@@ -187,7 +187,7 @@ def test_next_visits_every_passage_of_every_document_once(folder: list[ReadDocum
         (index, passage.start)
         for index, document in enumerate(collection.documents)
         for passage in document.passages
-        if passage.read is not Read.NOT
+        if passage.kind is not ReadKind.UNREAD
     ]
     assert seen == every
     back = seen[-1:]
@@ -200,7 +200,7 @@ def test_next_visits_every_passage_of_every_document_once(folder: list[ReadDocum
 
 
 def test_equally_important_documents_stay_in_their_order() -> None:
-    dense = [document(Passage(0, len(TEXT), Read.IMPORTANT)) for _ in range(3)]
+    dense = [document(Passage(0, len(TEXT), ReadKind.SELECTED)) for _ in range(3)]
     folder = [replace(each, document=number) for number, each in enumerate(dense)]
     assert list(Collection(folder).documents) == folder
 
@@ -214,7 +214,7 @@ def test_a_large_folder_is_quick() -> None:
     collection = Collection(read_documents(messages, progress(selected=chosen)))
     assert collection.passages == 4_000
     assert len(collection.find("clause")) == 13_000
-    place: Place | None = collection.first()
+    place: Position | None = collection.first()
     for _ in range(100):
         assert place is not None
         assert collection.passage_number(place)

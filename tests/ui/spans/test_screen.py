@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 
 import app.ui.app as ui
 from app.ui.spans import documents
-from app.ui.spans.hints import READING, Hints, _fitting
+from app.ui.spans.hints import READING, Hints, _fit
 from app.ui.spans.minimap import Minimap
-from app.ui.spans.passages import Passage, Read, ReadDocument
+from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.screen import AskAgain, SpansScreen
 from app.ui.terminal.paste import PasteSafeParser
 from app.ui.theme import our_themes
@@ -36,10 +36,10 @@ def contract(
     """Of which lines `first` up to but not including `last` were read."""
     passages, done = [], 0
     for first, last in kept:
-        passages.append(Passage(done, at(first), Read.NOT))
-        passages.append(Passage(at(first), at(last), Read.IMPORTANT, score))
+        passages.append(Passage(done, at(first), ReadKind.UNREAD))
+        passages.append(Passage(at(first), at(last), ReadKind.SELECTED, score))
         done = at(last)
-    passages.append(Passage(done, len(TEXT), Read.NOT))
+    passages.append(Passage(done, len(TEXT), ReadKind.UNREAD))
     importance = tuple(0.5 if 30 <= i < 60 else 0.0 for i in range(100))
     return ReadDocument(0, number, name, TEXT, tuple(passages), importance)
 
@@ -145,7 +145,7 @@ async def test_what_is_nowhere(spans: SpansApp) -> None:
 
 async def test_a_pin_is_taken_away_again() -> None:
     text = "One.\n\nTwo.\n\nThree."
-    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), Read.NOT),))
+    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
     spans = SpansApp(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
@@ -295,7 +295,7 @@ async def test_one_document_is_no_list(spans: SpansApp) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"])
 async def test_a_document_is_a_line(name: str, width: int) -> None:
-    drawn = documents.line(contract((10, 12), name=name), 411, width)
+    drawn = documents.document_line(contract((10, 12), name=name), 411, width)
     assert drawn.cell_length <= width
     assert drawn.plain.isprintable()
     assert "1%" in drawn.plain
@@ -346,7 +346,7 @@ async def test_the_mouse(spans: SpansApp) -> None:
 
 async def test_a_click_on_its_mark_pins_a_passage_and_lets_it_go() -> None:
     text = "One.\n\nTwo.\nMore.\n\nThree."
-    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), Read.NOT),))
+    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
     spans = SpansApp(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "Three.")
@@ -407,9 +407,9 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
 
 async def test_what_is_needed_most_fits_in_any_width() -> None:
     for width in range(8, 200):
-        shown = [words for words, _ in _fitting(READING, width)]
+        shown = [words for words, _ in _fit(READING, width)]
         assert len("  ".join(shown)) <= max(width, 9)
-        assert ("Esc close" in shown) == (width >= len("  ".join(h.words for h in READING)))
+        assert ("Esc close" in shown) == (width >= len("  ".join(h.text for h in READING)))
         assert "Space pin" in shown
 
 
@@ -432,7 +432,7 @@ async def test_any_size_is_drawn(spans: SpansApp, size: tuple[int, int]) -> None
 
 async def test_hostile_text_is_only_shown() -> None:
     text = "\x1b[31mred\x1b]52;c;AAAA\x07 [@click=app.quit]quit[/] \u202eabc\n" * 50
-    hostile = ReadDocument(0, 0, "\x1b]0;x\x07[b]", text, (Passage(0, len(text), Read.NOT),))
+    hostile = ReadDocument(0, 0, "\x1b]0;x\x07[b]", text, (Passage(0, len(text), ReadKind.UNREAD),))
     spans = SpansApp(SpansScreen([hostile], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "␛[31mred␛]52;c;AAAA␇ [@click=app.quit]quit[/] ⟨RLO⟩abc")
