@@ -15,24 +15,24 @@ from dataclasses import dataclass, field
 
 from app.protocol.commands import (
     Ask,
+    CachePolicy,
+    CalibrateCosts,
     Cancel,
     Close,
     Command,
-    Forget,
+    DropConversation,
     Load,
-    Measure,
     Reselect,
-    Upkeep,
 )
-from app.protocol.cost_model import UNKNOWN, Costs
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import (
     Closed,
+    CostsUpdated,
     Event,
     Failed,
-    FellBack,
+    FellBackToDense,
     Finished,
     ImportanceMap,
-    Learnt,
     Listener,
     Loaded,
     MemoryReport,
@@ -42,10 +42,10 @@ from app.protocol.events import (
     Selected,
     Token,
 )
-from app.protocol.memory import MemoryFigures
+from app.protocol.memory import MemoryStats
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role, Segment, SegmentKind, Span, SpanReason, SpanText
-from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 GIB = 1024**3
 CHARACTERS_PER_TOKEN = 4
@@ -81,7 +81,7 @@ class Story:
     foreseen: bool = False
     excess: int = 0
     """With either of them it fails before anything is read."""
-    ended: Ended = Ended.STOP
+    ended: FinishReason = FinishReason.STOP
     cached: bool = False
     """Everything is read already: what keep would choose is shown, and everything answers."""
 
@@ -109,7 +109,7 @@ class FakeEngine:
     """Loading waits too."""
     load_stories: dict[str, LoadStory] = field(default_factory=dict)
     """Of targets by the names they are shown as, where it is another one."""
-    costs: Costs = UNKNOWN
+    costs: Costs = UNKNOWN_COSTS
     """What it finds when it is to time the pair."""
     commands: list[Command] = field(default_factory=list)
     joined: bool = False
@@ -132,10 +132,10 @@ class FakeEngine:
 
     def send(self, command: Command) -> None:
         self.commands.append(command)
-        if isinstance(command, Upkeep | Forget):
+        if isinstance(command, CachePolicy | DropConversation):
             return
-        if isinstance(command, Measure):
-            self.say(Learnt(self.costs, asked=True))
+        if isinstance(command, CalibrateCosts):
+            self.say(CostsUpdated(self.costs, requested=True))
             return
         match command:
             case Load():
@@ -219,14 +219,14 @@ class FakeEngine:
         if story.failure is not None:
             yield story.failure
             return
-        names = command.names if command.shown_as else (story.target, story.draft)
+        names = command.names if command.display_names else (story.target, story.draft)
         target = ModelInfo(names[0], "qwen3", 8_190_000_000, 4_600_000_000, 40_960)
         draft = None
         if names[1] is not None:
             draft = ModelInfo(names[1], "qwen3", 596_000_000, 340_000_000, 40_960)
         yield Loaded(target, draft, story.dense_only, 0.8, story.faster)
         yield MemoryReport(
-            MemoryFigures(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)
+            MemoryStats(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)
         )
 
     def _close(self) -> Iterator[Event]:
@@ -235,7 +235,7 @@ class FakeEngine:
 
     def _reselect(self, command: Reselect) -> Iterator[Event]:
         if command.turn in self._importance:
-            yield self._select(command.turn, command.keep)
+            yield self._select(command.turn, command.keep_ratio)
 
     def _turn(self, ask: Ask, story: Story) -> Iterator[Event]:
         """Everything of one turn; stops at the first event after a cancel, as at a step border."""
@@ -253,7 +253,7 @@ class FakeEngine:
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None or story.cached
-        if (story.foreseen or story.excess) and not ask.despite_memory:
+        if (story.foreseen or story.excess) and not ask.skip_memory_check:
             yield Failed(turn, story.problem, story.advice, story.foreseen, story.excess)
             return
         yield self._plan(ask, story, total, dense)
@@ -264,9 +264,9 @@ class FakeEngine:
                 if isinstance(event, Failed):
                     return
                 if isinstance(event, Selected) and not story.cached:
-                    kept = event.kept_tokens
+                    kept = event.selected_tokens
             if story.falls_back is not None:
-                yield FellBack(turn, story.falls_back)
+                yield FellBackToDense(turn, story.falls_back)
                 dense, kept = True, total
         for event in phase(turn, Phase.PREFILL, kept, 0.9 * story.slowness, steps=6):
             yield event
@@ -293,7 +293,7 @@ class FakeEngine:
             yield ImportanceMap(turn, shown, seen, observations)
             seconds = 0.02 * seen * story.slowness
             yield PhaseProgress(turn, Phase.LOOKAHEAD, seen, observations, seconds)
-        yield self._select(turn, ask.keep)
+        yield self._select(turn, ask.keep_ratio)
 
     def _answer(
         self, ask: Ask, story: Story, total: int, kept: int, dense: bool
@@ -315,13 +315,13 @@ class FakeEngine:
         planned = any(isinstance(event, Planned) for event in shown)
         statistics = None
         if planned:
-            kept = selected[-1].kept_tokens if selected else total if tokens else 0
+            kept = selected[-1].selected_tokens if selected else total if tokens else 0
             statistics = self._statistics(ask, total, kept, not selected, len(tokens), None)
         text = "".join(token.text for token in tokens)
         ids = tuple(identity for token in tokens for identity in token.ids)
         begun = begun_answer(ask)
         text, ids = begun.text + text, (*(begun.token_ids or ()), *ids)
-        return Finished(ask.turn, Ended.CANCELLED, text, ids, statistics)
+        return Finished(ask.turn, FinishReason.CANCELLED, text, ids, statistics)
 
     def _plan(self, ask: Ask, story: Story, total: int, dense: bool) -> Planned:
         question = max(1, total - 60)
@@ -329,7 +329,7 @@ class FakeEngine:
             turn=ask.turn,
             reading=Reading.DENSE if dense else Reading.SPARSE,
             reason=reason(ask, dense),
-            keep=ask.keep,
+            keep_ratio=ask.keep_ratio,
             prompt_tokens=total,
             eligible_tokens=question,
             reused_tokens=story.reused_tokens,
@@ -363,11 +363,11 @@ class FakeEngine:
         return Statistics(
             reading=Reading.DENSE if dense else Reading.SPARSE,
             mode=ask.mode,
-            keep=ask.keep,
+            keep_ratio=ask.keep_ratio,
             reason=reason(ask, dense),
             prompt_tokens=total,
             eligible_tokens=max(1, total - 60),
-            kept_tokens=kept,
+            read_tokens=kept,
             reused_tokens=0,
             recalled_tokens=0,
             generated_tokens=generated,

@@ -125,14 +125,14 @@ def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float
     from app.bench.token_turn import tokenizer
     from app.engine.decode import Decoder
     from app.protocol.options import Sampling
-    from app.protocol.stats import Ended
+    from app.protocol.stats import FinishReason
 
     words = tokenizer()
     words._eos_token_ids = set()  # a random model may write one
     decoder = Decoder(1, words, Sampling(max_tokens=tokens), lambda event: None)
     times: list[float] = []
 
-    def stop() -> Ended | None:
+    def stop() -> FinishReason | None:
         times.append(time.perf_counter())
         return None
 

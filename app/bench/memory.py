@@ -90,10 +90,10 @@ def _row(models: list[LoadedModel], ids: Any, keep: float) -> Row:
 
     def sparse() -> None:
         nonlocal kept
-        kept = turn(models, ids, keep).kept_tokens
+        kept = turn(models, ids, keep).read_tokens
 
-    alone = peak(partial(plain, target.model, ids, STEP)) - draft.info.bytes
-    ours = peak(dense) - draft.info.bytes
+    alone = peak(partial(plain, target.model, ids, STEP)) - draft.info.weight_bytes
+    ours = peak(dense) - draft.info.weight_bytes
     both = peak(sparse)
     return Row(
         len(ids),
@@ -101,9 +101,9 @@ def _row(models: list[LoadedModel], ids: Any, keep: float) -> Row:
         alone,
         ours,
         both,
-        target.info.bytes + _reading(target, len(ids), retained=False),
-        target.info.bytes
-        + draft.info.bytes
+        target.info.weight_bytes + _reading(target, len(ids), retained=False),
+        target.info.weight_bytes
+        + draft.info.weight_bytes
         + max(_scoring(draft, len(ids)), _reading(target, kept, retained=True)),
     )
 

@@ -111,13 +111,13 @@ def _run(target: Any, draft: Any, ids: NDArray[np.int32]) -> Run:
     in_full = len(ids) <= DENSE_UP_TO
     return Run(
         plain_draft=plain(draft, ids, STEP),
-        plain_target=plain(target, ids[: ours.kept_tokens], STEP),
+        plain_target=plain(target, ids[: ours.read_tokens], STEP),
         plain_dense=plain(target, ids, STEP) if in_full else None,
         dense=dense_turn(target, draft, ids, STEP).ttft if in_full else None,
         ours=ours.ttft,
         half_way=sparse_turn(target, draft, ids, KEEP, STEP, HALF_WAY).ttft,
         phases={str(part.phase): part.seconds for part in ours.phases},
-        kept=ours.kept_tokens,
+        kept=ours.read_tokens,
     )
 
 

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 from app.bench.shapes import random_pair, shapes
 from app.engine import blas
 from app.protocol.commands import Ask
-from app.protocol.cost_model import MARGIN, QUICK, Costs, Way, Work, duration, skimmed, sparse_pays
+from app.protocol.cost_model import (
+    DENSE_WITHIN_SECONDS,
+    MIN_SAVING,
+    AttentionWork,
+    Costs,
+    ReadPlan,
+    format_seconds,
+    scoring_work,
+    sparse_pays,
+)
 from app.protocol.events import Event, Finished, ModelInfo, Planned
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
@@ -40,7 +49,7 @@ LEARNT = 3
 """Turns after which the clock is judged."""
 ENOUGH = 0.5
 """Seconds after which one way of reading is not measured once more."""
-NEAR = 1 / (1 - MARGIN)
+NEAR = 1 / (1 - MIN_SAVING)
 """Auto may take so many times the better way, since it skips nothing for less."""
 
 
@@ -76,7 +85,7 @@ class Asked:
     @property
     def near(self) -> bool:
         """Whether auto took the better way, or lost no more than it may."""
-        return self.regret <= NEAR or self.chosen <= QUICK
+        return self.regret <= NEAR or self.chosen <= DENSE_WITHIN_SECONDS
 
     @property
     def error(self) -> float | None:
@@ -113,8 +122,10 @@ def crossing(costs: Costs, keep: float) -> int | None:
     """From how many new tokens on sparse reading pays; None if it never does."""
     for exponent in range(4, 72):
         tokens = int(2 ** (exponent / 4) * 16)
-        sparse = costs.seconds(Way(tokens, Work(math.ceil(keep * tokens)), skimmed(tokens, 0)))
-        full = costs.seconds(Way(tokens, Work(tokens)))
+        sparse = costs.seconds(
+            ReadPlan(tokens, AttentionWork(math.ceil(keep * tokens)), scoring_work(tokens, 0))
+        )
+        full = costs.seconds(ReadPlan(tokens, AttentionWork(tokens)))
         if sparse is not None and full is not None and sparse_pays(sparse, full):
             return tokens
     return None
@@ -208,7 +219,7 @@ class _Bench:
             keep,
             str(figures.reading),
             planned.ttft,
-            planned.otherwise,
+            planned.ttft_alternative,
             figures.ttft,
             statistics.median(took[Reading.SPARSE]),
             statistics.median(took[Reading.DENSE]),
@@ -335,7 +346,7 @@ def _table(turns: list[Asked], crossings: dict[str, int | None], described: str)
         f"error: of the foretold first word, after {LEARNT} turns, and the same of the other way",
         "sparse: the turns that auto read sparsely",
         f"within: the turns in which auto took at most {NEAR:g} times the better way, or not more"
-        f" than {duration(QUICK)}; then how many times",
+        f" than {format_seconds(DENSE_WITHIN_SECONDS)}; then how many times",
         "crossing: the new tokens from which on sparse reading pays at keep 20 %",
     ]
     return "\n".join(lines) + "\n"

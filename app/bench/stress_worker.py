@@ -42,7 +42,7 @@ def _read(mode: Mode, tokens: int, target: str, draft: str | None) -> None:
     load = pair(target, draft)
     with Session() as session:
         loaded = session.load(load)
-        context = loaded.target.context or tokens
+        context = loaded.target.context_length or tokens
         document = Document(FILE, _text(min(tokens, context * 9 // 10)))
         question = Question(QUESTION, (document,), mode)
         _, command = Conversation(Sampling(max_tokens=ANSWER)).begin(question)
@@ -51,13 +51,13 @@ def _read(mode: Mode, tokens: int, target: str, draft: str | None) -> None:
                 case PhaseProgress():
                     _say(phase=event.phase.value, done=event.done, total=event.total)
                 case Failed():
-                    _say(failed=event.sentence)
+                    _say(failed=event.message)
                 case Finished(statistics=figures) if figures is not None:
                     _say(
                         machine=machine(),
                         models=[each.name for each in (loaded.target, loaded.draft) if each],
                         tokens=figures.prompt_tokens,
-                        read=figures.kept_tokens,
+                        read=figures.read_tokens,
                         seconds=figures.ttft,
                         phases={each.phase.value: each.seconds for each in figures.phases},
                         mlx_peak=figures.peak_bytes,

@@ -127,7 +127,7 @@ def _measure(asked: Asked) -> Iterator[list[Row]]:
                 row = Row(
                     length,
                     keep,
-                    figures.kept_tokens,
+                    figures.read_tokens,
                     alone,
                     dense.ttft,
                     figures.ttft,

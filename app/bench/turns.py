@@ -20,7 +20,7 @@ from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
 from app.paths import assets_path
-from app.protocol.commands import Load, Upkeep
+from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Finished, Token
 from app.protocol.options import Heal, Mode, Sampling
 from app.protocol.prompt import Document
@@ -78,7 +78,7 @@ def _document() -> Document:
 def _run(load: Load, document: Document, mode: Mode) -> Run:
     first, second = QUESTIONS
     with tempfile.TemporaryDirectory() as folder:
-        upkeep = Upkeep(Heal.NEVER, snapshots=folder)
+        upkeep = CachePolicy(Heal.NEVER, snapshot_folder=folder)
         # The one that is saved after turn 1 alone, and read again by another engine.
         chat = Conversation(Sampling(max_tokens=_TOKENS))
         with Session(upkeep=upkeep) as session:
@@ -88,7 +88,7 @@ def _run(load: Load, document: Document, mode: Mode) -> Run:
             session.load(load)
             restarted = _ask(session, chat, Question(second, (), mode, KEEP))
     chat = Conversation(Sampling(max_tokens=_TOKENS))
-    with Session(upkeep=Upkeep(Heal.NEVER)) as session:
+    with Session(upkeep=CachePolicy(Heal.NEVER)) as session:
         session.load(load)
         return Run(
             _ask(session, chat, Question(first, (document,), mode, KEEP)),
@@ -112,7 +112,7 @@ def _ask(session: Session, chat: Conversation, question: Question) -> Turn:
     return Turn(
         seconds,
         figures.prompt_tokens,
-        figures.kept_tokens,
+        figures.read_tokens,
         figures.reused_tokens,
         figures.recalled_tokens,
     )

@@ -13,9 +13,9 @@ from itertools import takewhile
 from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Failed, Finished, Planned, Token
-from app.protocol.options import DEFAULT_KEEP, Mode, Sampling
+from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
-from app.protocol.stats import Ended, Reading, Statistics
+from app.protocol.stats import FinishReason, Reading, Statistics
 from app.sessions.records import Choices
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -47,7 +47,7 @@ class Question:
     text: str
     documents: tuple[Document, ...] = ()
     mode: Mode = Mode.AUTO
-    keep: float = DEFAULT_KEEP
+    keep: float = DEFAULT_KEEP_RATIO
     despite_memory: bool = False
     """Try it though it is foreseen not to fit."""
 
@@ -106,7 +106,7 @@ class Interrupted:
     """How an answer had ended before it was continued."""
 
     state: TurnState
-    ended: Ended | None
+    ended: FinishReason | None
     statistics: Statistics | None
 
 
@@ -122,7 +122,7 @@ class Turn:
     """What the model wrote between its thinking tags."""
     generated_ids: tuple[int, ...] | None = ()
     """None where they are not known for the model that is asked next."""
-    ended: Ended | None = None
+    ended: FinishReason | None = None
     failure: Failed | None = None
     replaces: Turn | None = None
     """An earlier turn whose place this one takes once it is answered."""
@@ -141,7 +141,10 @@ class Turn:
     @property
     def unfinished(self) -> bool:
         """Whether there is more to come of an answer, if it is continued."""
-        cut = self.state is TurnState.STOPPED or self.ended in (Ended.LENGTH, Ended.REPEATED)
+        cut = self.state is TurnState.STOPPED or self.ended in (
+            FinishReason.LENGTH,
+            FinishReason.REPEATED,
+        )
         return cut and self.counts and bool(self.text or self.thinking)
 
     @property
@@ -164,7 +167,7 @@ class Turn:
         asked in the same way again."""
         question = replace(self.question, mode=mode, keep=keep, despite_memory=False)
         same = question == replace(self.question, despite_memory=False)
-        refused = self.failure is not None and self.failure.foreseen
+        refused = self.failure is not None and self.failure.predicted
         return replace(question, despite_memory=same and refused)
 
     def whole(self, event: Event) -> Event:
@@ -174,7 +177,7 @@ class Turn:
             case Finished():
                 return replace(event, statistics=self.statistics)
             case Failed() if self.state is not TurnState.FAILED:
-                ended, ids = self.ended or Ended.CANCELLED, self.generated_ids or ()
+                ended, ids = self.ended or FinishReason.CANCELLED, self.generated_ids or ()
                 return Finished(self.number, ended, self.text, ids, self.statistics)
             case _:
                 return event
@@ -189,12 +192,12 @@ class Turn:
             case Planned() if self.before is None:
                 self.guard = event.guard
             case Finished():
-                cancelled = event.ended in (Ended.CANCELLED, Ended.MEMORY)
+                cancelled = event.finish_reason in (FinishReason.CANCELLED, FinishReason.MEMORY)
                 self.state = TurnState.STOPPED if cancelled else TurnState.DONE
                 if event.generated_ids or self.before is None:
                     self.text = event.text
                     self.generated_ids = event.generated_ids
-                self.ended = event.ended
+                self.ended = event.finish_reason
                 earlier = None if self.before is None else self.before.statistics
                 self.statistics = together(earlier, event.statistics)
                 if self.replaces is not None and self.replaces.counts:
@@ -326,7 +329,7 @@ class Conversation:
         messages = (*system, *earlier, question.message)
         sampling = chosen_sampling(self.choices, self.sampling)
         ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
-        return turn, replace(ask, despite_memory=question.despite_memory)
+        return turn, replace(ask, skip_memory_check=question.despite_memory)
 
     def resume(self, turn: Turn) -> Ask:
         """Have the last answer, which was cut off or stopped, continued. Raises QuestionError."""
@@ -340,17 +343,17 @@ class Conversation:
         turn.system = self.system_prompt
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         sampling = chosen_sampling(self.choices, self.sampling)
-        if turn.ended is Ended.REPEATED:
+        if turn.ended is FinishReason.REPEATED:
             sampling = replace(sampling, stop_repeats=False)
         mode, keep = question.mode, question.keep
         if turn.statistics is not None:  # where it is not cached, it is read as it was
             sparse = turn.statistics.reading is Reading.SPARSE
-            mode, keep = (Mode.SPARSE, turn.statistics.keep) if sparse else (Mode.FULL, keep)
+            mode, keep = (Mode.SPARSE, turn.statistics.keep_ratio) if sparse else (Mode.FULL, keep)
         turn.before = Interrupted(turn.state, turn.ended, turn.statistics)
         turn.state, turn.ended, turn.failure = TurnState.RUNNING, None, None
         messages = (*system, *earlier, question.message, answer)
         ask = Ask(turn.number, messages, mode, keep, sampling)
-        return replace(ask, despite_memory=question.despite_memory)
+        return replace(ask, skip_memory_check=question.despite_memory)
 
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)

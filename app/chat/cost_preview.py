@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass
 
 from app.protocol.cost_model import (
-    FEW,
-    UNMEASURED_BELOW,
+    DENSE_BELOW_UNTIMED,
+    MIN_SKIPPABLE,
+    AttentionWork,
     Costs,
-    Way,
-    Work,
-    duration,
-    recalled,
-    skimmed,
+    ReadPlan,
+    format_seconds,
+    recalled_tokens,
+    scoring_work,
     sparse_pays,
 )
 from app.protocol.options import DEFAULT_TUNING, Mode
@@ -26,13 +26,15 @@ LENGTH = 32_768
 
 def told(costs: Costs, keep: float) -> str:
     """A sentence on how soon the first word comes."""
-    read, few = Work(LENGTH), Work(math.ceil(keep * LENGTH))
-    full = costs.seconds(Way(LENGTH, read))
-    sparse = costs.seconds(Way(LENGTH, few, skimmed(LENGTH, 0)))
+    read, few = AttentionWork(LENGTH), AttentionWork(math.ceil(keep * LENGTH))
+    full = costs.seconds(ReadPlan(LENGTH, read))
+    sparse = costs.seconds(ReadPlan(LENGTH, few, scoring_work(LENGTH, 0)))
     if full is None:
         return "The pair could not be timed: something else came in between, or memory is short."
-    words = f"Of {LENGTH:,} tokens the first word comes in {duration(full)} when all are read"
-    return words + (f", in {duration(sparse)} at keep {keep:.0%}." if sparse is not None else ".")
+    words = f"Of {LENGTH:,} tokens the first word comes in {format_seconds(full)} when all are read"
+    return words + (
+        f", in {format_seconds(sparse)} at keep {keep:.0%}." if sparse is not None else "."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,10 @@ class NextMessage:
             return Reading.DENSE
         if self.mode is Mode.SPARSE:
             return Reading.SPARSE
-        if self.attached + self._left_out < FEW:
+        if self.attached + self._left_out < MIN_SKIPPABLE:
             return Reading.DENSE
         if sparse is None or full is None:
-            few = self._left_out + self._new < UNMEASURED_BELOW
+            few = self._left_out + self._new < DENSE_BELOW_UNTIMED
             return Reading.DENSE if few else Reading.SPARSE
         return Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE
 
@@ -76,27 +78,31 @@ class NextMessage:
 
     @property
     def _left_out(self) -> int:
-        return 0 if self.last is None else self.last.prompt_tokens - self.last.kept_tokens
+        return 0 if self.last is None else self.last.prompt_tokens - self.last.read_tokens
 
     @property
-    def _fully(self) -> Way:
+    def _fully(self) -> ReadPlan:
         """What was left out is read after all, and so is what stands behind it."""
         before, total = self._before, self._before + self._new
-        return Way(total, Work(total) if self._left_out else Work(self._new, before))
+        return ReadPlan(
+            total, AttentionWork(total) if self._left_out else AttentionWork(self._new, before)
+        )
 
     @property
-    def _sparsely(self) -> Way:
+    def _sparsely(self) -> ReadPlan:
         total, last = self._before + self._new, self.last
         new = self.typed + math.ceil(self.keep * self.attached)
         if last is None:
-            return Way(total, Work(new), skimmed(total, 0))
+            return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))
         share, left_out = DEFAULT_TUNING.recall_share, self._left_out
-        again = recalled(self.keep, share, max(last.eligible_tokens, left_out), left_out)
+        again = recalled_tokens(self.keep, share, max(last.eligible_tokens, left_out), left_out)
         read = self._before - left_out
         # What goes on where a recalled chunk ends is read once more.
-        twice = again * last.kept_tokens // max(1, last.prompt_tokens)
+        twice = again * last.read_tokens // max(1, last.prompt_tokens)
         if self.rereads and again:
             twice = read
         before = read - twice
         seen = last.prompt_tokens if last.reading is Reading.SPARSE else 0
-        return Way(total, Work(new + again + twice, before), skimmed(total - seen, seen))
+        return ReadPlan(
+            total, AttentionWork(new + again + twice, before), scoring_work(total - seen, seen)
+        )

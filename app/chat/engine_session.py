@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.protocol.commands import Ask, Cancel, Close, Load, Measure, Upkeep
+from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Cancel, Close, Load
 from app.protocol.cost_model import Costs
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, Learnt, Loaded
+from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded
 
 
 class EngineError(UserError):
@@ -20,7 +20,7 @@ class EngineError(UserError):
 class Session:
     """Use as a context manager: leaving it ends the engine thread."""
 
-    def __init__(self, engine: Engine | None = None, upkeep: Upkeep | None = None) -> None:
+    def __init__(self, engine: Engine | None = None, upkeep: CachePolicy | None = None) -> None:
         self._engine = engine or MlxEngine()
         self._events: queue.Queue[Event] = queue.Queue()
         self._engine.listen(self._events.put)
@@ -48,17 +48,17 @@ class Session:
 
     def measure(self) -> Costs:
         """Time the pair that is loaded. Raises EngineError."""
-        self._engine.send(Measure())
+        self._engine.send(CalibrateCosts())
         for event in self._events_until():
-            if isinstance(event, Learnt) and event.asked:
+            if isinstance(event, CostsUpdated) and event.requested:
                 return event.costs
         assert isinstance(event, Failed)
         raise EngineError(event.problem, event.advice)
 
-    def keep(self, upkeep: Upkeep) -> None:
+    def keep(self, upkeep: CachePolicy) -> None:
         """What becomes of conversations between turns from now on; what is held is let go, saved
         where it was to be."""
-        self._saves = upkeep.snapshots is not None
+        self._saves = upkeep.snapshot_folder is not None
         self._engine.send(upkeep)
 
     def run(self, command: Ask) -> Iterator[Event]:

@@ -35,7 +35,7 @@ def pair(
     target_folder = locate(target, cache=cache)
     check_model(target_folder)
     if draft is None:
-        return Load(str(target_folder), shown_as=(_shown(target), ""), kv_bits=kv_bits)
+        return Load(str(target_folder), display_names=(_shown(target), ""), kv_bits=kv_bits)
     draft_folder = locate(draft, draft=True, cache=cache)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)

@@ -17,7 +17,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import Mode
 from app.protocol.prompt import Span, SpanReason, SpanText
-from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
 
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
@@ -46,7 +46,7 @@ def retold(
     if turn.text or ids:
         events.append(Token(turn.number, ids, turn.text))
     stopped = turn.state is TurnState.STOPPED
-    ended = Ended.CANCELLED if stopped else turn.ended or Ended.STOP
+    ended = FinishReason.CANCELLED if stopped else turn.ended or FinishReason.STOP
     return (*events, Finished(turn.number, ended, turn.text, ids, statistics))
 
 
@@ -103,11 +103,11 @@ def statistics_of(run: records.Run) -> Statistics | None:
         return Statistics(
             reading=Reading(run.reading),
             mode=Mode(run.mode),
-            keep=run.keep,
+            keep_ratio=run.keep,
             reason=run.reason,
             prompt_tokens=run.prompt_tokens,
             eligible_tokens=run.eligible_tokens,
-            kept_tokens=run.kept_tokens,
+            read_tokens=run.kept_tokens,
             reused_tokens=run.reused_tokens,
             recalled_tokens=run.recalled_tokens,
             generated_tokens=run.generated_tokens,

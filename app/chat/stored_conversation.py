@@ -26,7 +26,7 @@ from app.chat.stored_turn import KeptTurn
 from app.protocol.events import Event, Failed
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.errors import StoreError
 
@@ -306,9 +306,9 @@ def _answered(answer: records.Message, question: Question, models: Models) -> Tu
     turn = Turn(answer.id, question, _STATES[answer.state], answer.text, answer.thinking)
     turn.generated_ids = _token_ids(answer, models)
     if turn.state is TurnState.DONE:
-        turn.ended = Ended.LENGTH if answer.cut else Ended.STOP
+        turn.ended = FinishReason.LENGTH if answer.cut else FinishReason.STOP
     elif turn.state is TurnState.STOPPED and answer.cut:
-        turn.state, turn.ended = TurnState.DONE, Ended.REPEATED
+        turn.state, turn.ended = TurnState.DONE, FinishReason.REPEATED
     if answer.run is not None:
         turn.statistics, turn.guard = statistics_of(answer.run), answer.run.guard
     if answer.failure is not None:

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import Turn, TurnState
 from app.chat.model_pairs import Models
 from app.protocol.commands import Ask
-from app.protocol.events import Event, Failed, FellBack, Finished, ImportanceMap, Selected, Token
-from app.protocol.stats import Ended, Reading, Statistics
+from app.protocol.events import (
+    Event,
+    Failed,
+    FellBackToDense,
+    Finished,
+    ImportanceMap,
+    Selected,
+    Token,
+)
+from app.protocol.stats import FinishReason, Reading, Statistics
 from app.sessions import records
 from app.sessions.errors import StoreError
 
@@ -58,7 +66,7 @@ class KeptTurn:
                 self._importance = event.buckets
             case Selected():
                 self._selected = event
-            case FellBack():
+            case FellBackToDense():
                 self._selected = None
             case Token():
                 self._reply.append(event.text, event.ids, event.thinking)
@@ -68,16 +76,16 @@ class KeptTurn:
                 self._keep_end()
             case Failed():
                 failed = records.State.FAILED
-                self._end = partial(self._reply.end, failed, failure=event.sentence)
+                self._end = partial(self._reply.end, failed, failure=event.message)
                 self.save()
 
     def _keep_end(self) -> None:
         turn = self.turn
-        repeated = turn.ended is Ended.REPEATED
+        repeated = turn.ended is FinishReason.REPEATED
         stopped = turn.state is TurnState.STOPPED or repeated
         state = records.State.STOPPED if stopped else records.State.DONE
         run, read_map = self._record(turn.statistics)
-        cut = repeated or turn.ended is Ended.LENGTH
+        cut = repeated or turn.ended is FinishReason.LENGTH
         self._end = partial(self._reply.end, state, run, read_map, cut=cut)
         self.save()
 
@@ -105,11 +113,11 @@ class KeptTurn:
         return records.Run(
             mode=str(statistics.mode),
             reading=str(statistics.reading),
-            keep=statistics.keep,
+            keep=statistics.keep_ratio,
             reason=statistics.reason,
             prompt_tokens=statistics.prompt_tokens,
             eligible_tokens=statistics.eligible_tokens,
-            kept_tokens=statistics.kept_tokens,
+            kept_tokens=statistics.read_tokens,
             reused_tokens=statistics.reused_tokens,
             recalled_tokens=statistics.recalled_tokens,
             generated_tokens=statistics.generated_tokens,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.protocol.options import DEFAULT_KEEP, Scoring, Tuning
+from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring, Tuning
 from app.util.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
@@ -180,7 +180,9 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     )
     ask.add_argument("--ignored", action="store_true", help="read what git ignores too")
     how = ask.add_mutually_exclusive_group()
-    how.add_argument("--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP}")
+    how.add_argument(
+        "--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP_RATIO}"
+    )
     how.add_argument("--full", action="store_true", help="read everything")
     how.add_argument("--auto", action="store_true", help="let the planner choose")
     ask.add_argument(

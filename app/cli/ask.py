@@ -21,10 +21,10 @@ from app.cli.settings import named_pair, user_settings
 from app.cli.sigint import first_interrupt
 from app.errors import UserError
 from app.paths import costs_path, snapshots_path
-from app.protocol.commands import Ask, Load, Upkeep
-from app.protocol.events import Event, Failed, Finished, NotSaved
+from app.protocol.commands import Ask, CachePolicy, Load
+from app.protocol.events import Event, Failed, Finished, SnapshotFailed
 from app.protocol.options import Heal, Mode, Sampling
-from app.protocol.stats import Ended, Statistics
+from app.protocol.stats import FinishReason, Statistics
 from app.sessions.store import Store
 from app.settings.values import KvBits, Settings
 from app.util.sanitize import sanitize_line
@@ -41,7 +41,7 @@ def ask(options: argparse.Namespace) -> int:
     if options.conversation is None:
         _check_document(load, (), question)
         command = Conversation(sampling).begin(question)[1]
-        with Session(upkeep=Upkeep(Heal.NEVER, costs=str(costs_path()))) as session:
+        with Session(upkeep=CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))) as session:
             return _answer(session, load, command, options, lambda event: None)
     with opened_store(PATIENCE, settings) as store:
         conversation = _conversation(store, options.conversation)
@@ -60,7 +60,7 @@ def ask(options: argparse.Namespace) -> int:
         with Session(upkeep=upkeep) as session:
             status = _answer(session, load, kept.command, options, record)
         for event in session.left_over():
-            if isinstance(event, NotSaved):
+            if isinstance(event, SnapshotFailed):
                 sys.stderr.write(f"{sanitize_line(event.reason)}\n")
         return status
 
@@ -86,7 +86,7 @@ def _answer(
             report.show(event)
     if isinstance(event, Failed):
         raise EngineError(event.problem, event.advice)
-    cancelled = isinstance(event, Finished) and event.ended is Ended.CANCELLED
+    cancelled = isinstance(event, Finished) and event.finish_reason is FinishReason.CANCELLED
     return INTERRUPTED if cancelled else 0
 
 

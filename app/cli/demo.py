@@ -51,7 +51,7 @@ def _answer(session: Session, command: Ask, title: str) -> tuple[Report, Statist
 def _side_by_side(sparse: Statistics, full: Statistics) -> str:
     rows = [
         ("", "sparse", "full"),
-        ("tokens read", f"{sparse.kept_tokens:,}", f"{full.kept_tokens:,}"),
+        ("tokens read", f"{sparse.read_tokens:,}", f"{full.read_tokens:,}"),
         ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
         ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
         ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),

@@ -23,7 +23,7 @@ from app.engine.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
 from app.models.weights import loaded_bytes
-from app.protocol.memory import memory_size
+from app.protocol.memory import format_bytes
 from app.util.sanitize import sanitize_line
 
 Row = tuple[str, str]
@@ -120,11 +120,11 @@ def _mlx() -> Finding:
     from app.engine.memory import figures
 
     now = figures()
-    models = f"{memory_size(now.used)} of {memory_size(now.ceiling)} for models"
-    machine = f"{memory_size(now.total)} in all, {memory_size(now.available)} available"
+    models = f"{format_bytes(now.used)} of {format_bytes(now.ceiling)} for models"
+    machine = f"{format_bytes(now.total)} in all, {format_bytes(now.available)} available"
     rows += [
         ("memory", f"{models}; {machine}"),
-        ("this process", memory_size(now.process)),
+        ("this process", format_bytes(now.process)),
     ]
     return rows, []
 

@@ -41,7 +41,7 @@ from app.eval.runner import (
 from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
-from app.protocol.commands import Load, Upkeep
+from app.protocol.commands import CachePolicy, Load
 from app.protocol.options import Heal, Scoring, Tuning
 from app.settings.values import KvBits
 from app.util.sanitize import sanitize
@@ -81,11 +81,11 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def _measure(load: Load, settings: Settings, ledger: Ledger, tokens: Tokens) -> Outcome:
     # What was left out must stay left out, however long the next question takes.
-    with Session(upkeep=Upkeep(Heal.NEVER)) as session:
+    with Session(upkeep=CachePolicy(Heal.NEVER)) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
-        runner = Runner(session, settings, ledger, tokens, loaded.target.context)
+        runner = Runner(session, settings, ledger, tokens, loaded.target.context_length)
         with _Progress() as progress, first_interrupt(runner.cancel):
             return runner.run(progress.show)
 

@@ -27,8 +27,8 @@ from app.models.hub_info import Remote
 from app.models.model_info import Described, describe, everything
 from app.models.text import facts, gigabytes, heading, sum_rows, sum_verdict
 from app.paths import config_path, costs_path, data_path
-from app.protocol.commands import Upkeep
-from app.protocol.cost_model import Work, skimmed
+from app.protocol.commands import CachePolicy
+from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import Heal
 from app.sessions.errors import StoreError
 from app.sessions.records import Run
@@ -199,7 +199,7 @@ def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measu
     from app.chat.model_pairs import pair as load_of
 
     ratios: dict[str, float] = {}
-    upkeep = Upkeep(Heal.NEVER, costs=str(costs_path()))
+    upkeep = CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))
     drafts = [each.draft.name for each in found if each.draft.here and target.here]
     if not drafts:
         raise UserError(
@@ -217,7 +217,7 @@ def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measu
                 " there is not enough memory",
                 "close other programs, or name another pair",
             )
-        skim, read = skimmed(speedup.LENGTH, 0), Work(speedup.LENGTH)
+        skim, read = scoring_work(speedup.LENGTH, 0), AttentionWork(speedup.LENGTH)
         ratios[draft.rpartition("/")[2]] = costs.draft.seconds(skim) / costs.target.seconds(read)
     runs = _runs()
 

@@ -9,19 +9,19 @@ from app.protocol.commands import Ask
 from app.protocol.events import (
     EngineWarning,
     Event,
-    FellBack,
+    FellBackToDense,
     Finished,
     ImportanceMap,
     Loaded,
-    MadeRoom,
-    Parked,
+    MemoryFreed,
     PhaseProgress,
     PressureChanged,
-    Restored,
     Selected,
+    SnapshotRestored,
     Token,
+    Unloaded,
 )
-from app.protocol.stats import Ended, Phase, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.ui.prefill.heatmap import heat_row, span_row
 from app.util.sanitize import sanitize
 
@@ -45,7 +45,7 @@ class Report:
         match event:
             case Loaded() if event.dense_only and event.draft:
                 self._note(event.dense_only)
-            case Restored(reason=str(reason)):
+            case SnapshotRestored(reason=str(reason)):
                 self._note(reason)
             case PhaseProgress():
                 self._show_progress(event)
@@ -53,15 +53,15 @@ class Report:
                 self._importance = event
             case Selected():
                 self._selected = event
-            case FellBack():
+            case FellBackToDense():
                 self._selected = None
                 self._note(event.reason)
             case Token(text=text) if text:
                 self._clear()
                 sys.stdout.write(self._shown(text))
                 sys.stdout.flush()
-            case PressureChanged() | MadeRoom() | Parked() | EngineWarning():
-                self._note(event.sentence)
+            case PressureChanged() | MemoryFreed() | Unloaded() | EngineWarning():
+                self._note(event.message)
             case Finished():
                 self._finish(event)
 
@@ -73,13 +73,13 @@ class Report:
         if self._with_map:
             sys.stdout.write(self._map(event.statistics))
         sys.stdout.flush()
-        if event.ended is Ended.CANCELLED:
+        if event.finish_reason is FinishReason.CANCELLED:
             self._note("Stopped.")
-        if event.ended is Ended.MEMORY:
+        if event.finish_reason is FinishReason.MEMORY:
             self._note("Stopped: memory was nearly used up. A lower --keep needs less.")
-        if event.ended is Ended.LENGTH:
+        if event.finish_reason is FinishReason.LENGTH:
             self._note("Cut off at the longest answer: --max-tokens allows more.")
-        if event.ended is Ended.REPEATED:
+        if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
         if event.statistics is not None:
             self._note(figures(event.statistics))
@@ -110,7 +110,9 @@ class Report:
             return "\nEverything was read.\n"
         head = ""
         if statistics is not None and statistics.reading is Reading.DENSE:
-            head = f"Everything was read. What keep {self._selected.keep:.0%} would choose:\n\n"
+            head = (
+                f"Everything was read. What keep {self._selected.keep_ratio:.0%} would choose:\n\n"
+            )
         strips = self.strips(width - len(" importance"))
         return f"\n{head}{strips}\n\n" + "".join(self._span_lines(self._selected))
 
@@ -145,7 +147,7 @@ def figures(statistics: Statistics) -> str:
     how = "sparse" if statistics.reading is Reading.SPARSE else "full"
     before = {"reused": statistics.reused_tokens, "recalled": statistics.recalled_tokens}
     parts = [
-        f"read {statistics.read_fraction:.0%} · {statistics.kept_tokens:,} of"
+        f"read {statistics.read_fraction:.0%} · {statistics.read_tokens:,} of"
         f" {statistics.prompt_tokens:,} tokens · {how}",
         *(f"{name} {count:,}" for name, count in before.items() if count),
         f"first word {statistics.ttft:.2f} s ({phases})",

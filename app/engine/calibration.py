@@ -19,11 +19,11 @@ from app.engine.prompt import Prompt
 from app.engine.prompt_reader import ConversationCache
 from app.engine.turn import Turn
 from app.protocol.commands import Ask
-from app.protocol.cost_model import Clocked, Costs
+from app.protocol.cost_model import Costs, Timing
 from app.protocol.events import Event, Finished
 from app.protocol.options import Mode, Sampling, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 
 _QUESTION = 32
 """Tokens at the end that count as typed."""
@@ -58,7 +58,7 @@ class Calibration:
     def over(self) -> bool:
         return self._next is None
 
-    def step(self) -> list[Clocked]:
+    def step(self) -> list[Timing]:
         """One reading; nothing, and the same once more the next time, when it was stopped."""
         if self._next is None or not self._fits(self._next[1]):
             self._next = None
@@ -75,7 +75,7 @@ class Calibration:
         for mode, tokens in _READINGS:
             if mode is Mode.SPARSE and not sparsely:
                 continue
-            most = self._pair.target.info.context or tokens
+            most = self._pair.target.info.context_length or tokens
             yield mode, min(tokens, most - 2)
 
     def _fits(self, tokens: int) -> bool:
@@ -87,7 +87,7 @@ class Calibration:
         here = all(need.model.here for need in wanted)
         return here and sum(need.usual for need in wanted) <= memory.free()
 
-    def _timed(self, mode: Mode, tokens: int) -> list[Clocked]:
+    def _timed(self, mode: Mode, tokens: int) -> list[Timing]:
         pair = replace(self._pair, prompts=_Drawn(tokens, self._rows))
         ended: list[Event] = []
         ask = Ask(0, (Message(Role.USER, ""),), mode, _KEEP, Sampling(max_tokens=1), Tuning())
@@ -95,7 +95,10 @@ class Calibration:
         turn = Turn(pair, ask, ConversationCache(pair), progress)
         turn.run()
         last = ended[-1]
-        stopped = not isinstance(last, Finished) or last.ended not in (Ended.STOP, Ended.LENGTH)
+        stopped = not isinstance(last, Finished) or last.finish_reason not in (
+            FinishReason.STOP,
+            FinishReason.LENGTH,
+        )
         return [] if stopped else turn.clocked
 
 

@@ -16,8 +16,15 @@ from app.engine.progress import Progress
 from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import SnapshotError, Snapshots
 from app.engine.snapshot_folder import disk_limit
-from app.protocol.commands import Upkeep
-from app.protocol.events import EngineWarning, Event, Healed, NotSaved, Restored, Saved
+from app.protocol.commands import CachePolicy
+from app.protocol.events import (
+    BackgroundProgress,
+    EngineWarning,
+    Event,
+    SnapshotFailed,
+    SnapshotProgress,
+    SnapshotRestored,
+)
 from app.protocol.options import Heal
 from app.protocol.stats import Phase
 
@@ -31,7 +38,7 @@ class CachePool:
     def __init__(
         self,
         pair: Pair,
-        upkeep: Upkeep,
+        upkeep: CachePolicy,
         emit: Callable[[Event], None],
         power: PowerProbe | None = None,
         stopped: Callable[[], bool] = lambda: False,
@@ -46,12 +53,12 @@ class CachePool:
         """Those whose healing has failed since their last turn."""
         self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
         self._snapshots = None
-        if upkeep.snapshots is not None:
+        if upkeep.snapshot_folder is not None:
             identity = {"target": pair.target.fingerprint}
             if pair.draft is not None:
                 identity["draft"] = pair.draft.fingerprint
-            folder = Path(upkeep.snapshots)
-            weights = sum(m.info.bytes for m in (pair.target, pair.draft) if m is not None)
+            folder = Path(upkeep.snapshot_folder)
+            weights = sum(m.info.weight_bytes for m in (pair.target, pair.draft) if m is not None)
             limit = disk_limit(upkeep.disk_budget, folder, weights)
             self._snapshots = Snapshots(folder, limit, identity)
 
@@ -166,11 +173,11 @@ class CachePool:
                 loaded = self._snapshots.load(conversation, fresh, report)
         except SnapshotError as error:
             reason = f"What was read before cannot be used ({error}), so it is read again."
-            self._emit(Restored(progress.turn, 0, reason))
+            self._emit(SnapshotRestored(progress.turn, 0, reason))
             return fresh()
         if loaded is None:
             return fresh()
-        self._emit(Restored(progress.turn, int(loaded.target.cached.sum())))
+        self._emit(SnapshotRestored(progress.turn, int(loaded.target.cached.sum())))
         return loaded
 
     def _is_background(self, conversation: str) -> bool:
@@ -217,7 +224,7 @@ class CachePool:
             self._unsaved.add(conversation)
             if self._is_saving(conversation):
                 self._stop_saving()  # which would save what was there before
-        self._emit(Healed(conversation, healing.done, healing.total))
+        self._emit(BackgroundProgress(conversation, healing.done, healing.total))
         return True
 
     def _fits_budget(self, needed: float) -> bool:
@@ -261,12 +268,12 @@ class CachePool:
             self._saving = None
             self._unsaved.discard(conversation)
             self._snapshots.delete(conversation)
-            self._emit(NotSaved(conversation, self._snapshots.save_error(error)))
+            self._emit(SnapshotFailed(conversation, self._snapshots.save_error(error)))
             return True
         if done == total:
             self._saving = None
             self._unsaved.discard(conversation)
-        self._emit(Saved(conversation, done, total))
+        self._emit(SnapshotProgress(conversation, done, total))
         return True
 
     def _start_saving(self, snapshots: Snapshots, conversation: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
 
-from app.protocol.cost_model import Clocked, Costs, Line, Part, Work
+from app.protocol.cost_model import AttentionWork, Costs, CostTerm, LinearCost, Timing
 
 REMEMBERED = 50
 """Readings of a part that count, the newest last."""
@@ -22,22 +22,24 @@ _STARTED = 0.05
 """How much, that nothing takes time before it begins."""
 
 
-def learnt(clocked: Sequence[Clocked], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
+def learnt(clocked: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
     """From readings, the newest last. `ratios` are, of target and draft, a pair's operations as a
     share of a token's: what counts as long as all readings were of about one length."""
     target, draft = ratios
     return Costs(
-        target=_line(clocked, Part.TARGET, target),
-        draft=_line(clocked, Part.DRAFT, draft),
-        full=_line(clocked, Part.FULL),
-        sparse=_line(clocked, Part.SPARSE),
+        target=_line(clocked, CostTerm.TARGET, target),
+        draft=_line(clocked, CostTerm.DRAFT, draft),
+        full=_line(clocked, CostTerm.FULL),
+        sparse=_line(clocked, CostTerm.SPARSE),
     )
 
 
-def _line(clocked: Sequence[Clocked], part: Part, ratio: float | None = None) -> Line | None:
+def _line(
+    clocked: Sequence[Timing], part: CostTerm, ratio: float | None = None
+) -> LinearCost | None:
     """Least absolute errors in proportion, by weighted squares; no coefficient below zero. One slow
     reading among others so changes little."""
-    seen = [each for each in clocked if each.part is part and each.seconds > 0][-REMEMBERED:]
+    seen = [each for each in clocked if each.term is part and each.seconds > 0][-REMEMBERED:]
     seen = [each for each in seen if each.work.tokens > 0]
     if not seen:
         return None
@@ -60,11 +62,11 @@ def _line(clocked: Sequence[Clocked], part: Part, ratio: float | None = None) ->
         ]
         errors = [abs(math.log(a / b)) for a, b in zip(found, seconds, strict=True)]
         weights = [age / max(error, _ROUGH) for age, error in zip(ages, errors, strict=True)]
-    return Line(*solution)
+    return LinearCost(*solution)
 
 
-def _features(work: Work, with_pairs: bool) -> list[float]:
-    return [1.0, float(work.tokens), *([work.pairs] if with_pairs else [])]
+def _features(work: AttentionWork, with_pairs: bool) -> list[float]:
+    return [1.0, float(work.tokens), *([work.attention_pairs] if with_pairs else [])]
 
 
 Equation = tuple[list[float], float, float]

@@ -21,7 +21,7 @@ from typing import Any
 
 from app.engine.cost_fit import REMEMBERED, learnt
 from app.engine.loader import Pair
-from app.protocol.cost_model import Clocked, Costs, Part, Work
+from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
 
 FORMAT = 2
 MOST_FILES = 40
@@ -38,7 +38,7 @@ class Stopwatch:
         self._clocked = _read(self._file) if self._file else []
         self.costs: Costs = learnt(self._clocked, self._ratios)
 
-    def note(self, clocked: Sequence[Clocked]) -> None:
+    def note(self, clocked: Sequence[Timing]) -> None:
         """These were timed."""
         known = self._file and _read(self._file)  # another program may have added to it
         self._clocked = _newest([*(known or self._clocked), *clocked])
@@ -47,8 +47,10 @@ class Stopwatch:
         self.costs = learnt(self._clocked, self._ratios)
 
 
-def _newest(clocked: Sequence[Clocked]) -> list[Clocked]:
-    return [each for part in Part for each in [c for c in clocked if c.part is part][-REMEMBERED:]]
+def _newest(clocked: Sequence[Timing]) -> list[Timing]:
+    return [
+        each for part in CostTerm for each in [c for c in clocked if c.term is part][-REMEMBERED:]
+    ]
 
 
 def _key(pair: Pair) -> str:
@@ -69,7 +71,7 @@ def _machine() -> list[str]:
     return [device, str(os.cpu_count()), str(memory), kind, version("mlx"), Path(library).name]
 
 
-def _read(file: Path) -> list[Clocked]:
+def _read(file: Path) -> list[Timing]:
     """Nothing, where there is no such file, or a damaged one."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
@@ -80,16 +82,16 @@ def _read(file: Path) -> list[Clocked]:
         return []
 
 
-def _clocked(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Clocked:
+def _clocked(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
     counts = int(tokens), int(before), int(most)
     if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
         raise ValueError("nobody has timed that")
-    return Clocked(Part(part), Work(*counts), float(seconds))
+    return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
 
 
-def _write(file: Path, clocked: Sequence[Clocked]) -> None:
+def _write(file: Path, clocked: Sequence[Timing]) -> None:
     rows = [
-        [str(c.part), c.work.tokens, c.work.before, c.work.most, round(c.seconds, 6)]
+        [str(c.term), c.work.tokens, c.work.cached, c.work.max_context, round(c.seconds, 6)]
         for c in clocked
         if c.seconds >= 1e-6
     ]

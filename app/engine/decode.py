@@ -22,7 +22,7 @@ from app.engine.caches import Cache
 from app.engine.repetition import LoopDetector
 from app.protocol.events import Token
 from app.protocol.options import Sampling
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 
 FLUSH_SECONDS = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""
@@ -57,9 +57,9 @@ class Decoder:
         cache: Cache,
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
-        stop: Callable[[], Ended | None],
+        stop: Callable[[], FinishReason | None],
         answer_prefix_len: int = 0,
-    ) -> Ended:
+    ) -> FinishReason:
         """Feed the prompt's last token and write until a stop, the limit, a loop where those are
         to end it, or what `stop` says after a token.
 
@@ -87,12 +87,12 @@ class Decoder:
             sampler=make_sampler(temp=sampling.temperature, top_p=sampling.top_p),
             prompt_cache=cache,
         )
-        ended = Ended.LENGTH
+        ended = FinishReason.LENGTH
         try:
             for token, _ in tokens:
                 self._record(token)
                 if stops.advance(token):
-                    ended = Ended.STOP
+                    ended = FinishReason.STOP
                     break
                 detokenizer.add_token(token)
                 state, segments = TextStateMachine.split(state, detokenizer.last_segment)
@@ -101,11 +101,13 @@ class Decoder:
                     ended = stopped
                     break
                 if repetition is not None and repetition.advance(token):
-                    ended = Ended.REPEATED
+                    ended = FinishReason.REPEATED
                     break
         finally:
             tokens.close()
-        if ended is Ended.STOP:  # else a character or a tag may be half written; it can go on
+        if (
+            ended is FinishReason.STOP
+        ):  # else a character or a tag may be half written; it can go on
             detokenizer.finalize()
             state, segments = TextStateMachine.split(state, detokenizer.last_segment)
             _, rest, name = TextStateMachine.flush(state)
@@ -115,7 +117,7 @@ class Decoder:
 
     def score_forced(
         self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str
-    ) -> Ended:
+    ) -> FinishReason:
         """Feed `answer` instead of writing one, and measure how likely the model finds it."""
         ids = self._tokenizer.encode(answer, add_special_tokens=False)
         fed = mx.array([int(prompt_ids[-1]), *ids[:-1]])[None]
@@ -125,7 +127,7 @@ class Decoder:
         self.forced_loss = float(np.array(loss))
         self.ids, self.text = list(ids), answer
         self.first_token_at = self.last_token_at = time.perf_counter()
-        return Ended.STOP
+        return FinishReason.STOP
 
     def flush(self) -> None:
         """Report what has not been reported yet."""

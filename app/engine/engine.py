@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 from app.engine import blas
 from app.protocol.commands import (
     Ask,
+    CachePolicy,
+    CalibrateCosts,
     Cancel,
     Close,
     Command,
-    Forget,
+    DropConversation,
     Load,
-    Measure,
     Reselect,
-    Upkeep,
 )
 from app.protocol.events import (
     Closed,
@@ -38,11 +38,11 @@ from app.protocol.events import (
     Listener,
     Loaded,
     MemoryReport,
-    Parked,
+    Unloaded,
 )
-from app.protocol.memory import Rung
+from app.protocol.memory import PressureLevel
 from app.protocol.options import Heal
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
@@ -102,7 +102,7 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: Pair | None = None
         self._scored: ScoredPrompt | None = None
-        self._upkeep = Upkeep()
+        self._upkeep = CachePolicy()
         self._residents: CachePool | None = None
         self._watch: Watch | None = None
         self._room: Room | None = None
@@ -257,14 +257,14 @@ class MlxEngine:
                 self._ask(command)
             elif isinstance(command, Reselect):
                 self._reselect(command)
-            elif isinstance(command, Upkeep):
+            elif isinstance(command, CachePolicy):
                 self._upkeep = command
                 self._settle_in()
                 if self._costs is not None:
                     self._costs.report()
-            elif isinstance(command, Measure):
+            elif isinstance(command, CalibrateCosts):
                 self._measure()
-            elif isinstance(command, Forget) and self._residents is not None:
+            elif isinstance(command, DropConversation) and self._residents is not None:
                 self._residents.drop(command.conversation, on_disk=True)
             elif isinstance(command, _MemoryChanged) and self._relief is not None:
                 self._relief.pressed()
@@ -314,7 +314,7 @@ class MlxEngine:
         )
         if draft is not None and not pair.target.here:
             turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
-            self._emit(Parked(info.name, info.bytes, turns))
+            self._emit(Unloaded(info.name, info.weight_bytes, turns))
         if self._costs is not None:
             self._costs.report()
         self._report_memory()
@@ -336,9 +336,9 @@ class MlxEngine:
             assert self._relief is not None
             remembered = self._residents.get_or_restore(command.conversation, progress)
         except Cancelled as stop:
-            if stop.ended is Ended.MEMORY:
+            if stop.ended is FinishReason.MEMORY:
                 raise TurnError(*USED_UP) from None
-            self._emit(Finished(command.turn, Ended.CANCELLED, "", (), None))
+            self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
             return
         assert self._costs is not None
         turn = Turn(self._pair, command, remembered, progress, self._room, self._costs.costs)
@@ -375,7 +375,7 @@ class MlxEngine:
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
-            self._emit(self._scored.select(command.keep)[1])
+            self._emit(self._scored.select(command.keep_ratio)[1])
 
     def _settle_in(self) -> None:
         from app.engine.conversation_caches import CachePool
@@ -386,7 +386,7 @@ class MlxEngine:
         if self._residents is not None:
             self._residents.close()
         if self._pair is not None and self._watch is not None:
-            folder = self._upkeep.costs
+            folder = self._upkeep.costs_folder
             self._costs = PairCosts(
                 self._pair, Path(folder) if folder is not None else None, self._emit, self._hurried
             )
@@ -402,7 +402,7 @@ class MlxEngine:
         from app.engine import memory
 
         mx.clear_cache()
-        rung = self._watch.rung if self._watch is not None else Rung.CALM
+        rung = self._watch.rung if self._watch is not None else PressureLevel.NORMAL
         self._emit(MemoryReport(memory.figures(), rung))
 
     def _free(self) -> None:

@@ -22,7 +22,7 @@ def failed(turn: int | None, error: Exception) -> Failed:
         return Failed(turn, RAN_OUT, _TOO_LARGE if turn is None else _SHORT_OF_MEMORY)
     match error:
         case TurnError():
-            return Failed(turn, problem, error.advice, excess=error.excess)
+            return Failed(turn, problem, error.advice, excess_tokens=error.excess)
         case LoadError():
             return Failed(turn, problem, error.advice)
         case PromptError():

@@ -137,7 +137,7 @@ def load_pair(
     prompts.set_vocab_limit(loaded.rows)
     if command.draft is None or draft_name is None:
         return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
-    refusal = probe(loaded.model, loaded.info.context, loaded.caches)
+    refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
     if weight_bytes(Path(command.draft)) > memory.free():
         loaded.park()  # they take turns; the draft comes first
         gc.collect()
@@ -318,8 +318,8 @@ def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
         name=name,
         architecture=str(config.get("model_type", "unknown")),
         parameters=sum(a.size for a in arrays),
-        bytes=sum(a.nbytes for a in arrays),
-        context=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
+        weight_bytes=sum(a.nbytes for a in arrays),
+        context_length=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
     )
 
 

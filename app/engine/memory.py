@@ -16,7 +16,7 @@ from app.engine.caches import Cache, WindowedCache
 from app.engine.memory_probes import available, ceiling
 from app.engine.mlx_patches import DEQUANTISE_FROM
 from app.engine.score_blocks import scoring_bytes
-from app.protocol.memory import MemoryFigures, memory_size
+from app.protocol.memory import MemoryStats, format_bytes
 
 SPARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""
@@ -32,16 +32,16 @@ class NotEnoughMemory(RuntimeError):
     what would fit, and `excess` by how many tokens the prompt is too long to be read in full."""
 
     def __init__(self, what: str, needed: float, free: float, advice: str = "") -> None:
-        there = memory_size(max(free, 0))
-        super().__init__(f"{what} needs about {memory_size(needed)}, and {there} is free")
+        there = format_bytes(max(free, 0))
+        super().__init__(f"{what} needs about {format_bytes(needed)}, and {there} is free")
         self.advice = advice
         self.excess = 0
 
 
-def figures() -> MemoryFigures:
+def figures() -> MemoryStats:
     """The machine's and MLX's memory now."""
     system = psutil.virtual_memory()
-    return MemoryFigures(
+    return MemoryStats(
         total=system.total,
         available=available(),
         process=psutil.Process().memory_info().rss,

@@ -24,7 +24,7 @@ class Need:
 
     @property
     def weights(self) -> int:
-        return 0 if self.model.here else self.model.info.bytes
+        return 0 if self.model.here else self.model.info.weight_bytes
 
 
 def reading(target: LoadedModel, count: int, seen: int, retained: bool = False) -> Need:

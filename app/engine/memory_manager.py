@@ -22,9 +22,9 @@ from app.engine.memory_estimates import Need
 from app.engine.memory_monitor import Watch
 from app.engine.pressure_levels import SHARES
 from app.engine.progress import Cancelled, Progress
-from app.protocol.events import Event, MadeRoom, Parked, Unparked
-from app.protocol.memory import Rung, memory_size
-from app.protocol.stats import Ended, Phase
+from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
+from app.protocol.memory import PressureLevel, format_bytes
+from app.protocol.stats import FinishReason, Phase
 
 if TYPE_CHECKING:
     from app.engine.conversation_caches import CachePool
@@ -47,15 +47,18 @@ class Room:
     def check_step(self, model: LoadedModel, seen: int, reserved: bool = False) -> None:
         """Raise Cancelled when the next step, after so many tokens, would go where memory counts as
         nearly used up: what was foreseen may have been wrong, dared, or overtaken by others."""
-        need, most = memory_estimates.next_step(model, seen, reserved), SHARES[Rung.CRITICAL]
+        need, most = (
+            memory_estimates.next_step(model, seen, reserved),
+            SHARES[PressureLevel.CRITICAL],
+        )
         if need > memory.left(most):
             _release()
             if need > memory.left(most):
-                raise Cancelled(Ended.MEMORY)
+                raise Cancelled(FinishReason.MEMORY)
 
     def scored(self, remembered: ConversationCache) -> None:
         """The draft has done its work: where memory is tight, it and what it has read go."""
-        if self._watch is not None and self._watch.rung.height >= Rung.TIGHT.height:
+        if self._watch is not None and self._watch.rung.severity >= PressureLevel.TIGHT.severity:
             self.drop_draft_cache(remembered)
             self.park_draft()
 
@@ -78,12 +81,12 @@ class Room:
     def most(self, model: LoadedModel, remembered: ConversationCache) -> float:
         """The most that could be free for a phase of this model, its own weights left in or brought
         in, when everything else is given up."""
-        there = memory.free() - (0 if model.here else model.info.bytes)
+        there = memory.free() - (0 if model.here else model.info.weight_bytes)
         if self._residents is not None:
             there += self._residents.idle_bytes
         other = self._other(model)
         if other is not None and other.here:
-            there += other.info.bytes
+            there += other.info.weight_bytes
         if model is self._pair.target and remembered.draft is not None:
             there += remembered.draft.nbytes
         return there
@@ -105,16 +108,16 @@ class Room:
         _release()
         which = "conversations" if everything else "other conversations"
         where = "saved and dropped" if saved else "dropped"
-        sentence = f"What was read of {which} was {where} to make room, {memory_size(freed)}."
-        self._emit(MadeRoom(freed, sentence))
+        sentence = f"What was read of {which} was {where} to make room, {format_bytes(freed)}."
+        self._emit(MemoryFreed(freed, sentence))
 
     def drop_healing(self) -> None:
         """Give up what is being read in the background: it begins again once there is room."""
         if self._residents is None or not (freed := self._residents.cancel_background()):
             return
         _release()
-        sentence = f"Background reading was stopped to make room, {memory_size(freed)}."
-        self._emit(MadeRoom(freed, sentence))
+        sentence = f"Background reading was stopped to make room, {format_bytes(freed)}."
+        self._emit(MemoryFreed(freed, sentence))
 
     def drop_draft_cache(self, remembered: ConversationCache) -> None:
         """What the draft has read of a conversation; a later question makes it read again."""
@@ -122,8 +125,8 @@ class Room:
             return
         remembered.draft.clear()
         _release()
-        sentence = f"What the draft has read was dropped to make room, {memory_size(held)}."
-        self._emit(MadeRoom(held, sentence))
+        sentence = f"What the draft has read was dropped to make room, {format_bytes(held)}."
+        self._emit(MemoryFreed(held, sentence))
 
     # ------------------------------------------------------------------------------ inside
 
@@ -146,9 +149,9 @@ class Room:
     def _park(self, model: LoadedModel, why: str) -> None:
         model.park()
         _release()
-        freed = model.info.bytes
-        sentence = f"{model.info.name} left memory, {memory_size(freed)}, {why}."
-        self._emit(Parked(model.info.name, freed, sentence))
+        freed = model.info.weight_bytes
+        sentence = f"{model.info.name} left memory, {format_bytes(freed)}, {why}."
+        self._emit(Unloaded(model.info.name, freed, sentence))
 
     def _unpark(self, model: LoadedModel, progress: Progress) -> None:
         begun = time.perf_counter()
@@ -156,7 +159,7 @@ class Room:
         with progress.timed(Phase.LOAD):
             model.unpark()
         seconds = time.perf_counter() - begun
-        self._emit(Unparked(model.info.name, model.info.bytes, seconds))
+        self._emit(Reloaded(model.info.name, model.info.weight_bytes, seconds))
         loaded(1)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from app.engine.memory_probes import MemoryProbe
 from app.engine.pressure_levels import Change, Ladder
-from app.protocol.memory import Rung
+from app.protocol.memory import PressureLevel
 
 PERIOD = 1.0
 SOONEST = 0.1
@@ -38,7 +38,7 @@ class Watch:
             self._thread.join()
 
     @property
-    def rung(self) -> Rung:
+    def rung(self) -> PressureLevel:
         return self._ladder.rung
 
     def take(self) -> list[Change]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from app.engine.calibration import Calibration
 from app.engine.cost_store import Stopwatch
 from app.engine.loader import Pair
-from app.protocol.cost_model import UNKNOWN, Clocked, Costs
-from app.protocol.events import Event, Learnt
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs, Timing
+from app.protocol.events import CostsUpdated, Event
 
 
 class PairCosts:
@@ -40,14 +40,14 @@ class PairCosts:
         """Whether the pair is still to be timed."""
         return self._calibration is not None
 
-    def learn(self, clocked: list[Clocked]) -> None:
+    def learn(self, clocked: list[Timing]) -> None:
         """Fit the costs to what was timed, and report them."""
         if clocked:
             self._stopwatch.note(clocked)
             self.report()
 
     def report(self, asked: bool = False) -> None:
-        self._emit(Learnt(self.costs, asked))
+        self._emit(CostsUpdated(self.costs, asked))
 
     def time_once(self) -> None:
         """Time one reading of an untimed pair. What it raises ends the timing."""
@@ -60,6 +60,6 @@ class PairCosts:
 
     def measure(self) -> None:
         """Time the pair from the start, until something else is to be done."""
-        calibration = Calibration(self._pair, UNKNOWN, self._hurried)
+        calibration = Calibration(self._pair, UNKNOWN_COSTS, self._hurried)
         while not calibration.over and not self._hurried():
             self._stopwatch.note(calibration.step())

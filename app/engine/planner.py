@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from app.engine import counting_guard
 from app.protocol.commands import Ask
-from app.protocol.cost_model import FEW, QUICK, UNMEASURED_BELOW, duration, sparse_pays
+from app.protocol.cost_model import (
+    DENSE_BELOW_UNTIMED,
+    DENSE_WITHIN_SECONDS,
+    MIN_SKIPPABLE,
+    format_seconds,
+    sparse_pays,
+)
 from app.protocol.options import Mode
 from app.protocol.stats import Reading
 
@@ -56,8 +62,8 @@ def plan(
     if eligible == 0:
         return _nothing_to_skip(ask, cached)
     if mode is Mode.SPARSE:
-        reason = f"Sparse reading at keep {ask.keep:.0%} was asked for."
-        if cached > ask.keep * (cached + eligible):
+        reason = f"Sparse reading at keep {ask.keep_ratio:.0%} was asked for."
+        if cached > ask.keep_ratio * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
     foreseen = counting_guard.asks_for_every_token(ask.question)
@@ -71,7 +77,7 @@ def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
         return Plan(Reading.DENSE, "There is no document or history to leave out.")
     if ask.mode is Mode.AUTO:
         return Plan(Reading.DENSE, "Everything is already read and cached.")
-    reason = f"Everything is already read and cached: keep {ask.keep:.0%} would save nothing."
+    reason = f"Everything is already read and cached: keep {ask.keep_ratio:.0%} would save nothing."
     return Plan(Reading.DENSE, reason, shows_choice=True)
 
 
@@ -79,12 +85,12 @@ def _automatic(
     dense_below: int | None, new: int, left_out: int, eligible: int, expected: Expected
 ) -> Plan:
     if dense_below is None:
-        if eligible < FEW:
-            few = f"Fewer than {FEW:,} tokens could be left out, so everything is read."
+        if eligible < MIN_SKIPPABLE:
+            few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be left out, so everything is read."
             return Plan(Reading.DENSE, few)
         if expected.sparse is not None and expected.full is not None:
             return _faster(expected.sparse, expected.full)
-        dense_below = UNMEASURED_BELOW
+        dense_below = DENSE_BELOW_UNTIMED
     if left_out + new < dense_below:
         return Plan(
             Reading.DENSE,
@@ -97,11 +103,13 @@ def _automatic(
 
 def _faster(sparse: float, full: float) -> Plan:
     """Of two ways that were both timed here."""
-    times = f"Sparse is expected in {duration(sparse)}, full in {duration(full)}"
+    times = f"Sparse is expected in {format_seconds(sparse)}, full in {format_seconds(full)}"
     if sparse_pays(sparse, full):
         return Plan(Reading.SPARSE, f"{times}.")
-    if full <= QUICK:
-        times = f"Full reading is expected in {duration(full)}: too quick to leave anything out"
+    if full <= DENSE_WITHIN_SECONDS:
+        times = (
+            f"Full reading is expected in {format_seconds(full)}: too quick to leave anything out"
+        )
     elif sparse < full:
         times += ": too little is saved to leave anything out"
     return Plan(Reading.DENSE, f"{times}.")

@@ -14,7 +14,7 @@ from app.engine.memory_monitor import Watch
 from app.engine.memory_probes import Level, MemoryReading
 from app.engine.pressure_levels import SWAPPING, Change
 from app.protocol.events import Event, MemoryReport, PressureChanged
-from app.protocol.memory import Rung, memory_size
+from app.protocol.memory import PressureLevel, format_bytes
 
 REPORTED = 1.0
 """Seconds between two reports of memory while something runs."""
@@ -36,49 +36,51 @@ class Relief:
         if now - self._reported >= REPORTED:
             self._reported = now
             self._emit(MemoryReport(memory.figures(), self._watch.rung))
-        return self._watch.rung is Rung.CRITICAL
+        return self._watch.rung is PressureLevel.CRITICAL
 
     def settle(self) -> None:
         """After a turn: what it had to have goes, too, if that has to be."""
         if not self.calm:
-            self._room.drop_idle(everything=self._watch.rung is Rung.CRITICAL)
+            self._room.drop_idle(everything=self._watch.rung is PressureLevel.CRITICAL)
 
     @property
     def calm(self) -> bool:
-        return self._watch.rung is Rung.CALM
+        return self._watch.rung is PressureLevel.NORMAL
 
-    def _act(self, rung: Rung) -> None:
+    def _act(self, rung: PressureLevel) -> None:
         for model in (self._pair.target, self._pair.draft):
             if model is not None:
-                model.step.under_pressure = rung is not Rung.CALM
-        if rung is Rung.CALM:
+                model.step.under_pressure = rung is not PressureLevel.NORMAL
+        if rung is PressureLevel.NORMAL:
             return
         mx.clear_cache()
         self._room.drop_idle()
-        if rung is not Rung.WARN:
+        if rung is not PressureLevel.WARN:
             self._room.park_draft()
 
 
 def in_words(change: Change) -> str:
     """A sentence or two: why the rung was reached, with the figures, and what follows."""
     reading, rung = change.reading, change.rung
-    figures = f"{memory_size(reading.used)} of {memory_size(reading.ceiling)}, {reading.share:.0%}"
-    if rung is Rung.CALM:
+    figures = (
+        f"{format_bytes(reading.used)} of {format_bytes(reading.ceiling)}, {reading.share:.0%}"
+    )
+    if rung is PressureLevel.NORMAL:
         return f"Memory has room again ({figures})."
-    if rung.height < change.was.height:
+    if rung.severity < change.was.severity:
         return f"Memory is less tight ({figures})."
     return f"{_TIGHT[rung]} ({_why(reading, figures)}): {_DONE[rung]}."
 
 
 _TIGHT = {
-    Rung.WARN: "Memory is getting tight",
-    Rung.TIGHT: "Memory is tight",
-    Rung.CRITICAL: "Memory is nearly used up",
+    PressureLevel.WARN: "Memory is getting tight",
+    PressureLevel.TIGHT: "Memory is tight",
+    PressureLevel.CRITICAL: "Memory is nearly used up",
 }
 _DONE = {
-    Rung.WARN: "what is only kept for later is dropped, and reading goes in smaller steps",
-    Rung.TIGHT: "the draft leaves memory until it is needed",
-    Rung.CRITICAL: "what runs is stopped",
+    PressureLevel.WARN: "what is only kept for later is dropped, and reading goes in smaller steps",
+    PressureLevel.TIGHT: "the draft leaves memory until it is needed",
+    PressureLevel.CRITICAL: "what runs is stopped",
 }
 
 
@@ -86,5 +88,5 @@ def _why(reading: MemoryReading, figures: str) -> str:
     if reading.level is not Level.NORMAL:
         return f"the system says so, {figures}"
     if reading.swapping >= SWAPPING:
-        return f"{memory_size(reading.swapping)} a second go to swap, {figures}"
+        return f"{format_bytes(reading.swapping)} a second go to swap, {figures}"
     return figures

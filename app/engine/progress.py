@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from app.protocol.events import Event, PhaseProgress
-from app.protocol.stats import Ended, Phase
+from app.protocol.stats import FinishReason, Phase
 
 _DOUBT = 0.25
 """Of what was expected of a phase: after so much of it what was expected and how it goes count the
@@ -17,7 +17,7 @@ same."""
 class Cancelled(Exception):
     """The user stopped the turn, or memory is nearly used up."""
 
-    def __init__(self, ended: Ended = Ended.CANCELLED) -> None:
+    def __init__(self, ended: FinishReason = FinishReason.CANCELLED) -> None:
         super().__init__(ended)
         self.ended = ended
 
@@ -43,11 +43,11 @@ class Progress:
         self._expected: dict[Phase, tuple[Callable[[int], float], int]] = {}
         self._slower = 1.0
 
-    def stop(self) -> Ended | None:
+    def stop(self) -> FinishReason | None:
         """Why the turn has to stop now, or None."""
         if self._cancelled():
-            return Ended.CANCELLED
-        return Ended.MEMORY if self._pressed() else None
+            return FinishReason.CANCELLED
+        return FinishReason.MEMORY if self._pressed() else None
 
     def check_cancel(self) -> None:
         if (ended := self.stop()) is not None:

@@ -26,7 +26,14 @@ from app.engine.prompt import Prompt
 from app.engine.scoring import score
 from app.engine.selection import Selection, select
 from app.protocol.commands import Ask
-from app.protocol.cost_model import UNKNOWN, Costs, Line, Part, Work, skimmed
+from app.protocol.cost_model import (
+    UNKNOWN_COSTS,
+    AttentionWork,
+    Costs,
+    CostTerm,
+    LinearCost,
+    scoring_work,
+)
 from app.protocol.events import ImportanceMap, Selected
 from app.protocol.options import Scoring, Tuning
 from app.protocol.prompt import SegmentKind, SpanText
@@ -50,8 +57,8 @@ class ScoredPrompt:
         selection = select(self.importance, self.prompt.pinned, keep, self.tuning, self.cached)
         event = Selected(
             turn=self.turn,
-            keep=keep,
-            kept_tokens=len(selection.positions),
+            keep_ratio=keep,
+            selected_tokens=len(selection.positions),
             prompt_tokens=len(self.prompt.ids),
             spans=selection.spans,
             texts=tuple(_texts(self.prompt, selection)),
@@ -120,10 +127,10 @@ class PromptReader:
         remembered: ConversationCache,
         progress: Progress,
         room: Room,
-        costs: Costs = UNKNOWN,
+        costs: Costs = UNKNOWN_COSTS,
     ) -> None:
         self.reused_tokens = self.cached_tokens = self.recalled_tokens = 0
-        self.work: dict[Part, Work] = {}
+        self.work: dict[CostTerm, AttentionWork] = {}
         """What each model has read."""
         self._costs = costs
         self._pair, self._ask, self._conversation = pair, ask, remembered
@@ -154,7 +161,7 @@ class PromptReader:
         scored = ScoredPrompt(ask.turn, prompt, importance, tuning, target.cached.copy())
         self._conversation.scored = scored
         with self._progress.timed(Phase.SELECT):
-            selection, event = scored.select(ask.keep)
+            selection, event = scored.select(ask.keep_ratio)
             self._progress.emit(event)
         wanted = selection.positions[:-1]
         missing = target.uncached(wanted)
@@ -206,15 +213,15 @@ class PromptReader:
         )
         self._conversation.scored = scored
         with self._progress.timed(Phase.SELECT):
-            self._progress.emit(scored.select(self._ask.keep)[1])
+            self._progress.emit(scored.select(self._ask.keep_ratio)[1])
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """The target reads these positions, ascending. It can come back to where the documents
         begin, and to where the question ends."""
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
-        work, seen = Work(count, before), before + count
-        self.work[Part.TARGET] = work
+        work, seen = AttentionWork(count, before), before + count
+        self.work[CostTerm.TARGET] = work
         if self._costs.target is not None:
             self._progress.expect(Phase.PREFILL, _seconds_until(self._costs.target, work), count)
         fits = self._ensure_memory(
@@ -246,7 +253,7 @@ class PromptReader:
     def _ensure_memory(self, need: memory_estimates.Need, seen: int) -> bool:
         """For one phase, and choose its step: what is kept grows, and one step comes on top. False
         when it does not fit but is tried: then room is taken only as it is needed."""
-        self._room.make(need, self._conversation, self._progress, self._ask.despite_memory)
+        self._room.make(need, self._conversation, self._progress, self._ask.skip_memory_check)
         model, step = need.model, memory.SMALLEST_STEP
         rest, free = need.least - model.transient.bytes(step, seen), memory.free()
         model.step.max_tokens = model.transient.step(free - rest, seen)
@@ -268,11 +275,11 @@ class PromptReader:
         # What was asked decides, as it did for the beginning of an answer that is continued.
         ids = prompt.ids[: len(prompt.ids) - prompt.answer_prefix_len]
         total = len(ids)
-        self.work[Part.DRAFT] = work = draft_work(held, prompt, self._ask.tuning)
+        self.work[CostTerm.DRAFT] = work = draft_work(held, prompt, self._ask.tuning)
         new = total - held.common_prefix_len(ids)
         if self._costs.draft is not None:
             self._progress.expect(
-                Phase.SCORE, _seconds_until(self._costs.draft, work, work.before), total
+                Phase.SCORE, _seconds_until(self._costs.draft, work, work.cached), total
             )
         fits = self._ensure_memory(memory_estimates.scoring(draft, new, total), total)
         eligible = ~prompt.pinned[:total]
@@ -316,16 +323,18 @@ class PromptReader:
             progress.add(Phase.LOOKAHEAD, ended - (read or ended))
 
 
-def draft_work(held: PrefixCache, prompt: Prompt, tuning: Tuning) -> Work:
+def draft_work(held: PrefixCache, prompt: Prompt, tuning: Tuning) -> AttentionWork:
     """What the draft reads to score a prompt: the question in any case, since it is observed."""
     total = len(prompt.ids) - prompt.answer_prefix_len
     start = held.rewind_target(
         min(held.common_prefix_len(prompt.ids), prompt.question_start, total - 1)
     )
-    return skimmed(total - start, start, tuning)
+    return scoring_work(total - start, start, tuning)
 
 
-def _seconds_until(line: Line, work: Work, counted: int = 0) -> Callable[[int], float]:
+def _seconds_until(
+    line: LinearCost, work: AttentionWork, counted: int = 0
+) -> Callable[[int], float]:
     """Seconds until so many tokens are done, with those `counted` that were read before."""
     return lambda done: line.seconds(replace(work, tokens=min(done - counted, work.tokens)))
 

@@ -21,10 +21,17 @@ from app.engine.prompt import Prompt
 from app.engine.prompt_reader import ConversationCache, PromptReader
 from app.engine.turn_estimate import Foresight
 from app.protocol.commands import Ask
-from app.protocol.cost_model import UNKNOWN, Clocked, Costs, Part, Work
-from app.protocol.events import EngineWarning, FellBack, Finished, PhaseProgress, Planned, Token
+from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
+from app.protocol.events import (
+    EngineWarning,
+    FellBackToDense,
+    Finished,
+    PhaseProgress,
+    Planned,
+    Token,
+)
 from app.protocol.options import Mode
-from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 
 class TurnError(RuntimeError):
@@ -55,7 +62,7 @@ class Turn:
         remembered: ConversationCache,
         progress: Progress,
         room: Room | None = None,
-        costs: Costs = UNKNOWN,
+        costs: Costs = UNKNOWN_COSTS,
     ) -> None:
         self._pair, self._ask, self._emit = pair, ask, progress.emit
         self._remembered, self._progress = remembered, progress
@@ -80,14 +87,14 @@ class Turn:
             ended = self._answer()
         except Cancelled as stop:
             ended = stop.ended
-        if ended is Ended.MEMORY and not self._written:
+        if ended is FinishReason.MEMORY and not self._written:
             raise TurnError(*USED_UP)
         ids, text = tuple(self._decoder.ids), self._decoder.text
         self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
 
     # --------------------------------------------------------------------------- the steps
 
-    def _answer(self) -> Ended:
+    def _answer(self) -> FinishReason:
         with self._progress.timed(Phase.TOKENISE):
             prompt = self._pair.prompts.build(self._ask.messages, self._progress.check_cancel)
         self._progress.check_cancel()
@@ -98,8 +105,10 @@ class Turn:
         self._read(prompt, plan)
         self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._remembered.target
-        if self._ask.forced is not None:
-            return self._decoder.score_forced(model, target.cache, prompt.ids, self._ask.forced)
+        if self._ask.forced_answer is not None:
+            return self._decoder.score_forced(
+                model, target.cache, prompt.ids, self._ask.forced_answer
+            )
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._emit(Token(self._ask.turn, ids, ""))
@@ -117,7 +126,7 @@ class Turn:
 
     def _room_to_answer(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""
-        wanted, context = self._ask.sampling.max_tokens, self._pair.target.info.context
+        wanted, context = self._ask.sampling.max_tokens, self._pair.target.info.context_length
         if not context:
             return wanted
         total = len(prompt.ids)
@@ -159,7 +168,7 @@ class Turn:
                 turn=self._ask.turn,
                 reading=plan.reading,
                 reason=plan.reason,
-                keep=self._ask.keep if plan.reading is Reading.SPARSE else 1.0,
+                keep_ratio=self._ask.keep_ratio if plan.reading is Reading.SPARSE else 1.0,
                 prompt_tokens=total,
                 eligible_tokens=prompt.eligible_tokens,
                 reused_tokens=shared - left_out,
@@ -167,7 +176,7 @@ class Turn:
                 segments=prompt.segments,
                 guard=plan.guard,
                 ttft=self._since_sent(expected.by(taken)),
-                otherwise=self._since_sent(expected.by(other)),
+                ttft_alternative=self._since_sent(expected.by(other)),
             )
         )
         return plan
@@ -182,13 +191,13 @@ class Turn:
         line = self._costs.sparse if reading is Reading.SPARSE else self._costs.full
         phase = Phase.SELECT if reading is Reading.SPARSE else Phase.DECODE
         if line is not None:
-            seconds = line.seconds(Work(total))
+            seconds = line.seconds(AttentionWork(total))
             self._progress.expect(phase, lambda done: seconds, 1)
 
     def _fitting(self, plan: Plan, foresight: Foresight) -> Plan:
         """The plan, or a sparse one where auto was free to choose and only that fits. Raises
         NotEnoughMemory."""
-        if self._ask.despite_memory:
+        if self._ask.skip_memory_check:
             return plan
         try:
             foresight.check(plan.reading)
@@ -231,13 +240,13 @@ class Turn:
                 self._remembered.draft.clear()
             mx.clear_cache()
             self._fallback = f"What keep would choose is not known ({error})."
-            self._emit(FellBack(self._ask.turn, self._fallback))
+            self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
         self._remembered.reset_to_stock()
         mx.clear_cache()
-        self._emit(FellBack(self._ask.turn, self._fallback))
+        self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     # ------------------------------------------------------------------------- bookkeeping
 
@@ -252,7 +261,7 @@ class Turn:
         return len(self._decoder.ids) - self._decoder.answer_prefix_len
 
     @property
-    def clocked(self) -> list[Clocked]:
+    def clocked(self) -> list[Timing]:
         """What a turn that has run to its first word tells of the pair's pace."""
         first, work = self._decoder.first_token_at, self._reader.work
         if self._prompt is not None and self._prompt.answer_prefix_len:
@@ -261,16 +270,16 @@ class Turn:
             return []
         seconds = self._progress.phases
         sparse = self._plan.reading is Reading.SPARSE or self._plan.shows_choice
-        if sparse and Part.DRAFT not in work:
+        if sparse and CostTerm.DRAFT not in work:
             return []
-        timed = {Part.TARGET: seconds.get(Phase.PREFILL, 0.0)}
+        timed = {CostTerm.TARGET: seconds.get(Phase.PREFILL, 0.0)}
         if sparse:
-            timed[Part.DRAFT] = seconds.get(Phase.SCORE, 0.0)
+            timed[CostTerm.DRAFT] = seconds.get(Phase.SCORE, 0.0)
         besides = first - self._progress.begun - sum(timed.values())
         besides -= sum(seconds.get(phase, 0.0) for phase in (*_WAITED, Phase.LOAD))
-        found = [Clocked(part, work[part], took) for part, took in timed.items() if part in work]
-        rest = Part.SPARSE if sparse else Part.FULL
-        return [*found, Clocked(rest, Work(len(self._prompt.ids)), besides)]
+        found = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
+        rest = CostTerm.SPARSE if sparse else CostTerm.FULL
+        return [*found, Timing(rest, AttentionWork(len(self._prompt.ids)), besides)]
 
     def _statistics(self) -> Statistics | None:
         if self._prompt is None or self._plan is None:
@@ -286,11 +295,13 @@ class Turn:
         return Statistics(
             reading=reading,
             mode=self._ask.mode,
-            keep=self._ask.keep if reading is Reading.SPARSE or self._plan.shows_choice else 1.0,
+            keep_ratio=self._ask.keep_ratio
+            if reading is Reading.SPARSE or self._plan.shows_choice
+            else 1.0,
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
-            kept_tokens=self._reader.cached_tokens,
+            read_tokens=self._reader.cached_tokens,
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written,

@@ -16,7 +16,7 @@ from app.engine.planner import Expected
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import ConversationCache, draft_work
 from app.protocol.commands import Ask
-from app.protocol.cost_model import Costs, Way, Work, recalled
+from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens
 from app.protocol.options import Scoring
 from app.protocol.stats import Reading
 
@@ -38,7 +38,7 @@ class Foresight:
         if found is None:
             sparse = reading is Reading.SPARSE
             found = self._lacking(
-                self._sparse_need(self.ask.keep) if sparse else self._dense_need()
+                self._sparse_need(self.ask.keep_ratio) if sparse else self._dense_need()
             )
         if found is not None:
             found.advice = self._advice(reading)
@@ -56,10 +56,12 @@ class Foresight:
     def expected(self, costs: Costs) -> Expected:
         """Seconds from now on until the first word."""
         total, draft = len(self.prompt.ids), self.remembered.draft
-        full = costs.seconds(Way(total, self._reads_densely()))
+        full = costs.seconds(ReadPlan(total, self._reads_densely()))
         if draft is None or not self._by_draft or self.pair.dense_only is not None:
             return Expected(None, full)
-        sparse = Way(total, self._reads_sparsely(), draft_work(draft, self.prompt, self.ask.tuning))
+        sparse = ReadPlan(
+            total, self._reads_sparsely(), draft_work(draft, self.prompt, self.ask.tuning)
+        )
         return Expected(costs.seconds(sparse), full)
 
     # ------------------------------------------------------------------------------ inside
@@ -68,21 +70,21 @@ class Foresight:
     def _by_draft(self) -> bool:
         return self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
 
-    def _reads_densely(self) -> Work:
+    def _reads_densely(self) -> AttentionWork:
         held, ids = self.remembered.target, self.prompt.ids
         start = held.rewind_target(min(held.common_prefix_len(ids[:-1]), held.dense_prefix_len))
-        return Work(len(ids) - 1 - start, start)
+        return AttentionWork(len(ids) - 1 - start, start)
 
-    def _reads_sparsely(self) -> Work:
+    def _reads_sparsely(self) -> AttentionWork:
         """As `Reader.sparsely` does, as far as that can be known before the draft has scored."""
         held, prompt, tuning = self.remembered.target, self.prompt, self.ask.tuning
-        ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep
+        ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep_ratio
         shared = held.common_prefix_len(ids[:-1]) if held.supports_gaps else 0
         back = held.rewind_target(shared)
         read = held.cached[:back]
         share = 0.0 if not tuning.recall or shared == len(ids) - 1 else tuning.recall_share
         old, left_out = int((~pinned[:back]).sum()), int((~pinned[:back] & ~read).sum())
-        again = recalled(keep, share, old, left_out) if tuning.recall else 0
+        again = recalled_tokens(keep, share, old, left_out) if tuning.recall else 0
         missing = again + int((pinned[:back] & ~read).sum())
         count = int(pinned[back:].sum()) - 1 + math.ceil(keep * int((~pinned[back:]).sum()))
         before = int(read.sum())
@@ -95,7 +97,7 @@ class Foresight:
                 lost = int(read[held.rewind_target(first) :].sum())
             lost = min(lost, before)
             count, before = count + missing + lost, before - lost
-        return Work(max(count, 0), before)
+        return AttentionWork(max(count, 0), before)
 
     def _lacking(self, need: memory_estimates.Need | None) -> NotEnoughMemory | None:
         if need is None:
@@ -115,7 +117,7 @@ class Foresight:
 
     def _dense_need(self) -> memory_estimates.Need:
         work = self._reads_densely()
-        return memory_estimates.reading(self.pair.target, work.tokens, work.before + work.tokens)
+        return memory_estimates.reading(self.pair.target, work.tokens, work.cached + work.tokens)
 
     def _sparse_need(self, keep: float) -> memory_estimates.Need:
         held, prompt = self.remembered.target, self.prompt
@@ -128,7 +130,7 @@ class Foresight:
     def _advice(self, reading: Reading) -> str:
         """What would fit: in keep, in length, or nothing of it."""
         ways = []
-        keep = self._fitting_keep(self.ask.keep if reading is Reading.SPARSE else 1.0)
+        keep = self._fitting_keep(self.ask.keep_ratio if reading is Reading.SPARSE else 1.0)
         if keep:
             how = "lower keep to" if reading is Reading.SPARSE else "read it sparsely, at keep"
             ways.append(f"{how} {keep} % or less")

@@ -16,7 +16,7 @@ from app.eval.results_log import Record
 from app.eval.runner import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
 from app.protocol.options import DEFAULT_TUNING, Mode
-from app.protocol.stats import Ended, Reading
+from app.protocol.stats import FinishReason, Reading
 
 COLUMNS = 80
 BY_CASE = ("adversarial",)
@@ -89,7 +89,9 @@ class Study:
         unsaid = [r for r in self.records if r.mode == Mode.SPARSE and r.reading == Reading.DENSE]
         if dense := sum(record.fallback is None for record in unsaid):
             notes.append(f"{dense} turns were to be read sparsely, and were read in full.")
-        if cut := sum(r.ended == Ended.LENGTH and not r.answer.strip() for r in self.answers):
+        if cut := sum(
+            r.ended == FinishReason.LENGTH and not r.answer.strip() for r in self.answers
+        ):
             notes.append(
                 f"{cut} of {len(self.answers)} answers were cut off before their first word, as"
                 " those of a model that thinks first are."

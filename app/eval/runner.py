@@ -19,9 +19,9 @@ from app.eval.tasks import right
 from app.eval.tokens import Tokens
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned
-from app.protocol.options import DEFAULT_KEEP, Mode, Sampling, Scoring, Tuning
+from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 
 TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
@@ -55,7 +55,7 @@ class Settings:
         only sparse reading is wanted."""
         sparse = [Way(Mode.SPARSE, keep, name) for name in self.tuned for keep in self.keeps]
         if self.auto and suite != PERPLEXITY:
-            sparse.append(Way(Mode.AUTO, DEFAULT_KEEP, tuning_name(TUNING)))
+            sparse.append(Way(Mode.AUTO, DEFAULT_KEEP_RATIO, tuning_name(TUNING)))
         return tuple(sparse) if self.sparse_only else (DENSE, *sparse)
 
     @property
@@ -286,11 +286,11 @@ class Runner:
             spread=None if buckets is None else round(evenness(buckets), 4),
         )
         if isinstance(event, Failed):
-            return None if self._stopped else replace(empty, failed=event.sentence), None
+            return None if self._stopped else replace(empty, failed=event.message), None
         assert isinstance(event, Finished), "a turn ends with one of the two"
-        if event.ended is Ended.MEMORY:
+        if event.finish_reason is FinishReason.MEMORY:
             return replace(empty, failed="Memory was nearly used up."), None
-        if event.ended is Ended.CANCELLED or event.statistics is None:
+        if event.finish_reason is FinishReason.CANCELLED or event.statistics is None:
             return None, None
         return _judged(empty, item, event), event
 
@@ -325,7 +325,7 @@ def _judged(record: Record, item: Item, event: Finished) -> Record:
         read_fraction=round(statistics.read_fraction, 6),
         ttft=round(statistics.ttft, 6),
         reading=str(statistics.reading),
-        ended=str(event.ended),
+        ended=str(event.finish_reason),
         fallback=statistics.fallback,
         failed="The engine did not measure this text." if missing else None,
         loss=statistics.forced_loss,

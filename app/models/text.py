@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.models.fit import KEEP, LEAST, Fit, Machine, tokens_text
 from app.models.model_info import Described
-from app.protocol.memory import memory_size
+from app.protocol.memory import format_bytes
 
 
 def facts(model: Described) -> list[str]:
@@ -28,10 +28,10 @@ def facts(model: Described) -> list[str]:
 
 def sum_rows(found: Fit) -> list[tuple[str, str, str]]:
     """The sum line by line: an amount, of what, and why."""
-    rows = [(memory_size(line.bytes), line.what, line.why) for line in found.lines]
-    rows.append((memory_size(found.total), "together", f"at {found.tokens:,} tokens"))
+    rows = [(format_bytes(line.bytes), line.what, line.why) for line in found.lines]
+    rows.append((format_bytes(found.total), "together", f"at {found.tokens:,} tokens"))
     most = f"of {heading(found.machine)}, a tenth stays free"
-    rows.append((memory_size(found.machine.room), "at most", most))
+    rows.append((format_bytes(found.machine.room), "at most", most))
     return rows
 
 
@@ -51,7 +51,7 @@ def sum_verdict(found: Fit) -> list[str]:
 
 def heading(machine: Machine) -> str:
     """What models may take of it; `docs/memory.md` says how that is known."""
-    return f"{memory_size(machine.ceiling)} for models on a machine with {machine.total >> 30} GB"
+    return f"{format_bytes(machine.ceiling)} for models on a machine with {machine.total >> 30} GB"
 
 
 def gigabytes(count: int) -> str:

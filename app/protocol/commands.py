@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from app.protocol.options import (
-    DEFAULT_KEEP,
+    DEFAULT_KEEP_RATIO,
     DEFAULT_SAMPLING,
     DEFAULT_TUNING,
     Heal,
@@ -33,12 +33,15 @@ class Load:
 
     target: str
     draft: str | None = None
-    shown_as: tuple[str, str] | None = None
+    display_names: tuple[str, str] | None = None
     kv_bits: int | None = None
 
     @property
     def names(self) -> tuple[str, str | None]:
-        target, draft = self.shown_as or (_last_part(self.target), _last_part(self.draft or ""))
+        target, draft = self.display_names or (
+            _last_part(self.target),
+            _last_part(self.draft or ""),
+        )
         return target, draft if self.draft else None
 
 
@@ -56,12 +59,12 @@ class Ask:
     turn: int
     messages: tuple[Message, ...]
     mode: Mode = Mode.AUTO
-    keep: float = DEFAULT_KEEP
+    keep_ratio: float = DEFAULT_KEEP_RATIO
     sampling: Sampling = DEFAULT_SAMPLING
     tuning: Tuning = DEFAULT_TUNING
-    forced: str | None = None
+    forced_answer: str | None = None
     conversation: str | None = None
-    despite_memory: bool = False
+    skip_memory_check: bool = False
 
     @property
     def question(self) -> str:
@@ -73,7 +76,7 @@ class Reselect:
     """Select again from the scores of the last scored turn; answered by `Selected` at once."""
 
     turn: int
-    keep: float
+    keep_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class CachePolicy:
     """What happens to conversations' caches between turns. With `snapshots`, a folder, they
     outlive the program; budgets are bytes, the least recently used goes first; a `disk_budget` of
     0 is chosen by the models and the disk (`snapshot_folder.disk_limit`). With `costs`, a
@@ -93,19 +96,19 @@ class Upkeep:
 
     heal: Heal = Heal.PLUGGED
     memory_budget: int = 4_000_000_000
-    snapshots: str | None = None
+    snapshot_folder: str | None = None
     disk_budget: int = 0
-    costs: str | None = None
+    costs_folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class CalibrateCosts:
     """Time the loaded pair now, whatever is known of it. Answered by one `Learnt` that was `asked`
     for, or `Failed`; the next command stops it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class DropConversation:
     """Drop what is held of a conversation, on disk too."""
 
     conversation: str
@@ -116,4 +119,4 @@ class Close:
     """End the engine thread after what is running was cancelled and what is held was saved."""
 
 
-Command = Load | Ask | Reselect | Cancel | Upkeep | Measure | Forget | Close
+Command = Load | Ask | Reselect | Cancel | CachePolicy | CalibrateCosts | DropConversation | Close

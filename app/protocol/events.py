@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.protocol.cost_model import Costs
-from app.protocol.memory import MemoryFigures, Rung
+from app.protocol.memory import MemoryStats, PressureLevel
 from app.protocol.prompt import Segment, Span, SpanText
-from app.protocol.stats import Ended, Phase, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class ModelInfo:
     name: str
     architecture: str
     parameters: int
-    bytes: int
-    context: int
+    weight_bytes: int
+    context_length: int
     """Longest prompt the model was made for, in tokens; 0 when its config does not say."""
 
 
@@ -32,8 +32,8 @@ class Loaded:
     draft: ModelInfo | None
     dense_only: str | None
     seconds: float
-    faster: str | None = None
-    rereads: bool = False
+    speed_hint: str | None = None
+    recall_is_expensive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Planned:
     turn: int
     reading: Reading
     reason: str
-    keep: float
+    keep_ratio: float
     prompt_tokens: int
     eligible_tokens: int
     reused_tokens: int
@@ -70,7 +70,7 @@ class Planned:
     segments: tuple[Segment, ...]
     guard: str | None = None
     ttft: float | None = None
-    otherwise: float | None = None
+    ttft_alternative: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ class Selected:
     """What is kept at this keep: `kept_tokens` of `prompt_tokens`, in `spans`, ascending."""
 
     turn: int
-    keep: float
-    kept_tokens: int
+    keep_ratio: float
+    selected_tokens: int
     prompt_tokens: int
     spans: tuple[Span, ...]
     texts: tuple[SpanText, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class SnapshotRestored:
     """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
     no use, `reason` says why, in one sentence, and `tokens` is 0."""
 
@@ -111,7 +111,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class BackgroundProgress:
     """`done` of a conversation's `total` tokens are read with nothing left out before them."""
 
     conversation: str
@@ -120,7 +120,7 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True)
-class NotSaved:
+class SnapshotFailed:
     """What was read of a conversation is not on disk, so a later start reads it again; nothing else
     is lost. `reason` is one sentence."""
 
@@ -129,7 +129,7 @@ class NotSaved:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SnapshotProgress:
     """`done` of the `total` parts of a conversation's snapshot are on disk. It counts once all of
     them are; a command in between leaves it there."""
 
@@ -142,12 +142,12 @@ class Saved:
 class EngineWarning:
     """Something failed that costs time and nothing else. `sentence` says what, and what follows."""
 
-    sentence: str
+    message: str
     conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class FellBack:
+class FellBackToDense:
     """The sparse path failed, so the turn reads densely instead. `reason` is one sentence."""
 
     turn: int
@@ -173,7 +173,7 @@ class Finished:
     the prompt was built."""
 
     turn: int
-    ended: Ended
+    finish_reason: FinishReason
     text: str
     generated_ids: tuple[int, ...]
     statistics: Statistics | None
@@ -192,63 +192,63 @@ class Failed:
     turn: int | None
     problem: str
     advice: str
-    foreseen: bool = False
-    excess: int = 0
+    predicted: bool = False
+    excess_tokens: int = 0
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.problem}: {self.advice}."
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    figures: MemoryFigures
-    rung: Rung = Rung.CALM
+    stats: MemoryStats
+    level: PressureLevel = PressureLevel.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
 class PressureChanged:
     """Another rung was reached. `sentence` says why, with the figures, and what is done."""
 
-    rung: Rung
-    was: Rung
-    figures: MemoryFigures
-    sentence: str
+    level: PressureLevel
+    previous: PressureLevel
+    stats: MemoryStats
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class MadeRoom:
+class MemoryFreed:
     """`freed` bytes were given up so that something else fits; `sentence` says which."""
 
-    freed: int
-    sentence: str
+    freed_bytes: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class Unloaded:
     """A model's weights left memory; they come back when it is needed. `sentence` says why."""
 
     model: str
-    freed: int
-    sentence: str
+    freed_bytes: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unparked:
+class Reloaded:
     """They came back, `size` bytes, which took so many `seconds`."""
 
     model: str
-    size: int
+    weight_bytes: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class CostsUpdated:
     """What reading costs the loaded pair on this machine, as far as it is known by now; `asked` for
     by `Measure`, or not."""
 
     costs: Costs
-    asked: bool = False
+    requested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,21 +262,21 @@ Event = (
     | Planned
     | ImportanceMap
     | Selected
-    | Restored
-    | Healed
-    | NotSaved
-    | Saved
+    | SnapshotRestored
+    | BackgroundProgress
+    | SnapshotFailed
+    | SnapshotProgress
     | EngineWarning
-    | FellBack
+    | FellBackToDense
     | Token
     | Finished
     | Failed
     | MemoryReport
     | PressureChanged
-    | MadeRoom
-    | Parked
-    | Unparked
-    | Learnt
+    | MemoryFreed
+    | Unloaded
+    | Reloaded
+    | CostsUpdated
     | Closed
 )
 

@@ -8,17 +8,17 @@ from enum import StrEnum
 GIB = 1 << 30
 
 
-def memory_size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """An amount of memory, as it is written everywhere: in binary gigabytes, as memory is sold."""
     if count < 0.95 * GIB:
         return f"{count / (1 << 20):,.0f} MB"
     return f"{count / GIB:,.1f}".removesuffix(".0") + " GB"
 
 
-class Rung(StrEnum):
+class PressureLevel(StrEnum):
     """How tight memory is, from the lowest rung of the ladder to the highest."""
 
-    CALM = "calm"
+    NORMAL = "calm"
     WARN = "warn"
     """What is only kept for later goes, and steps are halved."""
     TIGHT = "tight"
@@ -27,12 +27,12 @@ class Rung(StrEnum):
     """The turn stops at its step border."""
 
     @property
-    def height(self) -> int:
-        return tuple(Rung).index(self)
+    def severity(self) -> int:
+        return tuple(PressureLevel).index(self)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFigures:
+class MemoryStats:
     """Bytes: the machine's total and available memory, this process, MLX active, cached, peak,
     and the most MLX should take here."""
 

@@ -14,7 +14,7 @@ class Mode(StrEnum):
     FULL = "full"
 
 
-DEFAULT_KEEP = 0.2
+DEFAULT_KEEP_RATIO = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class PhaseTime:
     seconds: float
 
 
-class Ended(StrEnum):
+class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
@@ -58,11 +58,11 @@ class Statistics:
 
     reading: Reading
     mode: Mode
-    keep: float
+    keep_ratio: float
     reason: str
     prompt_tokens: int
     eligible_tokens: int
-    kept_tokens: int
+    read_tokens: int
     reused_tokens: int
     recalled_tokens: int
     generated_tokens: int
@@ -78,7 +78,7 @@ class Statistics:
     @property
     def read_fraction(self) -> float:
         """Of all prompt tokens, how many the target read, 0..1."""
-        return self.kept_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+        return self.read_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def decode_rate(self) -> float:

@@ -12,12 +12,12 @@ from enum import StrEnum
 from typing import Annotated
 
 from app.ingest.limits import MIB, Limits
-from app.protocol.commands import Upkeep
-from app.protocol.options import DEFAULT_KEEP, Heal, Mode, Sampling
+from app.protocol.commands import CachePolicy
+from app.protocol.options import DEFAULT_KEEP_RATIO, Heal, Mode, Sampling
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
-_SAMPLING, _LIMITS, _UPKEEP = Sampling(), Limits(), Upkeep()
+_SAMPLING, _LIMITS, _UPKEEP = Sampling(), Limits(), CachePolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Reading:
     mode: Mode = Mode.AUTO
     """How questions are read where nothing else was chosen: auto lets specchat decide, sparse
     reads what matters at keep, full reads everything."""
-    keep: Annotated[float, Range(0.01, 1, 0.01)] = DEFAULT_KEEP
+    keep: Annotated[float, Range(0.01, 1, 0.01)] = DEFAULT_KEEP_RATIO
     """The fraction of a document that is read sparsely where nothing else was chosen."""
     kv_bits: KvBits = KvBits.FULL
     """In how many bits a number the target keeps what it has read, from the next start on: full, 8
@@ -187,9 +187,9 @@ class Settings:
     def attachment_bytes(self) -> int:
         return self.documents.document_mb * MIB
 
-    def upkeep(self, snapshots: str | None, costs: str | None = None) -> Upkeep:
+    def upkeep(self, snapshots: str | None, costs: str | None = None) -> CachePolicy:
         """With the folders that `snapshots` lie in, and what reading `costs`."""
         storage = self.storage
-        return Upkeep(
+        return CachePolicy(
             self.reading.heal, storage.memory_gb * GB, snapshots, storage.snapshots_gb * GB, costs
         )

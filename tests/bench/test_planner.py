@@ -9,7 +9,7 @@ import pytest
 
 from app.bench import planner
 from app.engine import calibration
-from app.protocol.cost_model import Costs, Line
+from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.options import Mode
 
 
@@ -56,10 +56,10 @@ def test_the_table_names_the_machine_and_both_shapes() -> None:
 
 
 def test_the_crossing_is_where_the_two_ways_take_the_same() -> None:
-    besides = Line(0.0, 0.0), Line(0.7, 0.0)
-    costs = Costs(Line(0.0, 1e-3), Line(0.0, 1e-4), *besides)
+    besides = LinearCost(0.0, 0.0), LinearCost(0.7, 0.0)
+    costs = Costs(LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4), *besides)
     crossing = planner.crossing(costs, 0.2)
     assert crossing is not None
     assert 1_400 <= crossing < 1_800  # 0.3 n and 0.7 s are 0.8 n
-    assert planner.crossing(Costs(Line(0, 1), Line(0, 1), *besides), 0.2) is None
+    assert planner.crossing(Costs(LinearCost(0, 1), LinearCost(0, 1), *besides), 0.2) is None
     assert planner.crossing(Costs(), 0.2) is None

@@ -32,7 +32,7 @@ from app.engine import engine
 from app.engine.blas import load_openblas
 from app.engine.engine import MlxEngine
 from app.paths import assets_path
-from app.protocol.commands import Upkeep
+from app.protocol.commands import CachePolicy
 from app.protocol.events import Event, Finished, Listener, Token
 from app.protocol.options import Heal, Mode, Sampling
 from app.protocol.prompt import Document
@@ -118,7 +118,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
         say(phase="loading")
         watched, load = Watched(STEP), pair()
         watched.pause = 0.15 if slowly else 0.0
-        upkeep = Upkeep(Heal.ALWAYS, snapshots=str(folder / "snapshots"))
+        upkeep = CachePolicy(Heal.ALWAYS, snapshot_folder=str(folder / "snapshots"))
         with Session(watched, upkeep) as session:
             session.load(load)
             while True:

@@ -15,7 +15,7 @@ from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
 from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.sessions.store import Store
 from tests.fakes import FakeEngine, Story
 
@@ -33,7 +33,7 @@ def chat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chat]:
         yield KeptConversation(store, None, MODELS, Sampling())
 
 
-def play(asked: AskedTurn, answer: str, ended: Ended = Ended.STOP) -> Turn:
+def play(asked: AskedTurn, answer: str, ended: FinishReason = FinishReason.STOP) -> Turn:
     engine = FakeEngine(Story(answer=answer, ended=ended), stepping=True)
     engine.listen(asked.apply)
     engine.send(asked.command)
@@ -89,7 +89,7 @@ def test_an_answer_in_the_middle_is_given_again(chat: Chat) -> None:
     first, second, _ = three(chat)
     asked = chat.ask_again(Mode.FULL, 0.5, second)
     assert seen(asked) == ["One?", "a", "Two?"]
-    assert (asked.command.mode, asked.command.keep) == (Mode.FULL, 0.5)
+    assert (asked.command.mode, asked.command.keep_ratio) == (Mode.FULL, 0.5)
     assert shown(chat) == ["One? a", "Two? "]
     again = play(asked, "better")
     assert shown(chat) == ["One? a", "Two? better"]
@@ -113,7 +113,7 @@ def test_in_vain_the_old_branch_stays_and_goes_on(chat: Chat, fails: bool) -> No
         if asked.saved is not None:
             asked.saved.result()
     else:
-        play(asked, "half", Ended.CANCELLED)
+        play(asked, "half", FinishReason.CANCELLED)
     assert shown(chat)[:3] == ALL
     assert len(shown(chat)) == 4, "what came of it is still to be seen"
     after = chat.ask(Question("Four?"))
@@ -125,8 +125,8 @@ def test_in_vain_the_old_branch_stays_and_goes_on(chat: Chat, fails: bool) -> No
 
 
 def test_where_nothing_was_answered_there_is_nothing_to_come_back_to(chat: Chat) -> None:
-    play(chat.ask(Question("One?", (DOCUMENT,))), "", Ended.CANCELLED)
-    again = play(chat.ask_again(Mode.FULL, 0.5), "half", Ended.CANCELLED)
+    play(chat.ask(Question("One?", (DOCUMENT,))), "", FinishReason.CANCELLED)
+    again = play(chat.ask_again(Mode.FULL, 0.5), "half", FinishReason.CANCELLED)
     assert chat.conversation.branch == [again]
     assert shown(chat) == ["One? half"]
     assert chat.place(again, Part.ANSWER) == (2, 2)
@@ -135,7 +135,7 @@ def test_where_nothing_was_answered_there_is_nothing_to_come_back_to(chat: Chat)
 
 def test_editing_what_was_asked_again_in_vain_forks_at_the_same_place(chat: Chat) -> None:
     _, second, _ = three(chat)
-    stopped = play(chat.ask_again(Mode.FULL, 0.5, second), "half", Ended.CANCELLED)
+    stopped = play(chat.ask_again(Mode.FULL, 0.5, second), "half", FinishReason.CANCELLED)
     asked = chat.ask(Question("Second?"), stopped)
     assert seen(asked) == ["One?", "a", "Second?"]
     play(asked, "d")
@@ -204,10 +204,12 @@ def test_what_was_pinned_is_read_again_at_the_next_start(tmp_path: Path) -> None
 def test_an_answer_that_was_cut_is_so_at_the_next_start(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         play(
-            KeptConversation(store, None, MODELS, Sampling()).ask(Question("?")), "a", Ended.LENGTH
+            KeptConversation(store, None, MODELS, Sampling()).ask(Question("?")),
+            "a",
+            FinishReason.LENGTH,
         )
         (turn,) = KeptConversation(store, 1, MODELS, Sampling()).conversation.turns
-        assert turn.ended is Ended.LENGTH
+        assert turn.ended is FinishReason.LENGTH
 
 
 def test_a_message_is_found_and_gone_to_on_its_branch(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from app.chat.unkept import UnkeptConversation
 from app.protocol.events import Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.records import Choices
 from app.sessions.store import Store
@@ -78,7 +78,7 @@ def test_what_was_read_is_found_again_though_the_prompt_came_later(store: Store)
     document = Document("d.txt", "Long text.")
     chat = opened(store, None)
     before = chat.ask(Question("One?", (document,)))
-    before.apply(Finished(before.turn.number, Ended.STOP, "Yes.", (1,), None))
+    before.apply(Finished(before.turn.number, FinishReason.STOP, "Yes.", (1,), None))
     before.wait()
     chat.choose(Choices(system="Be brief."))
     after = chat.ask(Question("Two?"))

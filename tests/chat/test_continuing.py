@@ -16,7 +16,7 @@ from app.chat.unkept import UnkeptConversation, UnkeptTurn
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.sessions.export import remarks
 from app.sessions.records import State
 from app.sessions.store import Store
@@ -47,16 +47,19 @@ def play(asked: KeptTurn | UnkeptTurn, story: Story) -> None:
         asked.wait()
 
 
-def cut_off(store: Store, ended: Ended = Ended.LENGTH) -> KeptConversation:
+def cut_off(store: Store, ended: FinishReason = FinishReason.LENGTH) -> KeptConversation:
     chat = kept(store)
     question = replace(QUESTION, mode=Mode.SPARSE, keep=0.3)
     play(chat.ask(question), Story("The tenant ", ended=ended))
     return chat
 
 
-@pytest.mark.parametrize("ended", [Ended.LENGTH, Ended.CANCELLED, Ended.MEMORY, Ended.REPEATED])
+@pytest.mark.parametrize(
+    "ended",
+    [FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.MEMORY, FinishReason.REPEATED],
+)
 def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
-    store: Store, ended: Ended
+    store: Store, ended: FinishReason
 ) -> None:
     chat = cut_off(store, ended)
     (turn,) = chat.conversation.turns
@@ -67,8 +70,8 @@ def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
     *_, question, answer = asked.command.messages
     assert (question.role, answer.role) == (Role.USER, Role.ASSISTANT)
     assert (answer.text, answer.token_ids) == ("The tenant ", ids)
-    assert (asked.command.mode, asked.command.keep) == (Mode.SPARSE, 0.3)
-    assert asked.command.sampling.stop_repeats is (ended is not Ended.REPEATED)
+    assert (asked.command.mode, asked.command.keep_ratio) == (Mode.SPARSE, 0.3)
+    assert asked.command.sampling.stop_repeats is (ended is not FinishReason.REPEATED)
     assert asked.command.turn == turn.number
     play(asked, Story("pays."))
     assert (turn.text, turn.state, turn.unfinished) == ("The tenant pays.", TurnState.DONE, False)
@@ -78,30 +81,32 @@ def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
         decode_seconds=before.decode_seconds,
     )
     (again,) = kept(store).conversation.turns
-    assert (again.text, again.ended) == ("The tenant pays.", Ended.STOP)
+    assert (again.text, again.ended) == ("The tenant pays.", FinishReason.STOP)
     assert again.statistics == turn.statistics
     assert again.generated_ids == turn.generated_ids
     assert chat.place(turn, Part.ANSWER) == (1, 1), "no version of its own"
 
 
-@pytest.mark.parametrize("ended", [Ended.LENGTH, Ended.CANCELLED, Ended.REPEATED])
-def test_after_a_new_start_it_can_still_be_continued(store: Store, ended: Ended) -> None:
+@pytest.mark.parametrize(
+    "ended", [FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.REPEATED]
+)
+def test_after_a_new_start_it_can_still_be_continued(store: Store, ended: FinishReason) -> None:
     cut_off(store, ended)
     chat = kept(store)
     (turn,) = chat.conversation.turns
     assert turn.unfinished
-    assert (turn.ended is Ended.REPEATED) is (ended is Ended.REPEATED)
+    assert (turn.ended is FinishReason.REPEATED) is (ended is FinishReason.REPEATED)
     read_map = store.read_map(turn.number)
     asked = chat.resume(turn)
     assert asked.command.messages[-1].token_ids == turn.generated_ids != ()
-    assert asked.command.sampling.stop_repeats is (ended is not Ended.REPEATED)
+    assert asked.command.sampling.stop_repeats is (ended is not FinishReason.REPEATED)
     play(asked, Story("pays."))
     assert store.message(turn.number).text == "The tenant pays."
     assert store.read_map(turn.number) == read_map is not None
 
 
 def test_what_repeated_itself_is_said_to_have(store: Store) -> None:
-    cut_off(store, Ended.REPEATED)
+    cut_off(store, FinishReason.REPEATED)
     message = store.message(2)
     assert (message.state, message.cut) == (State.STOPPED, True)
     assert remarks(message).endswith("stopped: it was repeating itself")
@@ -115,7 +120,7 @@ def test_another_model_continues_the_text_and_its_ids_are_whole(store: Store) ->
     assert asked.command.messages[-1].token_ids is None
     asked.apply(Token(turn.number, (5, 6), ""))  # the ids of what was there, then what is new
     asked.apply(Token(turn.number, (7,), "pays."))
-    asked.apply(Finished(turn.number, Ended.STOP, "The tenant pays.", (5, 6, 7), None))
+    asked.apply(Finished(turn.number, FinishReason.STOP, "The tenant pays.", (5, 6, 7), None))
     asked.wait()
     message = store.message(turn.number)
     assert (message.text, message.token_ids) == ("The tenant pays.", (5, 6, 7))
@@ -129,14 +134,18 @@ def test_what_fails_leaves_the_answer_as_it_was(store: Store) -> None:
     failed = Failed(turn.number, "There is not enough memory", "close other programs")
     asked.apply(failed)
     asked.wait()
-    assert (turn.state, turn.ended, turn.text) == (TurnState.DONE, Ended.LENGTH, "The tenant ")
+    assert (turn.state, turn.ended, turn.text) == (
+        TurnState.DONE,
+        FinishReason.LENGTH,
+        "The tenant ",
+    )
     assert turn.counts
     assert turn.unfinished
     assert turn.failure is failed
     assert turn.statistics == before
     whole = turn.whole(failed)
     assert isinstance(whole, Finished)
-    assert whole.ended is Ended.LENGTH
+    assert whole.finish_reason is FinishReason.LENGTH
     message = store.message(turn.number)
     assert (message.state, message.text, message.cut) == (State.DONE, "The tenant ", True)
 
@@ -146,7 +155,7 @@ def test_cancelled_before_anything_new_it_is_as_it_was(store: Store) -> None:
     (turn,) = chat.conversation.turns
     ids = turn.generated_ids
     asked = chat.resume(turn)
-    asked.apply(Finished(turn.number, Ended.CANCELLED, "", (), None))
+    asked.apply(Finished(turn.number, FinishReason.CANCELLED, "", (), None))
     asked.wait()
     assert (turn.text, turn.generated_ids) == ("The tenant ", ids)
     assert turn.unfinished
@@ -168,7 +177,7 @@ def test_what_is_kept_nowhere_is_continued_too() -> None:
     numbers = iter(range(-1, -9, -1))
     chat = UnkeptConversation(Conversation(SAMPLING), lambda: next(numbers))
     asked = chat.ask(QUESTION)
-    play(asked, Story("The tenant ", ended=Ended.LENGTH))
+    play(asked, Story("The tenant ", ended=FinishReason.LENGTH))
     more = chat.resume(asked.turn)
     assert more.command.conversation == asked.command.conversation
     play(more, Story("pays."))

@@ -7,10 +7,10 @@ import pytest
 from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnState
 from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 
 
-def _over(turn: Turn, text: str = "", ended: Ended = Ended.STOP) -> Turn:
+def _over(turn: Turn, text: str = "", ended: FinishReason = FinishReason.STOP) -> Turn:
     turn.apply(Finished(turn.number, ended, text, (1, 2) if text else (), None))
     return turn
 
@@ -30,7 +30,7 @@ def test_a_failed_turn_is_left_out_and_a_stopped_one_stays() -> None:
     conversation = Conversation()
     turn, _ = conversation.begin(Question("too long?"))
     turn.apply(Failed(turn.number, "The prompt is too long", "attach less"))
-    _over(conversation.begin(Question("two?"))[0], "half an ans", Ended.CANCELLED)
+    _over(conversation.begin(Question("two?"))[0], "half an ans", FinishReason.CANCELLED)
     assert _texts(conversation) == ["two?", "half an ans"]
 
 
@@ -53,14 +53,14 @@ def test_a_second_try_that_fails_or_is_stopped_leaves_the_old_answer() -> None:
     again.apply(Failed(again.number, "No memory", "close programs"))
     assert _texts(conversation) == ["one?", "good"]
     conversation, again = _answered_and_asked_again()
-    _over(again, "half", Ended.CANCELLED)
+    _over(again, "half", FinishReason.CANCELLED)
     assert again.state is TurnState.STOPPED
     assert _texts(conversation) == ["one?", "good"]
 
 
 def test_a_third_try_still_replaces_the_first() -> None:
     conversation, again = _answered_and_asked_again()
-    _over(again, "", Ended.CANCELLED)
+    _over(again, "", FinishReason.CANCELLED)
     third, _ = conversation.begin(Question("one?"), replaces=again)
     _over(third, "best")
     assert _texts(conversation) == ["one?", "best"]
@@ -71,7 +71,7 @@ def test_half_an_answer_is_better_than_a_failure() -> None:
     first, _ = conversation.begin(Question("one?"))
     first.apply(Failed(first.number, "No memory", "close programs"))
     again, _ = conversation.begin(Question("one?"), replaces=first)
-    _over(again, "half", Ended.CANCELLED)
+    _over(again, "half", FinishReason.CANCELLED)
     assert _texts(conversation) == ["one?", "half"]
 
 

@@ -7,23 +7,25 @@ from dataclasses import replace
 import pytest
 
 from app.chat.cost_preview import NextMessage
-from app.protocol.cost_model import UNKNOWN, Costs, Line
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.options import Mode
 from app.protocol.stats import Reading, Statistics
 
 TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
-COSTS = Costs(Line(0, TARGET), Line(0, DRAFT), Line(BESIDES, 0), Line(BESIDES, 0))
+COSTS = Costs(
+    LinearCost(0, TARGET), LinearCost(0, DRAFT), LinearCost(BESIDES, 0), LinearCost(BESIDES, 0)
+)
 
 
 def answered(prompt: int, kept: int) -> Statistics:
     return Statistics(
         reading=Reading.SPARSE if kept < prompt else Reading.DENSE,
         mode=Mode.AUTO,
-        keep=0.2,
+        keep_ratio=0.2,
         reason="",
         prompt_tokens=prompt,
         eligible_tokens=prompt - 100,
-        kept_tokens=kept,
+        read_tokens=kept,
         reused_tokens=0,
         recalled_tokens=0,
         generated_tokens=10,
@@ -36,7 +38,7 @@ def answered(prompt: int, kept: int) -> Statistics:
 
 
 def test_nothing_is_foretold_before_anything_was_timed() -> None:
-    assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN) is None
+    assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN_COSTS) is None
 
 
 def test_of_what_was_never_timed_nothing_is_foretold() -> None:
@@ -56,7 +58,7 @@ def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:
 
 
 def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None:
-    slow = replace(COSTS, draft=Line(0, 0.9 * TARGET))
+    slow = replace(COSTS, draft=LinearCost(0, 0.9 * TARGET))
     full = NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(slow)
     assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).seconds(slow) == full
     typed = NextMessage(Mode.SPARSE, 0.2, 10_000, 0).seconds(COSTS)

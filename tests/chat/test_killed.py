@@ -26,8 +26,8 @@ from app.chat.stored_conversation import KeptConversation
 from app.engine.engine import MlxEngine
 from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
-from app.protocol.commands import Upkeep
-from app.protocol.events import Finished, Restored
+from app.protocol.commands import CachePolicy
+from app.protocol.events import Finished, SnapshotRestored
 from app.protocol.options import Heal, Mode, Sampling
 from app.sessions import schema
 from app.sessions.records import State
@@ -157,12 +157,12 @@ class Killing:
         sampling = Sampling(max_tokens=12)
         turn = KeptConversation(store, conversation, self._models, sampling).ask(asks)
         with self._one_at_a_time:
-            self._session.keep(Upkeep(Heal.NEVER, snapshots=str(self._snapshots)))
+            self._session.keep(CachePolicy(Heal.NEVER, snapshot_folder=str(self._snapshots)))
             events = list(self._session.run(turn.command))
             for event in events:
                 turn.apply(event)
             turn.wait()
-            assert [e.reason for e in events if isinstance(e, Restored)] == [None] * saved
+            assert [e.reason for e in events if isinstance(e, SnapshotRestored)] == [None] * saved
             assert isinstance(events[-1], Finished)
             if saved:
                 self.restored += 1
@@ -170,7 +170,7 @@ class Killing:
                 assert isinstance(fresh, Finished)
                 assert events[-1].generated_ids == fresh.generated_ids
             # Nothing of it is saved: that is for the program that is killed.
-            self._session.keep(Upkeep(Heal.NEVER))
+            self._session.keep(CachePolicy(Heal.NEVER))
 
     def _take_back_the_last_step(self) -> None:
         database = self._folder / "data" / "conversations.db"

@@ -19,7 +19,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import Failed, Finished, ImportanceMap, Selected, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
-from app.protocol.stats import Ended, Phase, Statistics
+from app.protocol.stats import FinishReason, Phase, Statistics
 from app.sessions import records
 from app.sessions.errors import StoreError
 from app.sessions.records import State
@@ -94,7 +94,7 @@ def test_the_second_ask_is_the_first_with_its_answer(store: Store) -> None:
             Message(Role.USER, "When?"),
         ),
         mode=Mode.SPARSE,
-        keep=0.3,
+        keep_ratio=0.3,
         sampling=SAMPLING,
         conversation="1",
     )
@@ -113,7 +113,7 @@ def test_what_was_generated_is_kept_exactly(store: Store) -> None:
     ids, number = (5, 2**31, 70_000, 0), turn.command.turn
     turn.apply(Token(number, ids[:2], "The té"))
     turn.apply(Token(number, ids[2:], "\r\nnant", thinking="hm"))
-    turn.apply(Finished(number, Ended.STOP, "The té\r\nnant", ids, None))
+    turn.apply(Finished(number, FinishReason.STOP, "The té\r\nnant", ids, None))
     turn.wait()
     reply = store.branch(1)[-1]
     assert (reply.text, reply.token_ids, reply.state) == ("The té\r\nnant", ids, State.DONE)
@@ -175,7 +175,7 @@ def test_after_a_fallback_the_map_says_everything_was_read(store: Store) -> None
 
 
 def test_a_stopped_answer_keeps_what_was_written_and_goes_on_from_it(store: Store) -> None:
-    play(ask(store, "Who?"), Story(answer="Half an ans", ended=Ended.CANCELLED))
+    play(ask(store, "Who?"), Story(answer="Half an ans", ended=FinishReason.CANCELLED))
     reply = store.branch(1)[-1]
     assert (reply.state, reply.text) == (State.STOPPED, "Half an ans")
     assert reply.run is not None
@@ -239,13 +239,15 @@ def test_asking_again_takes_the_place_of_the_last_answer(store: Store) -> None:
     again = ask_again(store)
     assert seen(again) == ["One?", "Yes."]
     assert again.command.messages[-1] == Message(Role.USER, "Two?", (CONTRACT,))
-    assert (again.command.mode, again.command.keep) == (Mode.FULL, 0.5)
+    assert (again.command.mode, again.command.keep_ratio) == (Mode.FULL, 0.5)
     play(again, Story(answer="Better."))
     assert [message.text for message in store.branch(1)] == ["One?", "Yes.", "Two?", "Better."]
     assert len(store.versions(again.command.turn)) == 2
 
 
-@pytest.mark.parametrize("story", [Story(ended=Ended.CANCELLED), Story(fails_in=Phase.PREFILL)])
+@pytest.mark.parametrize(
+    "story", [Story(ended=FinishReason.CANCELLED), Story(fails_in=Phase.PREFILL)]
+)
 def test_asking_again_in_vain_leaves_the_last_answer(store: Store, story: Story) -> None:
     answered(store, "One?")
     play(ask_again(store), story)
@@ -255,7 +257,7 @@ def test_asking_again_in_vain_leaves_the_last_answer(store: Store, story: Story)
 
 def test_asking_a_failed_question_again_stays_with_what_came_of_it(store: Store) -> None:
     play(ask(store, "One?"), Story(fails_in=Phase.PREFILL))
-    play(ask_again(store), Story(answer="Half", ended=Ended.CANCELLED))
+    play(ask_again(store), Story(answer="Half", ended=FinishReason.CANCELLED))
     assert seen(ask(store, "Two?")) == ["One?", "Half"]
 
 
@@ -346,7 +348,7 @@ def test_thinking_is_kept_beside_the_answer(store: Store) -> None:
     number = turn.command.turn
     turn.apply(Token(number, (1, 2), "", thinking="The tenant"))
     turn.apply(Token(number, (3,), "He.", thinking=", surely."))
-    turn.apply(Finished(number, Ended.STOP, "He.", (1, 2, 3), None))
+    turn.apply(Finished(number, FinishReason.STOP, "He.", (1, 2, 3), None))
     turn.wait()
     reply = store.branch(1)[-1]
     assert (reply.text, reply.thinking) == ("He.", "The tenant, surely.")
@@ -372,7 +374,7 @@ def test_applying_never_waits_for_the_disk(store: Store) -> None:
     store._writer.later(lambda _: held.set() or release.wait(30), 0)
     assert held.wait(30)
     turn.apply(Token(turn.command.turn, (1,), "He."))
-    turn.apply(Finished(turn.command.turn, Ended.STOP, "He.", (1,), None))
+    turn.apply(Finished(turn.command.turn, FinishReason.STOP, "He.", (1,), None))
     assert turn.saved is not None
     assert not turn.saved.done()
     release.set()
@@ -387,7 +389,7 @@ def test_an_end_that_cannot_be_kept_is_told_and_kept_later(store: Store, tmp_pat
     for turn in turns:
         number = turn.command.turn
         turn.apply(Token(number, (1,), "He.", "Hm."))
-        turn.apply(Finished(number, Ended.STOP, "He.", (1,), None))
+        turn.apply(Finished(number, FinishReason.STOP, "He.", (1,), None))
         with pytest.raises(StoreError, match="only read"):
             turn.wait()
     store._writer._connection.execute("PRAGMA query_only = 0")

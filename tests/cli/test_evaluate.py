@@ -318,7 +318,7 @@ def test_failed_turns_are_in_the_table_but_end_well(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader.on_ask = lambda ask: (
-        "The \x1b[31mmachine is full" if ask.keep == 0.2 and ask.turn > 1 else None
+        "The \x1b[31mmachine is full" if ask.keep_ratio == 0.2 and ask.turn > 1 else None
     )
     assert run(SHORT) == 0
     out = capsys.readouterr().out

@@ -40,9 +40,9 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
         tuning = Tuning(dense_below=1 << 20)  # auto would read densely
         sampling, dare = Sampling(max_tokens=4), mode.endswith("!")
         ask = Ask(turn, (message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
-        ask = replace(ask, despite_memory=dare)
+        ask = replace(ask, skip_memory_check=dare)
         event = driver.run(ask)
-        said = [getattr(e, "sentence", "") for e in driver.events]
+        said = [getattr(e, "message", "") for e in driver.events]
         used = re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())
         assert used is not None
         kinds = [type(e).__name__ for e in driver.events]
@@ -50,7 +50,7 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
         statistics = getattr(event, "statistics", None)
         if statistics is not None:
             line |= {"reading": str(statistics.reading), "fallback": statistics.fallback}
-            line |= {"kept": statistics.kept_tokens, "prompt": statistics.prompt_tokens}
+            line |= {"kept": statistics.read_tokens, "prompt": statistics.prompt_tokens}
             line |= {"reason": statistics.reason, "peak": statistics.peak_bytes}
             line |= {"seconds": {str(p.phase): p.seconds for p in statistics.phases}}
         sys.stdout.write(json.dumps(line | {"data": int(used[1]) * 1024}) + "\n")

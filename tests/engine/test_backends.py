@@ -9,7 +9,7 @@ import pytest
 
 from app.engine import attention_observer
 from app.engine.backend import CPU, GPU, Backend
-from app.protocol.events import FellBack, Finished, Selected
+from app.protocol.events import FellBackToDense, Finished, Selected
 from app.protocol.stats import Reading
 from tests.engine.driver import Driver, question
 
@@ -37,7 +37,7 @@ def test_scores_that_are_no_numbers_are_read_densely_and_said(
 ) -> None:
     monkeypatch.setattr(attention_observer, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
     finished = loaded.answer(question())
-    (fell_back,) = loaded.of(FellBack)
+    (fell_back,) = loaded.of(FellBackToDense)
     assert "not finite" in fell_back.reason
     assert not loaded.of(Selected), "nothing is chosen by them"
     assert finished.statistics is not None

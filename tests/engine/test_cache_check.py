@@ -19,8 +19,8 @@ from app.engine.loader import CacheMaker
 from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
 from app.engine.prompt_reader import ScoredPrompt
 from app.engine.quantised_attention import Quantisation
-from app.protocol.commands import Ask, Upkeep
-from app.protocol.events import EngineWarning, FellBack, Finished
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import EngineWarning, FellBackToDense, Finished
 from app.protocol.options import Heal as HealWhen
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
@@ -167,7 +167,7 @@ def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return importance
 
     monkeypatch.setattr(prompt_reader, "score", kept)
-    loaded.engine.send(Upkeep(HealWhen.NEVER))
+    loaded.engine.send(CachePolicy(HealWhen.NEVER))
     return found
 
 
@@ -205,7 +205,7 @@ def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
     with monkeypatch.context() as patched:
         broken(patched, step)
         first = loaded.answer(ask)
-        assert len(loaded.of(FellBack)) == 1
+        assert len(loaded.of(FellBackToDense)) == 1
     assert first.statistics
     assert first.statistics.reading is Reading.DENSE
     later = loaded.answer(follow_up(ask, first, 3, "c"))
@@ -233,8 +233,8 @@ def test_a_cache_that_is_out_of_step_is_dropped_and_said(
     later = loaded.answer(follow_up(ask, first, 2, "c"))
     (warning,) = loaded.of(EngineWarning)
     assert warning.conversation == "c"
-    assert warning.sentence.startswith(f"The {which}'s cache was damaged (layer 0 holds ")
-    assert warning.sentence.endswith("), so it was dropped and is read again.")
+    assert warning.message.startswith(f"The {which}'s cache was damaged (layer 0 holds ")
+    assert warning.message.endswith("), so it was dropped and is read again.")
     fresh = loaded.answer(follow_up(ask, first, 3, "fresh"))
     np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
     if which == "target":

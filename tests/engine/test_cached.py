@@ -8,11 +8,11 @@ import pytest
 
 from app.engine import engine
 from app.engine.scoring import ScoringError
-from app.protocol.commands import Ask, Reselect, Upkeep
+from app.protocol.commands import Ask, CachePolicy, Reselect
 from app.protocol.events import (
-    FellBack,
+    BackgroundProgress,
+    FellBackToDense,
     Finished,
-    Healed,
     ImportanceMap,
     PhaseProgress,
     Planned,
@@ -33,12 +33,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def healed(driver: Driver) -> tuple[Ask, Message, Finished]:
     """A sparse question, its answer, and background reading that is complete."""
-    driver.engine.send(Upkeep(heal=Heal.ALWAYS))
+    driver.engine.send(CachePolicy(heal=Heal.ALWAYS))
     question = ask(1, "What is the code of gate 7?")
     answer, finished = reply(driver, question)
     while True:
-        event = driver.until(Healed)
-        assert isinstance(event, Healed)
+        event = driver.until(BackgroundProgress)
+        assert isinstance(event, BackgroundProgress)
         if event.done == event.total:
             return question, answer, finished
 
@@ -63,17 +63,17 @@ def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Dri
     text = "And that of gate 40?"
     statistics = loaded.answer(replace(second(question, answer, 2, text), keep=0.1)).statistics
     assert statistics is not None
-    assert statistics.keep == 0.1
+    assert statistics.keep_ratio == 0.1
     assert loaded.of(ImportanceMap)
     (chosen,) = loaded.of(Selected)
-    assert chosen.keep == 0.1
-    assert 0 < chosen.kept_tokens < 0.3 * chosen.prompt_tokens
+    assert chosen.keep_ratio == 0.1
+    assert 0 < chosen.selected_tokens < 0.3 * chosen.prompt_tokens
     scored = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
     assert scored[0].done > 0.9 * scored[0].total, "the draft has the document"
     loaded.engine.send(Reselect(2, 0.5))
     more = loaded.until(Selected)
     assert isinstance(more, Selected)
-    assert more.kept_tokens > chosen.kept_tokens
+    assert more.selected_tokens > chosen.selected_tokens
 
 
 def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> None:
@@ -94,7 +94,7 @@ def test_auto_takes_what_is_cached(loaded: Driver) -> None:
 
 
 def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Driver) -> None:
-    loaded.engine.send(Upkeep(heal=Heal.NEVER))
+    loaded.engine.send(CachePolicy(heal=Heal.NEVER))
     question = ask(1, "What is the code of gate 7?", mode=Mode.FULL)
     answer, _ = reply(loaded, question)
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.SPARSE)
@@ -117,7 +117,7 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     assert finished.text or finished.generated_ids
     assert finished.statistics is not None
     assert finished.statistics.reused_tokens > 1_000
-    (told,) = loaded.of(FellBack)
+    (told,) = loaded.of(FellBackToDense)
     assert told.reason == (
         "What keep would choose is not known (its attention cannot be observed)."
     )

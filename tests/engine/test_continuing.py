@@ -13,11 +13,19 @@ from mlx_lm.utils import load_tokenizer
 
 from app.engine.decode import Decoder
 from app.engine.prompt import PromptBuilder
-from app.protocol.commands import Ask, Upkeep
-from app.protocol.events import Finished, PhaseProgress, Planned, Restored, Saved, Selected, Token
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import (
+    Finished,
+    PhaseProgress,
+    Planned,
+    Selected,
+    SnapshotProgress,
+    SnapshotRestored,
+    Token,
+)
 from app.protocol.options import Heal, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, SegmentKind
-from app.protocol.stats import Ended, Phase, Reading
+from app.protocol.stats import FinishReason, Phase, Reading
 from tests import tiny
 from tests.engine import test_conversation_caches
 from tests.engine.driver import TEXT, Driver
@@ -56,7 +64,7 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     driver.load(folders[name], folders["draft"])
     question = cut(ask(1, "What is the code of gate 7?", mode=mode))
     first = driver.answer(question)
-    assert first.ended is Ended.LENGTH
+    assert first.finish_reason is FinishReason.LENGTH
     rest = driver.answer(continued(question, first))
     text = "".join(event.text for event in driver.of(Token))
     assert prefilled(driver) < 40, "what was read is not read again"
@@ -76,7 +84,7 @@ def test_a_stopped_answer_goes_on(loaded: Driver) -> None:
     loaded.cancel_when(lambda event: isinstance(event, Token), 1)
     first = loaded.answer(question)
     loaded.on_event = lambda event: None
-    assert first.ended is Ended.CANCELLED
+    assert first.finish_reason is FinishReason.CANCELLED
     assert 0 < len(first.generated_ids) < 380
     rest = loaded.answer(continued(question, first, turn=1))
     assert rest.generated_ids[: len(first.generated_ids)] == first.generated_ids
@@ -89,7 +97,7 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
     first = loaded.answer(question)
     expected = loaded.answer(continued(question, first)).generated_ids
     elsewhere = replace(continued(question, first, turn=3), conversation="new", mode=Mode.FULL)
-    full = loaded.answer(replace(elsewhere, conversation="n", keep=1.0, mode=Mode.SPARSE))
+    full = loaded.answer(replace(elsewhere, conversation="n", keep_ratio=1.0, mode=Mode.SPARSE))
     assert loaded.answer(elsewhere).generated_ids == full.generated_ids
     assert expected[:FIRST] == full.generated_ids[:FIRST]
     (planned,) = loaded.of(Planned)
@@ -109,16 +117,16 @@ def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: 
 def test_it_goes_on_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
     question = cut(ask(1, "What is the code of gate 7?"))
     before = Driver()
-    before.engine.send(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    before.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
     before.load(folders["target"], folders["draft"])
     first = before.answer(question)
-    before.until(Saved)
+    before.until(SnapshotProgress)
     before.close()
     after = Driver()
-    after.engine.send(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    after.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
     after.load(folders["target"], folders["draft"])
     rest = after.answer(continued(question, first))
-    assert after.of(Restored)
+    assert after.of(SnapshotRestored)
     assert prefilled(after) < 40
     assert rest.generated_ids[:FIRST] == first.generated_ids
     whole = cut(replace(question, turn=3, conversation="other"), FIRST + MORE)
@@ -128,7 +136,7 @@ def test_it_goes_on_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) ->
 
 def test_of_an_answer_whose_ids_are_not_known_the_text_is_continued(loaded: Driver) -> None:
     question = ask(1, "What is the code of gate 7?")
-    first = Finished(1, Ended.LENGTH, "The code of gate", (), None)
+    first = Finished(1, FinishReason.LENGTH, "The code of gate", (), None)
     rest = loaded.answer(continued(question, first, known=False))
     assert rest.text.startswith("The code of gate")
     told = [identity for event in loaded.of(Token) for identity in event.ids]
@@ -146,9 +154,9 @@ def test_an_answer_that_fills_the_context_is_not_continued(
     messages = (replace(question.messages[0], documents=()),)
     question = replace(question, messages=messages, sampling=Sampling(max_tokens=2_000))
     first = driver.answer(question)
-    assert first.ended is Ended.LENGTH
+    assert first.finish_reason is FinishReason.LENGTH
     event = driver.run(continued(question, first))
-    assert "takes at most 500" in getattr(event, "sentence", "")
+    assert "takes at most 500" in getattr(event, "message", "")
 
 
 # ------------------------------------------------------------------------------------ thinking

@@ -22,21 +22,21 @@ from app.engine.memory import CacheSize
 from app.engine.prefill import StepSize, forward
 from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
-from app.protocol.commands import Ask, Forget, Upkeep
+from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.events import (
+    BackgroundProgress,
     Event,
     Finished,
-    Healed,
     ModelInfo,
-    NotSaved,
     PhaseProgress,
-    Restored,
-    Saved,
     Selected,
+    SnapshotFailed,
+    SnapshotProgress,
+    SnapshotRestored,
 )
 from app.protocol.options import Heal, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
-from app.protocol.stats import Ended, Phase
+from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
@@ -100,10 +100,10 @@ def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
     assert first.statistics
     assert later.statistics
     assert first.statistics.reused_tokens == 0
-    assert later.statistics.reused_tokens > 0.9 * first.statistics.kept_tokens
-    new = later.statistics.kept_tokens - later.statistics.reused_tokens
+    assert later.statistics.reused_tokens > 0.9 * first.statistics.read_tokens
+    new = later.statistics.read_tokens - later.statistics.reused_tokens
     assert new - later.statistics.recalled_tokens < 60
-    assert loaded.of(Selected)[-1].kept_tokens == later.statistics.kept_tokens
+    assert loaded.of(Selected)[-1].selected_tokens == later.statistics.read_tokens
 
 
 def test_a_turn_without_a_conversation_leaves_nothing(loaded: Driver) -> None:
@@ -115,12 +115,12 @@ def test_a_turn_without_a_conversation_leaves_nothing(loaded: Driver) -> None:
 
 
 def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
-    loaded.engine.send(Upkeep(heal=Heal.ALWAYS))
+    loaded.engine.send(CachePolicy(heal=Heal.ALWAYS))
     question = ask(1, "What is the code of gate 7?")
     answer, _ = reply(loaded, question)
     while True:
-        event = loaded.until(Healed)
-        assert isinstance(event, Healed)
+        event = loaded.until(BackgroundProgress)
+        assert isinstance(event, BackgroundProgress)
         if event.done == event.total:
             break
     full = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.FULL)
@@ -133,7 +133,7 @@ def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
 
 def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
     driver = Driver()
-    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask(1, "What is the code of gate 7?")
     driver.engine.send(upkeep)
     driver.load(folders["target"], folders["draft"])
@@ -146,12 +146,12 @@ def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path
         again.load(folders["target"], folders["draft"])
         third = second(question, answer, 2, "And that of gate 40?")
         finished = again.answer(third)
-        assert [e.tokens > 0 for e in again.of(Restored)] == [True]
+        assert [e.tokens > 0 for e in again.of(SnapshotRestored)] == [True]
         assert finished.statistics
         assert expected.statistics
         assert finished.statistics.reused_tokens > 0
         assert finished.generated_ids == expected.generated_ids
-        again.engine.send(Forget("c"))
+        again.engine.send(DropConversation("c"))
     finally:
         again.close()
     assert not any((tmp_path / "snapshots").iterdir())
@@ -160,7 +160,7 @@ def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path
 def test_loading_and_saving_a_snapshot_can_be_seen(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask(1, "What is the code of gate 7?")
 
     def opened() -> Driver:
@@ -172,7 +172,10 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     driver = opened()
     answer, first = reply(driver, question)
     driver.events.clear()
-    while driver.until(Saved) and (saved := driver.of(Saved))[-1].done < saved[-1].total:
+    while (
+        driver.until(SnapshotProgress)
+        and (saved := driver.of(SnapshotProgress))[-1].done < saved[-1].total
+    ):
         pass
     assert [e.done for e in saved] == list(range(1, saved[-1].total + 1))
     assert {e.conversation for e in saved} == {"c"}
@@ -181,10 +184,10 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     third = second(question, answer, 2, "And that of gate 40?")
     driver = opened()
     driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE, 2)
-    assert driver.answer(third).ended is Ended.CANCELLED
+    assert driver.answer(third).finish_reason is FinishReason.CANCELLED
     driver.on_event = lambda event: None
     later = driver.answer(third)
-    (restored,) = driver.of(Restored)
+    (restored,) = driver.of(SnapshotRestored)
     assert restored.tokens > 0, "a cancel does not cost the snapshot"
     loading = [e for e in driver.of(PhaseProgress) if e.phase is Phase.RESTORE]
     assert [e.done for e in loading] == sorted(e.done for e in loading)
@@ -215,7 +218,7 @@ def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
 
 
 def test_the_least_recently_used_goes_first(loaded: Driver) -> None:
-    loaded.engine.send(Upkeep(Heal.NEVER, memory_budget=1))
+    loaded.engine.send(CachePolicy(Heal.NEVER, memory_budget=1))
     for turn, name in enumerate("aba", 1):
         finished = loaded.answer(ask(turn, "What is the code of gate 7?", name=name))
         assert finished.statistics
@@ -294,23 +297,23 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     driver, snapshots = Driver(), tmp_path / "snapshots"
     budget = 1 if when == "to make room" else 10**9
     with trouble(snapshots):
-        driver.engine.send(Upkeep(Heal.NEVER, budget, str(snapshots)))
+        driver.engine.send(CachePolicy(Heal.NEVER, budget, str(snapshots)))
         driver.load(folders["target"], folders["draft"])
         first = driver.answer(ask(1, "What is the code of gate 7?", mode=Mode.FULL))
         unsaved: list[Event] = []
         if when == "at once":
-            unsaved.append(driver.until(NotSaved))
+            unsaved.append(driver.until(SnapshotFailed))
         elif when == "to make room":
             driver.run(ask(2, "What?", name="other"))
-            unsaved += driver.of(NotSaved)
+            unsaved += driver.of(SnapshotFailed)
         again = driver.answer(ask(3, "What is the code of gate 7?", mode=Mode.FULL))
         assert again.generated_ids == first.generated_ids
         driver.events.clear()
         driver.close()
-        unsaved += driver.of(NotSaved)
+        unsaved += driver.of(SnapshotFailed)
     assert unsaved
     for event in unsaved:
-        assert isinstance(event, NotSaved)
+        assert isinstance(event, SnapshotFailed)
         assert re.fullmatch(r"[A-Z][^\n]*: see that '.*' is writable and has room\.", event.reason)
     assert not (snapshot_folder(snapshots, "c") / MANIFEST).is_file()
 
@@ -318,13 +321,13 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
 def test_a_snapshot_that_can_only_be_read_is_used(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path / "snapshots"))
+    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "snapshots"))
     for _ in range(2):
         driver = Driver()
         driver.engine.send(upkeep)
         driver.load(folders["target"], folders["draft"])
         driver.answer(ask(1, "What is the code of gate 7?"))
-        restored = driver.of(Restored)
+        restored = driver.of(SnapshotRestored)
         driver.close()
         error = OSError(errno.EROFS, os.strerror(errno.EROFS))
         monkeypatch.setattr("app.engine.snapshot.os.utime", mock.Mock(side_effect=error))

@@ -11,64 +11,72 @@ from hypothesis import strategies as st
 
 from app.engine.cost_fit import learnt
 from app.protocol.cost_model import (
-    Clocked,
+    AttentionWork,
     Costs,
-    Line,
-    Part,
-    Way,
-    Work,
-    recalled,
-    skimmed,
+    CostTerm,
+    LinearCost,
+    ReadPlan,
+    Timing,
+    recalled_tokens,
+    scoring_work,
     sparse_pays,
 )
 
-TRUE = Line(0.05, 1e-3, 2e-7)
+TRUE = LinearCost(0.05, 1e-3, 2e-7)
 
 
-def clocked(lengths: list[int], noise: float = 0.0, line: Line = TRUE) -> list[Clocked]:
+def clocked(lengths: list[int], noise: float = 0.0, line: LinearCost = TRUE) -> list[Timing]:
     chance = random.Random(0)
-    works = [Work(tokens, index % 3 * 500) for index, tokens in enumerate(lengths)]
+    works = [AttentionWork(tokens, index % 3 * 500) for index, tokens in enumerate(lengths)]
     return [
-        Clocked(Part.TARGET, work, line.seconds(work) * math.exp(chance.gauss(0, noise)))
+        Timing(CostTerm.TARGET, work, line.seconds(work) * math.exp(chance.gauss(0, noise)))
         for work in works
     ]
 
 
-def target(rows: list[Clocked], ratio: float = 0.0) -> Line:
+def target(rows: list[Timing], ratio: float = 0.0) -> LinearCost:
     line = learnt(rows, (ratio, ratio)).target
     assert line is not None
     return line
 
 
 def test_the_pairs_of_a_reading_are_those_of_the_tokens_one_by_one() -> None:
-    assert Work(3, 10).pairs == 11 + 12 + 13
-    assert Line(1.0, 1.0, 1.0).seconds(Work(0, 50)) == 0.0
+    assert AttentionWork(3, 10).attention_pairs == 11 + 12 + 13
+    assert LinearCost(1.0, 1.0, 1.0).seconds(AttentionWork(0, 50)) == 0.0
 
 
 def test_readings_of_many_lengths_give_the_costs_back() -> None:
     rows = clocked([200, 16_000, 900, 4_000, 300, 9_000, 2_000, 700], noise=0.05)
     line = target(rows)
-    for work in (Work(500), Work(2_000, 6_000), Work(30_000)):
+    for work in (AttentionWork(500), AttentionWork(2_000, 6_000), AttentionWork(30_000)):
         assert line.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.12)
 
 
 def test_a_busy_machine_is_forgiven() -> None:
     rows = clocked([200, 16_000, 900, 4_000, 300, 9_000, 2_000, 700], noise=0.03)
     for index in (1, 4):
-        rows[index] = Clocked(Part.TARGET, rows[index].work, 8 * rows[index].seconds)
-    assert target(rows).seconds(Work(5_000)) == pytest.approx(TRUE.seconds(Work(5_000)), rel=0.12)
+        rows[index] = Timing(CostTerm.TARGET, rows[index].work, 8 * rows[index].seconds)
+    assert target(rows).seconds(AttentionWork(5_000)) == pytest.approx(
+        TRUE.seconds(AttentionWork(5_000)), rel=0.12
+    )
 
 
 def test_of_one_length_the_shape_of_the_model_tells_the_rest() -> None:
-    line = target(clocked([4_000] * 3), TRUE.pair / TRUE.token)
-    assert line.seconds(Work(4_000)) == pytest.approx(TRUE.seconds(Work(4_000)), rel=0.15)
-    assert line.seconds(Work(32_000)) == pytest.approx(TRUE.seconds(Work(32_000)), rel=0.3)
+    line = target(clocked([4_000] * 3), TRUE.per_pair / TRUE.per_token)
+    assert line.seconds(AttentionWork(4_000)) == pytest.approx(
+        TRUE.seconds(AttentionWork(4_000)), rel=0.15
+    )
+    assert line.seconds(AttentionWork(32_000)) == pytest.approx(
+        TRUE.seconds(AttentionWork(32_000)), rel=0.3
+    )
 
 
 def test_what_is_new_counts_more() -> None:
-    slower = Line(0.1, 2e-3, 4e-7)
+    slower = LinearCost(0.1, 2e-3, 4e-7)
     rows = clocked([1_000, 5_000] * 12) + clocked([1_000, 5_000] * 10, line=slower)
-    assert target(rows).seconds(Work(3_000)) == pytest.approx(slower.seconds(Work(3_000)), rel=0.1)
+    assert target(rows).seconds(AttentionWork(3_000)) == pytest.approx(
+        slower.seconds(AttentionWork(3_000)), rel=0.1
+    )
 
 
 @given(
@@ -82,9 +90,9 @@ def test_what_is_new_counts_more() -> None:
 def test_no_cost_is_ever_negative_or_endless(
     rows: list[tuple[int, int, float]], ratio: float
 ) -> None:
-    line = target([Clocked(Part.TARGET, Work(n, s), t) for n, s, t in rows], ratio)
-    assert all(0 <= each < math.inf for each in (line.start, line.token, line.pair))
-    assert line.seconds(Work(1_000)) >= 0
+    line = target([Timing(CostTerm.TARGET, AttentionWork(n, s), t) for n, s, t in rows], ratio)
+    assert all(0 <= each < math.inf for each in (line.fixed, line.per_token, line.per_pair))
+    assert line.seconds(AttentionWork(1_000)) >= 0
 
 
 @given(
@@ -93,19 +101,21 @@ def test_no_cost_is_ever_negative_or_endless(
     st.lists(st.integers(300, 30_000), min_size=6, max_size=20, unique=True),
 )
 def test_exact_readings_are_foretold(start: float, token: float, lengths: list[int]) -> None:
-    line = Line(start, token, token * 2e-4)
+    line = LinearCost(start, token, token * 2e-4)
     found = target(clocked(lengths, line=line), 2e-4)
-    middle = Work(sorted(lengths)[len(lengths) // 2])
+    middle = AttentionWork(sorted(lengths)[len(lengths) // 2])
     assert found.seconds(middle) == pytest.approx(line.seconds(middle), rel=0.1)
 
 
 def test_a_way_is_the_sum_of_its_parts_and_nothing_when_one_was_never_timed() -> None:
-    costs = Costs(Line(0.0, 1.0), Line(0.0, 0.1), Line(2.0, 0.0), Line(3.0, 0.01))
-    assert costs.seconds(Way(100, Work(100))) == pytest.approx(102)
-    sparse = Way(100, Work(20), Work(100))
+    costs = Costs(
+        LinearCost(0.0, 1.0), LinearCost(0.0, 0.1), LinearCost(2.0, 0.0), LinearCost(3.0, 0.01)
+    )
+    assert costs.seconds(ReadPlan(100, AttentionWork(100))) == pytest.approx(102)
+    sparse = ReadPlan(100, AttentionWork(20), AttentionWork(100))
     assert costs.seconds(sparse) == pytest.approx(20 + 10 + 3 + 1)
     assert Costs(costs.target, None, costs.full).seconds(sparse) is None
-    assert Costs().seconds(Way(100, Work(100))) is None
+    assert Costs().seconds(ReadPlan(100, AttentionWork(100))) is None
 
 
 def test_near_ties_are_read_in_full() -> None:
@@ -119,16 +129,18 @@ def test_what_is_read_in_full_within_a_second_is() -> None:
 
 
 def test_a_later_question_recalls_what_keep_still_allows_and_its_share_at_least() -> None:
-    assert recalled(0.2, 0.5, 1_000, 800) == 100
-    assert recalled(0.5, 0.5, 1_000, 800) == 300
-    assert recalled(0.2, 0.5, 1_000, 30) == 30
-    assert recalled(0.2, 0.0, 1_000, 800) == 0
+    assert recalled_tokens(0.2, 0.5, 1_000, 800) == 100
+    assert recalled_tokens(0.5, 0.5, 1_000, 800) == 300
+    assert recalled_tokens(0.2, 0.5, 1_000, 30) == 30
+    assert recalled_tokens(0.2, 0.0, 1_000, 800) == 0
 
 
 def test_a_long_prompt_costs_a_draft_no_more_for_each_token() -> None:
-    every, few = Work(10_000, 0, 0), Work(10_000, 0, 3_000)
-    assert few.pairs == 3_000 * 3_001 / 2 + 7_000 * 3_000 < every.pairs
-    assert Work(500, 9_500, 3_000).pairs == 500 * 3_000
-    assert Work(500, 0, 3_000).pairs == Work(500).pairs
-    assert skimmed(8_000, 0).pairs == Work(8_000).pairs
-    assert skimmed(500, 20_000).pairs < Work(500, 20_000).pairs / 5
+    every, few = AttentionWork(10_000, 0, 0), AttentionWork(10_000, 0, 3_000)
+    assert few.attention_pairs == 3_000 * 3_001 / 2 + 7_000 * 3_000 < every.attention_pairs
+    assert AttentionWork(500, 9_500, 3_000).attention_pairs == 500 * 3_000
+    assert AttentionWork(500, 0, 3_000).attention_pairs == AttentionWork(500).attention_pairs
+    assert scoring_work(8_000, 0).attention_pairs == AttentionWork(8_000).attention_pairs
+    assert (
+        scoring_work(500, 20_000).attention_pairs < AttentionWork(500, 20_000).attention_pairs / 5
+    )

@@ -13,7 +13,7 @@ from app.engine.cost_fit import REMEMBERED
 from app.engine.cost_store import Stopwatch
 from app.engine.loader import Pair, load_pair
 from app.protocol.commands import Load
-from app.protocol.cost_model import UNKNOWN, Clocked, Part, Work
+from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, CostTerm, Timing
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +21,16 @@ def pair(folders: dict[str, Path]) -> Pair:
     return load_pair(Load(str(folders["target"]), str(folders["draft"])))
 
 
-def clocked(part: Part = Part.TARGET, tokens: int = 1_000, seconds: float = 2.0) -> Clocked:
-    return Clocked(part, Work(tokens), seconds)
+def clocked(part: CostTerm = CostTerm.TARGET, tokens: int = 1_000, seconds: float = 2.0) -> Timing:
+    return Timing(part, AttentionWork(tokens), seconds)
 
 
 def test_a_later_start_knows_what_was_timed(pair: Pair, tmp_path: Path) -> None:
     first = Stopwatch(pair, tmp_path / "costs")
-    assert first.costs == UNKNOWN
-    first.note([clocked(), clocked(Part.DRAFT, seconds=0.1)])
+    assert first.costs == UNKNOWN_COSTS
+    first.note([clocked(), clocked(CostTerm.DRAFT, seconds=0.1)])
     later = Stopwatch(pair, tmp_path / "costs")
-    assert later.costs == first.costs != UNKNOWN
+    assert later.costs == first.costs != UNKNOWN_COSTS
 
 
 def test_another_pair_knows_nothing_of_it(
@@ -38,7 +38,7 @@ def test_another_pair_knows_nothing_of_it(
 ) -> None:
     Stopwatch(pair, tmp_path).note([clocked()])
     other = load_pair(Load(str(folders["target"]), str(folders["target"])))
-    assert Stopwatch(other, tmp_path).costs == UNKNOWN
+    assert Stopwatch(other, tmp_path).costs == UNKNOWN_COSTS
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_damaged_file_is_as_if_it_was_not_there(pair: Pair, tmp_path: Path, te
     (file,) = tmp_path.glob("*.json")
     file.write_text(text)
     anew = Stopwatch(pair, tmp_path)
-    assert anew.costs == UNKNOWN
+    assert anew.costs == UNKNOWN_COSTS
     anew.note([clocked()])
-    assert Stopwatch(pair, tmp_path).costs == anew.costs != UNKNOWN
+    assert Stopwatch(pair, tmp_path).costs == anew.costs != UNKNOWN_COSTS
 
 
 def test_two_programs_write_the_same_file(pair: Pair, tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_two_programs_write_the_same_file(pair: Pair, tmp_path: Path) -> None:
         list(both.map(note, watches))
     (file,) = tmp_path.iterdir()
     assert 20 <= len(json.loads(file.read_text())["clocked"]) <= REMEMBERED
-    watches[0].note([clocked(Part.DRAFT)])
-    watches[1].note([clocked(Part.FULL)])
+    watches[0].note([clocked(CostTerm.DRAFT)])
+    watches[1].note([clocked(CostTerm.FULL)])
     assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"
 
 
@@ -99,6 +99,6 @@ def test_a_folder_that_cannot_be_written_costs_nothing_else(pair: Pair, tmp_path
     (tmp_path / "file").write_text("")
     watch = Stopwatch(pair, tmp_path / "file" / "costs")
     watch.note([clocked()])
-    watch.note([clocked(Part.DRAFT)])
+    watch.note([clocked(CostTerm.DRAFT)])
     assert watch.costs.target is not None
     assert watch.costs.draft is not None

@@ -20,7 +20,7 @@ from app.paths import assets_path
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
 from app.protocol.prompt import Document
-from app.protocol.stats import Ended, Reading, Statistics
+from app.protocol.stats import FinishReason, Reading, Statistics
 
 SENTENCE = (
     '"patent license" is any express agreement or commitment, however denominated, not to enforce a'
@@ -63,7 +63,7 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
         session, Question(QUESTION, (licence,), Mode.SPARSE, KEEP)
     )
     assert _flat(finished.text) == SENTENCE
-    assert finished.ended is Ended.STOP
+    assert finished.finish_reason is FinishReason.STOP
     assert statistics.reading is Reading.SPARSE
     assert statistics.prompt_tokens > 8000
     assert statistics.read_fraction <= 0.3

@@ -23,7 +23,7 @@ from app.protocol.commands import Cancel, Close, Load, Reselect
 from app.protocol.events import (
     Event,
     Failed,
-    FellBack,
+    FellBackToDense,
     Finished,
     ImportanceMap,
     Loaded,
@@ -34,7 +34,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role
-from app.protocol.stats import Ended, Phase, Reading
+from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextProcess
 from tests import tiny
 from tests.engine.driver import LIMIT, TEXT, Driver, question
@@ -83,7 +83,7 @@ def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
     (selected,) = loaded.of(Selected)
     assert planned.reading is Reading.SPARSE
     assert planned.prompt_tokens == len(planned.prompt_ids) == selected.prompt_tokens
-    assert selected.kept_tokens == sum(s.end - s.start for s in selected.spans)
+    assert selected.selected_tokens == sum(s.end - s.start for s in selected.spans)
     for place in selected.texts:
         assert 0 <= place.start < place.end <= len(TEXT)
     maps = loaded.of(ImportanceMap)
@@ -91,14 +91,14 @@ def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
     assert max(maps[-1].buckets) == pytest.approx(1.0)
     statistics = finished.statistics
     assert statistics is not None
-    assert statistics.kept_tokens == selected.kept_tokens
-    assert statistics.read_fraction == selected.kept_tokens / planned.prompt_tokens
+    assert statistics.read_tokens == selected.selected_tokens
+    assert statistics.read_fraction == selected.selected_tokens / planned.prompt_tokens
     assert sum(p.seconds for p in statistics.phases) == pytest.approx(statistics.ttft, abs=0.02)
     assert statistics.peak_bytes > 0
     tokens = loaded.of(Token)
     assert "".join(t.text for t in tokens) == finished.text
     assert tuple(i for t in tokens for i in t.ids) == finished.generated_ids
-    assert finished.ended is Ended.LENGTH
+    assert finished.finish_reason is FinishReason.LENGTH
     assert len(finished.generated_ids) == 12
 
 
@@ -167,11 +167,11 @@ def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
         loaded.engine.send(Reselect(1, keep))
         selected = loaded.until(Selected)
         assert isinstance(selected, Selected)
-        assert selected.keep == keep
+        assert selected.keep_ratio == keep
         if keep == 0.2:
             assert selected.spans == first.spans
         else:
-            assert (selected.kept_tokens > first.kept_tokens) == (keep > 0.2)
+            assert (selected.selected_tokens > first.selected_tokens) == (keep > 0.2)
 
 
 def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
@@ -215,7 +215,7 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         tokens = 4000 if border == "decoding" else 12
         stopped = driver.answer(replace(question(number, tokens=tokens), conversation=border))
         driver.on_event = lambda event: None
-        assert stopped.ended is Ended.CANCELLED, border
+        assert stopped.finish_reason is FinishReason.CANCELLED, border
         if border != "decoding":
             assert stopped.generated_ids == ()
         assert driver.engine._residents is not None
@@ -232,8 +232,8 @@ def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(TextProcess, "encode", endless)
         stopped = loaded.answer(question(1))
-    assert stopped.ended is Ended.CANCELLED
-    assert loaded.answer(question(2)).ended is not Ended.CANCELLED
+    assert stopped.finish_reason is FinishReason.CANCELLED
+    assert loaded.answer(question(2)).finish_reason is not FinishReason.CANCELLED
 
 
 def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
@@ -242,8 +242,8 @@ def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
     loaded.engine.send(question(2))
     first, second = loaded.until(Finished), loaded.until(Finished)
     assert isinstance(first, Finished)
-    assert (first.turn, first.ended) == (1, Ended.LENGTH)
-    assert second == Finished(2, Ended.CANCELLED, "", (), None)
+    assert (first.turn, first.finish_reason) == (1, FinishReason.LENGTH)
+    assert second == Finished(2, FinishReason.CANCELLED, "", (), None)
 
 
 def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) -> None:
@@ -252,7 +252,7 @@ def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) ->
     )
     stopped = loaded.answer(question(1, Mode.FULL))
     assert stopped.statistics
-    assert stopped.statistics.kept_tokens == 128
+    assert stopped.statistics.read_tokens == 128
     assert stopped.statistics.ttft == 0.0
 
 
@@ -266,10 +266,10 @@ def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None
             loaded.engine.send(Cancel(1))
 
     loaded.on_event = ask_again
-    assert loaded.answer(question(1)).ended is Ended.LENGTH
+    assert loaded.answer(question(1)).finish_reason is FinishReason.LENGTH
     second = loaded.until(Finished)
     assert isinstance(second, Finished)
-    assert second.ended is Ended.CANCELLED
+    assert second.finish_reason is FinishReason.CANCELLED
 
 
 def test_a_cancel_that_comes_too_late_stops_nothing(loaded: Driver) -> None:
@@ -287,7 +287,7 @@ def test_closing_stops_a_running_turn(folders: dict[str, Path]) -> None:
     driver.until(Token)
     driver.close()
     (finished,) = driver.of(Finished)
-    assert finished.ended is Ended.CANCELLED
+    assert finished.finish_reason is FinishReason.CANCELLED
 
 
 # ------------------------------------------------------------------- what must not be touched
@@ -315,7 +315,7 @@ def test_the_model_is_never_altered(
     logits: list[Any] = []
 
     def note(event: Event) -> None:
-        if isinstance(event, Planned | FellBack | Finished | Failed):
+        if isinstance(event, Planned | FellBackToDense | Finished | Failed):
             logits.append(np.array(model(ids)))
         if isinstance(event, Selected) and event.turn == 2:
             driver.engine.send(Cancel(2))
@@ -324,7 +324,7 @@ def test_the_model_is_never_altered(
     finished = driver.answer(question(1))
     assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
-    assert driver.answer(question(2)).ended is Ended.CANCELLED
+    assert driver.answer(question(2)).finish_reason is FinishReason.CANCELLED
     original = prefix_cache.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
@@ -333,7 +333,7 @@ def test_the_model_is_never_altered(
 
     monkeypatch.setattr(prefix_cache, "prefill", broken)
     assert isinstance(driver.run(question(3)), Failed)
-    assert len(driver.of(FellBack)) == 1
+    assert len(driver.of(FellBackToDense)) == 1
     monkeypatch.undo()
     driver.answer(question(4, Mode.FULL))
     assert len(logits) == 9
@@ -383,7 +383,7 @@ def test_a_failing_draft_falls_back_and_says_so(
 
     monkeypatch.setattr(prompt_reader, "score", broken)
     finished = loaded.answer(question(2))
-    (fell_back,) = loaded.of(FellBack)
+    (fell_back,) = loaded.of(FellBackToDense)
     assert "cannot be observed" in fell_back.reason
     assert finished.generated_ids == full.generated_ids
     assert finished.statistics
@@ -405,7 +405,7 @@ def test_a_failure_in_sparse_prefill_falls_back(
 
     monkeypatch.setattr(prefix_cache, "prefill", broken)
     finished = loaded.answer(question(2))
-    assert len(loaded.of(FellBack)) == 1
+    assert len(loaded.of(FellBackToDense)) == 1
     assert finished.generated_ids == full.generated_ids
 
 
@@ -424,7 +424,7 @@ def test_it_is_told_whether_a_target_must_read_again_what_stands_behind(
 ) -> None:
     event = driver.load(folders[target], folders["draft"])
     assert isinstance(event, Loaded)
-    assert event.rereads is rereads
+    assert event.recall_is_expensive is rereads
 
 
 def test_a_model_with_learned_positions_reads_densely(
@@ -446,12 +446,12 @@ def test_a_prompt_longer_than_the_context_is_refused(
     driver.load(folders["short"], folders["draft"])
     failed = driver.run(question())
     assert isinstance(failed, Failed)
-    assert "500" in failed.sentence
-    assert failed.sentence.endswith(".")
+    assert "500" in failed.message
+    assert failed.message.endswith(".")
     length = re.search(r"is ([\d,]+) tokens long", failed.problem)
     assert length
-    assert failed.excess == int(length[1].replace(",", "")) - 500 + 1, "what has to go"
-    assert not failed.foreseen, "to insist would not help"
+    assert failed.excess_tokens == int(length[1].replace(",", "")) - 500 + 1, "what has to go"
+    assert not failed.predicted, "to insist would not help"
 
 
 def test_too_little_memory_is_refused_before_reading(
@@ -477,7 +477,7 @@ def test_running_out_of_memory_is_a_sentence(
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
     assert failed.problem == "The machine ran out of memory"
-    assert not loaded.of(FellBack), "reading more would not help"
+    assert not loaded.of(FellBackToDense), "reading more would not help"
 
 
 def test_asking_without_a_model_and_loading_nonsense_are_sentences(

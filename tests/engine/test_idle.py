@@ -24,8 +24,14 @@ from app.engine.memory_estimates import Need
 from app.engine.memory_manager import Room
 from app.engine.progress import Cancelled, Progress
 from app.engine.snapshot import MANIFEST
-from app.protocol.commands import Upkeep
-from app.protocol.events import EngineWarning, Event, Healed, MadeRoom, Saved
+from app.protocol.commands import CachePolicy
+from app.protocol.events import (
+    BackgroundProgress,
+    EngineWarning,
+    Event,
+    MemoryFreed,
+    SnapshotProgress,
+)
 from app.protocol.options import Heal
 from app.protocol.stats import Reading
 from tests import tiny
@@ -53,7 +59,7 @@ class Power:
 class Idle:
     """Conversations of a tiny model that have read sparsely, without an engine around them."""
 
-    def __init__(self, upkeep: Upkeep, names: str = "c", model: str = "llama") -> None:
+    def __init__(self, upkeep: CachePolicy, names: str = "c", model: str = "llama") -> None:
         self.pair = pair(build(model))
         self.pair.target.cache_size = CacheSize(1000.0, 0)
         self.events: list[Event] = []
@@ -81,7 +87,7 @@ class Idle:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-ALWAYS = Upkeep(Heal.ALWAYS)
+ALWAYS = CachePolicy(Heal.ALWAYS)
 
 
 # ------------------------------------------------------- the fork counts, and goes first
@@ -106,7 +112,7 @@ def test_giving_it_up_frees_its_memory() -> None:
     active, forked = mx.get_active_memory(), idle.residents.background_bytes
     Room(idle.pair, idle.events.append, idle.residents).drop_healing()
     assert active - mx.get_active_memory() >= 0.9 * forked
-    (room,) = idle.of(MadeRoom)
+    (room,) = idle.of(MemoryFreed)
     assert room.freed == forked
     assert room.sentence.startswith("Background reading was stopped to make room, ")
 
@@ -121,23 +127,23 @@ def test_it_is_given_up_before_other_conversations(monkeypatch: pytest.MonkeyPat
     room.make(need, residents._caches["b"], idle.progress, dare=False)
     assert not residents.background_bytes
     assert set(residents._caches) == {"a", "b"}
-    assert len(idle.of(MadeRoom)) == 1
+    assert len(idle.of(MemoryFreed)) == 1
 
 
 def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_saved(
     tmp_path: Path,
 ) -> None:
     one = Idle(ALWAYS).residents.nbytes
-    upkeep = Upkeep(Heal.ALWAYS, memory_budget=2 * one + 1, snapshots=str(tmp_path))
-    idle = Idle(replace(upkeep, snapshots=None), "ab")
+    upkeep = CachePolicy(Heal.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path))
+    idle = Idle(replace(upkeep, snapshot_folder=None), "ab")
     assert not idle.residents.step()
     assert idle.residents.has_waiting_work
     assert set(idle.residents._caches) == {"a", "b"}
     idle = Idle(upkeep, "ab")
     while idle.residents.step():
         pass
-    assert {event.conversation for event in idle.of(Saved)} == {"a", "b"}
-    assert idle.of(Healed)[-1].done == idle.of(Healed)[-1].total
+    assert {event.conversation for event in idle.of(SnapshotProgress)} == {"a", "b"}
+    assert idle.of(BackgroundProgress)[-1].done == idle.of(BackgroundProgress)[-1].total
     assert set(idle.residents._caches) == {"b"}, "what is on the disk goes for it"
 
 
@@ -175,7 +181,7 @@ def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
     assert not idle.residents.has_waiting_work
     idle.use("b")
     assert idle.residents.step()
-    assert idle.of(Healed)
+    assert idle.of(BackgroundProgress)
 
 
 def test_running_out_of_memory_in_the_background_is_said_as_such(
@@ -191,18 +197,18 @@ def test_running_out_of_memory_in_the_background_is_said_as_such(
 def test_any_failure_of_the_idle_pass_keeps_every_cache(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.engine.send(CachePolicy(Heal.NEVER))
     ask = first_question()
     first = loaded.answer(ask)
     with monkeypatch.context() as patched:
         patched.setattr(CachePool, "step", mock.Mock(side_effect=ValueError("broken")))
         warning = loaded.until(EngineWarning)
     assert isinstance(warning, EngineWarning)
-    assert warning.sentence == ("Work between two answers failed (broken). Nothing is lost.")
+    assert warning.message == ("Work between two answers failed (broken). Nothing is lost.")
     again = loaded.answer(replace(ask, turn=2))
     assert first.statistics
     assert again.statistics
-    assert again.statistics.reused_tokens >= first.statistics.kept_tokens - 1
+    assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
 
 
 def test_a_pair_that_cannot_be_timed_is_said_once(
@@ -211,24 +217,24 @@ def test_a_pair_that_cannot_be_timed_is_said_once(
     monkeypatch.setattr(engine, "QUIET", 0.01)
     monkeypatch.setattr(Calibration, "step", mock.Mock(side_effect=ValueError("broken")))
     driver = Driver()
-    driver.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    driver.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
     driver.load(folders["target"], folders["draft"])
     warning = driver.until(EngineWarning)
     driver.close()
     assert isinstance(warning, EngineWarning)
-    assert warning.sentence.startswith("This model pair could not be timed (broken).")
+    assert warning.message.startswith("This model pair could not be timed (broken).")
     assert len(driver.of(EngineWarning)) == 1
 
 
 def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
-    idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
     target = idle.residents._caches["c"].target
     target.ids, target.cached = target.ids[:-3], target.cached[:-3]
     while idle.residents.step():
         pass
     (warning,) = idle.of(EngineWarning)
     assert "The target's cache was damaged" in warning.sentence
-    assert not idle.of(Saved)
+    assert not idle.of(SnapshotProgress)
     assert not [*tmp_path.glob(f"*/{MANIFEST}")]
     idle = Idle(ALWAYS)
     target = idle.residents._caches["c"].target
@@ -236,7 +242,7 @@ def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
     while idle.residents.step():
         pass
     assert len(idle.of(EngineWarning)) == 1
-    assert not idle.of(Healed)
+    assert not idle.of(BackgroundProgress)
 
 
 # ------------------------------------------------------------------------------- power
@@ -249,22 +255,24 @@ def test_power_that_comes_back_starts_background_reading(
     power = Power(battery=True)
     driver = Driver()
     driver.engine._power = power
-    driver.engine.send(Upkeep(Heal.PLUGGED))
+    driver.engine.send(CachePolicy(Heal.PLUGGED))
     driver.load(folders["target"], folders["draft"])
     driver.answer(first_question())
     too_soon: list[bool] = []
-    driver.on_event = lambda e: too_soon.append(power.battery) if isinstance(e, Healed) else None
+    driver.on_event = lambda e: (
+        too_soon.append(power.battery) if isinstance(e, BackgroundProgress) else None
+    )
     assert power.asked_again.wait(LIMIT)
     power.battery = False
-    while not (healed := driver.of(Healed)) or healed[-1].done < healed[-1].total:
-        driver.until(Healed)
+    while not (healed := driver.of(BackgroundProgress)) or healed[-1].done < healed[-1].total:
+        driver.until(BackgroundProgress)
     driver.close()
     assert not any(too_soon)
     assert driver.engine._recheck is None
 
 
 def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
-    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.engine.send(CachePolicy(Heal.NEVER))
     loaded.answer(first_question())
     assert loaded.engine._recheck is None
     idle = Idle(ALWAYS)
@@ -280,13 +288,13 @@ def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
 @pytest.mark.parametrize("files", [0, 2])
 def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, files: int) -> None:
     """At a file's end; the conversation stays as it was, and is saved later."""
-    idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)), "ab")
-    idle.stopped = lambda: len(idle.of(Saved)) >= files
+    idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)), "ab")
+    idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
     room = Room(idle.pair, idle.events.append, idle.residents)
     need = Need("It", idle.pair.target, 1e30, 0)
     with pytest.raises(Cancelled):
         room.make(need, idle.residents._caches["b"], idle.progress, dare=False)
-    assert len(idle.of(Saved)) == files
+    assert len(idle.of(SnapshotProgress)) == files
     assert set(idle.residents._caches) == {"a", "b"}
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     idle.stopped = lambda: False
@@ -295,7 +303,7 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
 
 
 def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_path: Path) -> None:
-    upkeep = Upkeep(Heal.NEVER, snapshots=str(tmp_path))
+    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path))
     idle = Idle(upkeep, "ab")
 
     def files() -> set[Path]:
@@ -305,7 +313,7 @@ def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_pa
         for _ in range(2):
             idle.residents.step()
         assert files()
-        conversation = idle.of(Saved)[-1].conversation
+        conversation = idle.of(SnapshotProgress)[-1].conversation
         idle.use("b" if conversation == "a" else "a")
         assert files(), "another conversation's question does not cost it"
         idle.use(conversation)
@@ -315,7 +323,7 @@ def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_pa
     idle.events.clear()
     conversation = next(iter({path.parent for path in files()}))
     idle.residents.close()
-    saved = [event.done for event in idle.of(Saved) if event.conversation in "ab"]
+    saved = [event.done for event in idle.of(SnapshotProgress) if event.conversation in "ab"]
     assert 3 in saved[:1], "it went on where it was"
     assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
     assert (conversation / MANIFEST).exists()
@@ -330,7 +338,7 @@ def test_closing_does_not_wait_for_a_disk_to_take_what_was_given_up(
         begun.set()
         release.wait()
 
-    idle = Idle(Upkeep(Heal.NEVER, snapshots=str(tmp_path)))
+    idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
     monkeypatch.setattr(os, "fsync", slow)
     idle.residents.step()
     assert begun.wait(LIMIT)
@@ -369,12 +377,12 @@ def test_a_sparse_conversation_with_a_recurrent_target_goes_on(
     driver: Driver, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     driver.load(tiny.save(tmp_path / "mamba2", "mamba2"), folders["draft"])
-    driver.engine.send(Upkeep(Heal.NEVER))
+    driver.engine.send(CachePolicy(Heal.NEVER))
     ask = first_question()
     first = driver.answer(ask)
     again = driver.answer(replace(ask, turn=2))
     assert first.statistics
     assert again.statistics
     assert again.statistics.reading is Reading.SPARSE
-    assert again.statistics.reused_tokens > 0.5 * first.statistics.kept_tokens
+    assert again.statistics.reused_tokens > 0.5 * first.statistics.read_tokens
     assert again.generated_ids == first.generated_ids

@@ -79,7 +79,7 @@ def test_the_predicted_cache_is_the_real_one(name: str, tokens: int) -> None:
 
 def test_context_is_found_under_its_other_names(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "gpt2", "gpt2")
-    assert load_pair(Load(str(folder))).target.info.context == 512
+    assert load_pair(Load(str(folder))).target.info.context_length == 512
 
 
 def test_models_are_named_as_asked_or_by_their_folders(tmp_path: Path) -> None:

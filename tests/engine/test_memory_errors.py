@@ -17,15 +17,15 @@ from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
 from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
-from app.protocol.commands import Load, Upkeep
+from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
     Failed,
-    FellBack,
+    FellBackToDense,
     Finished,
-    MadeRoom,
+    MemoryFreed,
     MemoryReport,
-    NotSaved,
     PhaseProgress,
+    SnapshotFailed,
 )
 from app.protocol.options import Heal
 from app.protocol.stats import Phase
@@ -106,7 +106,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It frees what it can, and says one sentence."""
-    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.engine.send(CachePolicy(Heal.NEVER))
     loaded.answer(replace(first_question(), conversation="other"))
     expected = loaded.answer(first_question(2)).generated_ids
 
@@ -127,17 +127,17 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         monkeypatch.setattr(prefix_cache, "prefill", prefill)
     failed = loaded.run(replace(first_question(3), conversation="third"))
     assert isinstance(failed, Failed)
-    assert failed.sentence == (
+    assert failed.message == (
         "The machine ran out of memory: close other programs, lower keep, or choose a smaller"
         " model."
     )
-    assert not failed.foreseen
-    assert not loaded.of(FellBack)
+    assert not failed.predicted
+    assert not loaded.of(FellBackToDense)
     dense = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL and e.done]
     assert not dense
-    (freed,) = loaded.of(MadeRoom)
-    assert freed.freed > 0
-    assert loaded.of(MemoryReport)[-1].figures.cached == 0
+    (freed,) = loaded.of(MemoryFreed)
+    assert freed.freed_bytes > 0
+    assert loaded.of(MemoryReport)[-1].stats.cached == 0
     monkeypatch.undo()
     assert (
         loaded.answer(replace(first_question(4), conversation="fourth")).generated_ids == expected
@@ -163,7 +163,7 @@ def test_running_out_of_memory_while_loading_is_said(
     driver.engine.send(Load(str(folders["target"]), kv_bits=bits))
     failed = driver.until(Failed)
     assert isinstance(failed, Failed)
-    assert failed.sentence == (
+    assert failed.message == (
         "The machine ran out of memory: close other programs, or choose a smaller model."
     )
 
@@ -202,14 +202,14 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver()
-    driver.engine.send(Upkeep(Heal.NEVER, snapshots=str(tmp_path / "s")))
+    driver.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "s")))
     driver.load(folders["target"], folders["draft"])
     error = mock.Mock(side_effect=RuntimeError(METAL))
     monkeypatch.setattr(snapshot, "save_prompt_cache", error)
     assert isinstance(driver.run(first_question()), Finished)
-    event = driver.until(NotSaved)
+    event = driver.until(SnapshotFailed)
     driver.close()
-    assert isinstance(event, NotSaved)
+    assert isinstance(event, SnapshotFailed)
     assert event.reason == (
         "What was read cannot be saved: memory ran out. A later start reads it again."
     )

@@ -14,9 +14,9 @@ from app.engine import calibration, engine, memory
 from app.engine.engine import MlxEngine
 from app.engine.planner import Expected, plan
 from app.engine.progress import Progress
-from app.protocol.commands import Ask, Load, Measure, Upkeep
-from app.protocol.cost_model import UNMEASURED_BELOW, Costs, Line, Work
-from app.protocol.events import Event, Learnt, PhaseProgress, Planned
+from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
+from app.protocol.cost_model import DENSE_BELOW_UNTIMED, AttentionWork, Costs, LinearCost
+from app.protocol.events import CostsUpdated, Event, PhaseProgress, Planned
 from app.protocol.options import Heal, Mode, Tuning
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import Phase, Reading
@@ -60,7 +60,7 @@ def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
 
 
 def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
-    sparse = replace(AUTO, mode=Mode.SPARSE, keep=0.1)
+    sparse = replace(AUTO, mode=Mode.SPARSE, keep_ratio=0.1)
     decision = plan(sparse, 40, 0, 0, None, cached=900)
     assert decision.reading is Reading.DENSE
     assert decision.shows_choice
@@ -84,8 +84,8 @@ def test_what_is_expected_of_both_is_the_reason() -> None:
 
 def test_before_both_were_timed_the_length_decides() -> None:
     for expected in (Expected(), Expected(None, 1.0), Expected(1.0, None)):
-        assert decided(expected, UNMEASURED_BELOW - 1) is Reading.DENSE
-        assert decided(expected, UNMEASURED_BELOW) is Reading.SPARSE
+        assert decided(expected, DENSE_BELOW_UNTIMED - 1) is Reading.DENSE
+        assert decided(expected, DENSE_BELOW_UNTIMED) is Reading.SPARSE
 
 
 def test_a_tuning_that_names_a_length_and_the_guard_come_before_the_clock() -> None:
@@ -100,13 +100,13 @@ def test_a_tuning_that_names_a_length_and_the_guard_come_before_the_clock() -> N
 
 def known(driver: Driver) -> Costs:
     """What the engine said last of the pair's costs."""
-    event = driver.until(Learnt)
-    assert isinstance(event, Learnt)
+    event = driver.until(CostsUpdated)
+    assert isinstance(event, CostsUpdated)
     return event.costs
 
 
 def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: Path) -> None:
-    loaded.engine.send(Upkeep(Heal.NEVER, costs=str(tmp_path / "costs")))
+    loaded.engine.send(CachePolicy(Heal.NEVER, costs_folder=str(tmp_path / "costs")))
     assert known(loaded) == Costs()
     loaded.answer(question(1))
     assert loaded.of(Planned)[0].ttft is None
@@ -116,7 +116,7 @@ def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: P
     loaded.answer(question(2, Mode.AUTO))
     planned = loaded.of(Planned)[0]
     assert planned.ttft is not None
-    assert planned.otherwise is not None
+    assert planned.ttft_alternative is not None
     assert " is expected in " in planned.reason
     known(loaded)
     loaded.answer(question(3))
@@ -124,7 +124,7 @@ def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: P
     assert etas[0] is not None, "before anything of it was read"
     # Another program knows it from its start.
     other = Driver()
-    other.engine.send(Upkeep(Heal.NEVER, costs=str(tmp_path / "costs")))
+    other.engine.send(CachePolicy(Heal.NEVER, costs_folder=str(tmp_path / "costs")))
     other.load(*_folders(loaded))
     assert known(other).target is not None
     other.close()
@@ -150,7 +150,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
     loaded: Driver, tmp_path: Path
 ) -> None:
-    loaded.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
     while known(loaded).full is None:
         pass
     while known(loaded).draft is None:
@@ -176,7 +176,7 @@ def test_who_has_just_come_is_not_slowed_by_the_timing(
 
     monkeypatch.setattr(calibration.Calibration, "step", noted)
     asked = time.perf_counter()
-    loaded.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
     while known(loaded).full is None:
         pass
     assert begun[0] - asked >= engine.SETTLE + engine.QUIET
@@ -197,7 +197,7 @@ def test_a_question_ends_the_timing_at_its_next_step(
 
     monkeypatch.setattr(calibration.Calibration, "step", asking)
     stopped = _ends(monkeypatch)
-    loaded.engine.send(Upkeep(Heal.ALWAYS, costs=str(tmp_path)))
+    loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
     known(loaded)
     while not (costs := known(loaded)).target:
         pass
@@ -219,13 +219,15 @@ def _ends(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("upkeep", [Upkeep(Heal.NEVER, costs="here"), Upkeep(Heal.ALWAYS)])
+@pytest.mark.parametrize(
+    "upkeep", [CachePolicy(Heal.NEVER, costs_folder="here"), CachePolicy(Heal.ALWAYS)]
+)
 def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
-    loaded: Driver, upkeep: Upkeep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: Driver, upkeep: CachePolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = _ends(monkeypatch)
-    costs = None if upkeep.costs is None else str(tmp_path)
-    loaded.engine.send(replace(upkeep, costs=costs))
+    costs = None if upkeep.costs_folder is None else str(tmp_path)
+    loaded.engine.send(replace(upkeep, costs_folder=costs))
     known(loaded)
     while loaded.engine._look_after(calibrate=True):  # as the engine's thread would
         pass
@@ -235,7 +237,7 @@ def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
 @pytest.mark.usefixtures("quick")
 def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
     engine = MlxEngine(64, ScriptedProbe())
-    with Session(engine, Upkeep(Heal.NEVER, costs=str(tmp_path))) as session:
+    with Session(engine, CachePolicy(Heal.NEVER, costs_folder=str(tmp_path))) as session:
         with pytest.raises(EngineError, match="No model is loaded"):
             session.measure()
         session.load(Load(str(folders["target"]), str(folders["draft"])))
@@ -254,9 +256,9 @@ def test_nothing_is_timed_where_it_does_not_fit(
 ) -> None:
     monkeypatch.setattr(memory, "free", lambda: 0.0)
     timed = _ends(monkeypatch)
-    loaded.engine.send(Upkeep(Heal.NEVER, costs=str(tmp_path)))
+    loaded.engine.send(CachePolicy(Heal.NEVER, costs_folder=str(tmp_path)))
     known(loaded)
-    loaded.engine.send(Measure())
+    loaded.engine.send(CalibrateCosts())
     assert known(loaded) == Costs()
     assert not timed
 
@@ -271,9 +273,9 @@ def test_the_eta_is_what_is_expected_corrected_by_how_it_goes(
     monkeypatch.setattr("app.engine.progress.time.perf_counter", lambda: now[0])
     events: list[Event] = []
     progress = Progress(1, events.append, lambda: False)
-    draft, target = Line(0.0, 0.01), Line(0.0, 0.1)
-    progress.expect(Phase.SCORE, lambda done: draft.seconds(Work(done)), 1_000)
-    progress.expect(Phase.PREFILL, lambda done: target.seconds(Work(done)), 200)
+    draft, target = LinearCost(0.0, 0.01), LinearCost(0.0, 0.1)
+    progress.expect(Phase.SCORE, lambda done: draft.seconds(AttentionWork(done)), 1_000)
+    progress.expect(Phase.PREFILL, lambda done: target.seconds(AttentionWork(done)), 200)
     report = progress.report(Phase.SCORE, 1_000)
 
     def eta() -> float:

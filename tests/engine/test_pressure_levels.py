@@ -10,11 +10,11 @@ import pytest
 
 from app.engine.memory_probes import Level, MemoryReading
 from app.engine.pressure_levels import CONFIRMED, GAP, SETTLED, Change, Ladder, rung_for
-from app.protocol.memory import Rung
+from app.protocol.memory import PressureLevel
 from tests.engine.scripted import GB, reading
 
 TRACES = [500, pytest.param(10_000, marks=pytest.mark.slow)]
-CALM, WARN, TIGHT, CRITICAL = Rung
+CALM, WARN, TIGHT, CRITICAL = PressureLevel
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ CALM, WARN, TIGHT, CRITICAL = Rung
         (MemoryReading(Level.NORMAL, 0, 0), CALM),
     ],
 )
-def test_what_a_reading_asks_for(read: MemoryReading, rung: Rung) -> None:
+def test_what_a_reading_asks_for(read: MemoryReading, rung: PressureLevel) -> None:
     assert rung_for(read) is rung
 
 
@@ -134,7 +134,7 @@ class Machine:
     def act(self) -> None:
         if self.ladder.rung is not CALM:
             self.idle = 0.0
-        if self.ladder.rung.height >= TIGHT.height:
+        if self.ladder.rung.severity >= TIGHT.severity:
             self.draft = 0.0
         if self.ladder.rung is CRITICAL:
             self.cache, self.reading = 0.0, False

@@ -11,25 +11,25 @@ import pytest
 
 from app.engine import memory_monitor, pressure_levels
 from app.engine.memory_probes import Level, MemoryReading
-from app.protocol.commands import Upkeep
+from app.protocol.commands import CachePolicy
 from app.protocol.events import (
+    BackgroundProgress,
     Event,
     Failed,
     Finished,
-    Healed,
     Loaded,
-    MadeRoom,
+    MemoryFreed,
     MemoryReport,
-    Parked,
     PhaseProgress,
     PressureChanged,
+    Reloaded,
     Selected,
     Token,
-    Unparked,
+    Unloaded,
 )
-from app.protocol.memory import Rung
+from app.protocol.memory import PressureLevel
 from app.protocol.options import Heal
-from app.protocol.stats import Ended, Phase
+from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import Driver, question
 from tests.engine.scripted import ScriptedProbe, reading
 
@@ -51,7 +51,7 @@ def probe() -> ScriptedProbe:
 def watched(probe: ScriptedProbe, folders: dict[str, Path]) -> Iterator[Driver]:
     driver = Driver(probe=probe)
     assert isinstance(driver.load(folders["target"], folders["draft"]), Loaded)
-    driver.engine.send(Upkeep(Heal.NEVER))
+    driver.engine.send(CachePolicy(Heal.NEVER))
     yield driver
     driver.on_event = lambda event: None
     driver.close()
@@ -72,11 +72,11 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     rise(watched, probe, Selected, reading(0.87))
     watched.answer(replace(question(2), conversation="b"))
     (change,) = watched.of(PressureChanged)
-    assert (change.rung, change.was) == (Rung.WARN, Rung.CALM)
-    assert "8.1 GB of 9.3 GB" in change.sentence
-    (room,) = watched.of(MadeRoom)
-    assert room.freed > 0
-    assert "other conversations" in room.sentence
+    assert (change.level, change.previous) == (PressureLevel.WARN, PressureLevel.NORMAL)
+    assert "8.1 GB of 9.3 GB" in change.message
+    (room,) = watched.of(MemoryFreed)
+    assert room.freed_bytes > 0
+    assert "other conversations" in room.message
     steps = [e.done for e in watched.of(PhaseProgress) if e.phase is Phase.PREFILL]
     assert max(b - a for a, b in pairwise(steps[1:])) == 32, "half of the driver's 64"
     watched.until(MemoryReport)
@@ -85,33 +85,33 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     finished = watched.answer(replace(question(3), conversation="b"))
     assert finished.statistics
     assert finished.statistics.reused_tokens > 0, "the last conversation was kept"
-    assert watched.of(PressureChanged)[0].rung is Rung.CALM
+    assert watched.of(PressureChanged)[0].level is PressureLevel.NORMAL
 
 
 def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: ScriptedProbe) -> None:
-    watched.engine.send(Upkeep(Heal.ALWAYS))
+    watched.engine.send(CachePolicy(Heal.ALWAYS))
     first = watched.answer(replace(question(1), conversation="a"))
-    rise(watched, probe, Healed, reading(0.87))
-    room = watched.until(MadeRoom)
-    assert isinstance(room, MadeRoom)
-    assert room.freed > 0
-    assert room.sentence.startswith("Background reading was stopped to make room, ")
+    rise(watched, probe, BackgroundProgress, reading(0.87))
+    room = watched.until(MemoryFreed)
+    assert isinstance(room, MemoryFreed)
+    assert room.freed_bytes > 0
+    assert room.message.startswith("Background reading was stopped to make room, ")
     watched.on_event = lambda event: None
     again = watched.answer(replace(question(2), conversation="a"))
     assert first.statistics
     assert again.statistics
-    assert again.statistics.reused_tokens >= first.statistics.kept_tokens - 1
+    assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
     watched.events.clear()
     probe.now = reading(0.3)
-    while not (healed := watched.of(Healed)) or healed[-1].done < healed[-1].total:
-        watched.until(Healed)
+    while not (healed := watched.of(BackgroundProgress)) or healed[-1].done < healed[-1].total:
+        watched.until(BackgroundProgress)
 
 
 def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:
     probe.now = reading(0.2, Level.WARN)
     change = watched.until(PressureChanged)
     assert isinstance(change, PressureChanged), "also while nothing is asked"
-    assert "the system says so" in change.sentence
+    assert "the system says so" in change.message
 
 
 def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
@@ -120,14 +120,14 @@ def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
     expected = watched.answer(question(1)).generated_ids
     rise(watched, probe, Selected, reading(0.91))
     watched.answer(question(2))
-    (parked,) = watched.of(Parked)
+    (parked,) = watched.of(Unloaded)
     assert parked.model == "draft"
-    assert parked.freed > 0
+    assert parked.freed_bytes > 0
     watched.until(MemoryReport)
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
     finished = watched.answer(question(3))
-    (back,) = watched.of(Unparked)
+    (back,) = watched.of(Reloaded)
     assert back.model == "draft"
     assert finished.statistics
     assert {part.phase for part in finished.statistics.phases} >= {Phase.LOAD, Phase.SCORE}
@@ -137,15 +137,17 @@ def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
 def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: ScriptedProbe) -> None:
     rise(watched, probe, Token, reading(0.97))
     finished = watched.answer(replace(question(1, tokens=400), conversation="a"))
-    assert finished.ended is Ended.MEMORY
+    assert finished.finish_reason is FinishReason.MEMORY
     assert 0 < len(finished.generated_ids) < 400
     assert finished.statistics
-    assert watched.of(PressureChanged)[-1].rung is Rung.CRITICAL
-    watched.until(MadeRoom)
-    assert "What was read of conversations was dropped" in watched.of(MadeRoom)[-1].sentence
+    assert watched.of(PressureChanged)[-1].level is PressureLevel.CRITICAL
+    watched.until(MemoryFreed)
+    assert "What was read of conversations was dropped" in watched.of(MemoryFreed)[-1].message
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
-    assert watched.answer(question(2)).ended is not Ended.MEMORY, "the engine lives on"
+    assert watched.answer(question(2)).finish_reason is not FinishReason.MEMORY, (
+        "the engine lives on"
+    )
 
 
 def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(

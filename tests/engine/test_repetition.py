@@ -11,7 +11,7 @@ import pytest
 from app.engine.repetition import LONGEST_PERIOD, REPEATS, SHORTEST_LOOP, LoopDetector
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from tests.engine.driver import Driver, question
 
 
@@ -82,7 +82,7 @@ def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
     free = loaded.answer(asked)
     guarded = Sampling(max_tokens=120, stop_repeats=True)
     finished = loaded.answer(replace(asked, turn=2, sampling=guarded))
-    assert finished.ended is Ended.REPEATED
+    assert finished.finish_reason is FinishReason.REPEATED
     assert 24 <= len(finished.generated_ids) < len(free.generated_ids)
     assert free.generated_ids[: len(finished.generated_ids)] == finished.generated_ids
     assert free.text.startswith(finished.text)

@@ -16,17 +16,17 @@ from mlx.utils import tree_flatten
 from app.engine import loader, memory, memory_estimates, prefill
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.memory import LARGEST_STEP, SMALLEST_STEP, Transient
-from app.protocol.commands import Ask, Upkeep
+from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Failed,
     Finished,
     Loaded,
-    MadeRoom,
+    MemoryFreed,
     MemoryReport,
-    Parked,
     PhaseProgress,
     Planned,
-    Unparked,
+    Reloaded,
+    Unloaded,
 )
 from app.protocol.options import Heal, Mode, Tuning
 from app.protocol.stats import Phase, Reading
@@ -90,7 +90,7 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     fits = question(2, Mode.SPARSE, int(keep[1]) / 100)
     assert isinstance(loaded.run(fits), Finished), "and it does"
     total = loaded.of(Planned)[-1].prompt_tokens
-    assert failed.excess == total - int(length[1].replace(",", ""))
+    assert failed.excess_tokens == total - int(length[1].replace(",", ""))
     above = question(3, Mode.SPARSE, int(keep[1]) / 100 + 0.1)
     failed = loaded.run(above)
     assert isinstance(failed, Failed)
@@ -115,8 +115,8 @@ def test_it_may_be_tried_despite_memory(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
     failed = loaded.run(question(1, Mode.FULL))
     assert isinstance(failed, Failed)
-    assert failed.foreseen
-    ask = replace(question(2, Mode.FULL), despite_memory=True)
+    assert failed.predicted
+    ask = replace(question(2, Mode.FULL), skip_memory_check=True)
     assert isinstance(loaded.run(ask), Finished)
 
 
@@ -124,7 +124,7 @@ def test_a_refusal_costs_nothing_that_was_read(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = replace(question(1), conversation="c")
-    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.engine.send(CachePolicy(Heal.NEVER))
     loaded.answer(first)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "free", lambda: 0.0)
@@ -135,13 +135,13 @@ def test_a_refusal_costs_nothing_that_was_read(
 
 
 def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LEAVE) -> None:
-    loaded.engine.send(Upkeep(Heal.NEVER))
+    loaded.engine.send(CachePolicy(Heal.NEVER))
     for turn, name in enumerate("ab"):
         loaded.answer(replace(question(turn), conversation=name))
     leave(2 * MB)
     assert isinstance(loaded.run(replace(question(3), conversation="c")), Finished)
-    assert "other conversations" in loaded.of(MadeRoom)[0].sentence
-    assert not loaded.of(Parked)
+    assert "other conversations" in loaded.of(MemoryFreed)[0].message
+    assert not loaded.of(Unloaded)
 
 
 def test_two_that_do_not_fit_together_take_turns(
@@ -153,12 +153,12 @@ def test_two_that_do_not_fit_together_take_turns(
     monkeypatch.setattr(memory, "check_fits", lambda what, needed: None)
     loaded = driver.load(folders["target"], folders["draft"])
     assert isinstance(loaded, Loaded)
-    parked = driver.until(Parked)
-    assert isinstance(parked, Parked)
+    parked = driver.until(Unloaded)
+    assert isinstance(parked, Unloaded)
     assert parked.model == "target"
     finished = driver.answer(question(2))
     assert finished.generated_ids == expected
-    (back,) = driver.of(Unparked)
+    (back,) = driver.of(Reloaded)
     assert back.model == "target"
     assert back.seconds > 0
     assert finished.statistics

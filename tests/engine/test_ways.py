@@ -12,7 +12,7 @@ import pytest
 from mlx_lm import load
 
 from app.protocol.commands import Ask
-from app.protocol.events import FellBack, Finished, Loaded, PhaseProgress, Planned, Selected
+from app.protocol.events import FellBackToDense, Finished, Loaded, PhaseProgress, Planned, Selected
 from app.protocol.options import Mode, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase as P
@@ -44,7 +44,7 @@ def test_the_floors_read_without_asking_the_draft(driver: Driver, scoring: Scori
     ask = replace(question(), tuning=Tuning(scoring=scoring))
     statistics = _statistics(driver.answer(ask))
     assert statistics.reading is Reading.SPARSE
-    assert not driver.of(FellBack)
+    assert not driver.of(FellBackToDense)
     assert P.SCORE not in {event.phase for event in driver.of(PhaseProgress)}
     assert statistics.read_fraction < 0.5
 
@@ -61,7 +61,7 @@ def test_lexical_reads_the_line_that_is_asked_about(driver: Driver) -> None:
 
 def test_a_forced_answer_is_measured_not_written(driver: Driver, target: Path) -> None:
     forced = "The code of gate 7 is 57."
-    finished = driver.answer(replace(question(mode=Mode.FULL), forced=forced))
+    finished = driver.answer(replace(question(mode=Mode.FULL), forced_answer=forced))
     assert finished.text == forced
     model, tokenizer = load(str(target))[:2]
     prompt = list(driver.of(Planned)[-1].prompt_ids)
@@ -70,9 +70,9 @@ def test_a_forced_answer_is_measured_not_written(driver: Driver, target: Path) -
     likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     losses = [-float(likely[i, token].item()) for i, token in enumerate(answer)]
     assert _statistics(finished).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
-    kept = driver.answer(replace(question(keep=1.0), forced=forced))
+    kept = driver.answer(replace(question(keep=1.0), forced_answer=forced))
     assert _statistics(kept).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
-    sparse = driver.answer(replace(question(keep=0.1), forced=forced))
+    sparse = driver.answer(replace(question(keep=0.1), forced_answer=forced))
     assert _statistics(sparse).forced_loss != pytest.approx(np.mean(losses), rel=1e-3)
 
 

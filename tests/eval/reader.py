@@ -11,7 +11,7 @@ from random import Random
 from app.protocol.commands import Ask, Cancel, Close, Command, Load
 from app.protocol.events import Closed, Failed, Finished, Listener, Loaded, ModelInfo, Planned
 from app.protocol.options import Mode, Scoring
-from app.protocol.stats import Ended, Reading, Statistics
+from app.protocol.stats import FinishReason, Reading, Statistics
 
 SENTENCE = re.compile(r"[^.\n]*[.\n]\s*|[^.\n]+$")
 WORD = re.compile(r"[\w-]+")
@@ -68,11 +68,11 @@ class Reader:
         guard = "It counts." if foreseen else None
         dense = ask.mode is Mode.FULL or guard is not None
         reading = Reading.DENSE if dense else Reading.SPARSE
-        self._listener(Planned(ask.turn, reading, "", ask.keep, 0, 0, 0, (), (), guard))
+        self._listener(Planned(ask.turn, reading, "", ask.keep_ratio, 0, 0, 0, (), (), guard))
         sentences = SENTENCE.findall(document)
         kept = sentences if dense else self._kept(ask, sentences, question)
         text = answer("".join(kept), question)
-        ended = Ended.CANCELLED if self._cancelled else Ended.STOP
+        ended = FinishReason.CANCELLED if self._cancelled else FinishReason.STOP
         figures = statistics(ask, reading, len(kept), len(sentences))
         ids = tuple(text.encode())
         self._listener(Finished(ask.turn, ended, text, ids, figures))
@@ -83,7 +83,7 @@ class Reader:
         if ask.tuning.scoring is not Scoring.RANDOM:
             score = self.scorer or shared_words
             scores = [s + score(question, t) for s, t in zip(scores, sentences, strict=True)]
-        wanted = math.ceil(ask.keep * len(sentences))
+        wanted = math.ceil(ask.keep_ratio * len(sentences))
         best = sorted(range(len(sentences)), key=lambda i: -scores[i])[:wanted]
         return [sentences[i] for i in sorted(best)]
 
@@ -107,11 +107,11 @@ def statistics(ask: Ask, reading: Reading, kept: int, total: int) -> Statistics:
     return Statistics(
         reading=reading,
         mode=ask.mode,
-        keep=ask.keep,
+        keep_ratio=ask.keep_ratio,
         reason="",
         prompt_tokens=total,
         eligible_tokens=total,
-        kept_tokens=kept,
+        read_tokens=kept,
         reused_tokens=0,
         recalled_tokens=0,
         generated_tokens=1,
@@ -120,5 +120,5 @@ def statistics(ask: Ask, reading: Reading, kept: int, total: int) -> Statistics:
         phases=(),
         decode_seconds=0.0,
         peak_bytes=0,
-        forced_loss=None if ask.forced is None else 2.0 + (1 - kept / total),
+        forced_loss=None if ask.forced_answer is None else 2.0 + (1 - kept / total),
     )

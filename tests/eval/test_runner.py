@@ -54,7 +54,7 @@ def measure(
 def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> None:
     settings = replace(SETTINGS, scorings=(Scoring.QUESTION, Scoring.RANDOM), auto=True, n=2)
     outcome, asks = measure(file, settings)
-    ways = [(ask.mode, ask.keep, ask.tuning.scoring) for ask in asks]
+    ways = [(ask.mode, ask.keep_ratio, ask.tuning.scoring) for ask in asks]
     first = ways[:6]
     assert first[0][0] is Mode.FULL
     assert first[1:5] == [
@@ -193,7 +193,7 @@ def test_an_item_that_changed_is_measured_again(
 
 def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path) -> None:
     def fails(ask: Ask) -> str | None:
-        sparse = ask.mode is Mode.SPARSE and ask.keep == 0.2
+        sparse = ask.mode is Mode.SPARSE and ask.keep_ratio == 0.2
         return "There is no memory" if sparse and "magic" in ask.messages[-1].text else None
 
     outcome, _ = measure(file, reader=Reader(on_ask=fails))
@@ -313,7 +313,9 @@ def test_perplexity_feeds_what_follows_in_each_file(file: Path) -> None:
     settings = replace(SETTINGS, suites=("perplexity",), files=files, auto=True)
     outcome, asks = measure(file, settings)
     assert [ask.mode for ask in asks] == [Mode.FULL, Mode.SPARSE, Mode.SPARSE] * 2
-    assert all(ask.forced and ask.forced in texts[i // 3] for i, ask in enumerate(asks))
+    assert all(
+        ask.forced_answer and ask.forced_answer in texts[i // 3] for i, ask in enumerate(asks)
+    )
     rows = {row.keep: row for row in results.perplexities(outcome.records)}
     assert rows[1.0].ratio == pytest.approx(1.0)
     assert rows[0.2].ratio > 2.0

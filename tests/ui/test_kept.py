@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Markdown
 
-from app.protocol.commands import Upkeep
+from app.protocol.commands import CachePolicy
 from app.protocol.events import Finished, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
-from app.protocol.stats import Ended, Phase
+from app.protocol.stats import FinishReason, Phase
 from app.sessions import records
 from app.sessions.records import State
 from app.sessions.store import Store
@@ -48,7 +48,9 @@ def box(pilot: object) -> ComposeBox:
 async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) -> None:
     engine = FakeEngine(stepping=True)
     async with kept_app(tmp_path, engine) as (pilot, _):
-        assert engine.sent(Upkeep) == [Upkeep(snapshots=str(tmp_path / "snapshots"))]
+        assert engine.sent(CachePolicy) == [
+            CachePolicy(snapshot_folder=str(tmp_path / "snapshots"))
+        ]
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         with Store(tmp_path) as beside:
@@ -180,7 +182,7 @@ async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path:
         async with kept_app(tmp_path, engine) as (pilot, _):
             await until_shown(pilot, "Another specchat has the conversations open", "read-only")
             await until_shown(pilot, "What?", "Yes.")
-            assert engine.sent(Upkeep) == []
+            assert engine.sent(CachePolicy) == []
             await ask(pilot, engine, "And?")
             await until_shown(pilot, "Never kept.")
             said = [message.text for message in engine.asks[0].messages]
@@ -245,7 +247,7 @@ async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path
 @pytest.mark.parametrize(
     ("story", "words"),
     [
-        (Story(ended=Ended.CANCELLED), ["■ stopped", "stopped · read"]),
+        (Story(ended=FinishReason.CANCELLED), ["■ stopped", "stopped · read"]),
         (Story(fails_in=Phase.PREFILL), ["✗ failed", Story().advice]),
     ],
 )

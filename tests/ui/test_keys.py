@@ -50,7 +50,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await until_shown(pilot, "next: AUTO", "read 100%", "full")
         await ask(pilot, engine)
         assert engine.asks[1].mode is Mode.AUTO
-        assert engine.asks[1].keep == 0.2
+        assert engine.asks[1].keep_ratio == 0.2
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_ctrl_g_sets_keep(keys: list[str], percent: int) -> None:
         await pilot.press("ctrl+t")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.SPARSE
-        assert engine.asks[0].keep == percent / 100
+        assert engine.asks[0].keep_ratio == percent / 100
 
 
 async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
@@ -105,7 +105,7 @@ async def test_keys_typed_ahead_go_where_they_belong() -> None:
         await until_shown(pilot, "ready")
         _in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
         await until_shown(pilot, "next: SPARSE 35%", "▸ read", "❯ b")
-        assert [(ask.messages[-1].text, ask.keep) for ask in engine.asks] == [("a\nh?", 0.35)]
+        assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
 
 
 async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:

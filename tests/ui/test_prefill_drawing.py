@@ -15,7 +15,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import Finished, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
-from app.protocol.stats import Ended, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
 from app.ui.prefill import heatmap
 from app.ui.prefill.panel_render import Viewport, panel_lines
@@ -28,11 +28,11 @@ from tests.fakes import FakeEngine, Story
 STATISTICS = Statistics(
     reading=Reading.SPARSE,
     mode=Mode.SPARSE,
-    keep=0.2,
+    keep_ratio=0.2,
     reason="You asked for sparse.",
     prompt_tokens=8_651,
     eligible_tokens=8_600,
-    kept_tokens=1_730,
+    read_tokens=1_730,
     reused_tokens=0,
     recalled_tokens=0,
     generated_tokens=63,
@@ -49,17 +49,17 @@ FULLEST = (
 
 
 def test_the_line_of_figures_as_it_is_promised() -> None:
-    assert stats_line(STATISTICS, Ended.STOP, 100) == FULLEST
+    assert stats_line(STATISTICS, FinishReason.STOP, 100) == FULLEST
 
 
 def test_a_full_reading_says_so() -> None:
-    full = replace(STATISTICS, reading=Reading.DENSE, kept_tokens=8_651)
-    assert stats_line(full, Ended.STOP, 100).startswith("read 100% · 8,651 tokens · full")
+    full = replace(STATISTICS, reading=Reading.DENSE, read_tokens=8_651)
+    assert stats_line(full, FinishReason.STOP, 100).startswith("read 100% · 8,651 tokens · full")
 
 
 @given(st.integers(26, 120))
 def test_the_line_of_figures_fits_and_keeps_what_matters(width: int) -> None:
-    line = stats_line(STATISTICS, Ended.STOP, width)
+    line = stats_line(STATISTICS, FinishReason.STOP, width)
     assert len(line) <= width
     assert line.startswith("read 20%")
     assert "sparse" in line

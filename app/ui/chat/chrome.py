@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from app.protocol.events import Failed, Loaded, ModelInfo
-from app.protocol.memory import MemoryFigures, Rung, memory_size
+from app.protocol.memory import MemoryStats, PressureLevel, format_bytes
 from app.ui.chat.context_meter import ContextMeter
 from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.keep.next_mode import NextMode
@@ -37,8 +37,8 @@ class Header(Widget):
         super().__init__()
         self._names = (target, draft)
         self._dense_only = False
-        self.memory: MemoryFigures | None = None
-        self._rung = Rung.CALM
+        self.memory: MemoryStats | None = None
+        self._rung = PressureLevel.NORMAL
         self._title = self._status = ""
 
     def show_title(self, title: str, status: str) -> None:
@@ -52,7 +52,7 @@ class Header(Widget):
         self._dense_only = loaded.dense_only is not None
         self.refresh()
 
-    def show_memory(self, memory: MemoryFigures, rung: Rung) -> None:
+    def show_memory(self, memory: MemoryStats, rung: PressureLevel) -> None:
         self.memory, self._rung = memory, rung
         self.refresh()
 
@@ -74,7 +74,13 @@ class Header(Widget):
                 break
         pair = pair.truncate(max(0, free), ellipsis=True)
         gap = max(1, width - left.cell_length - 3 - pair.cell_length - len(memory))
-        style = DIM if self._rung is Rung.CALM else BAD if self._rung is Rung.CRITICAL else ACCENT
+        style = (
+            DIM
+            if self._rung is PressureLevel.NORMAL
+            else BAD
+            if self._rung is PressureLevel.CRITICAL
+            else ACCENT
+        )
         return Content.assemble(left, "   ", pair, " " * gap, (memory, style))
 
     def _pair(self) -> Content:
@@ -90,8 +96,8 @@ class Header(Widget):
             return ""
         filled = min(round(MEMORY_CELLS * memory.used / memory.ceiling), MEMORY_CELLS)
         cells = "▓" * filled + "░" * (MEMORY_CELLS - filled) + " " if bar else ""
-        mark = "" if self._rung is Rung.CALM else "! "
-        return f"{mark}mem {cells}{memory_size(memory.used)} of {memory_size(memory.ceiling)}"
+        mark = "" if self._rung is PressureLevel.NORMAL else "! "
+        return f"{mark}mem {cells}{format_bytes(memory.used)} of {format_bytes(memory.ceiling)}"
 
 
 class StatusBanner(HangingLines):
@@ -126,8 +132,8 @@ class StatusBanner(HangingLines):
         if loaded.dense_only is not None:
             reason = sanitize_line(with_full_stop(loaded.dense_only))
             lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
-        if loaded.faster is not None:
-            lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.faster)))
+        if loaded.speed_hint is not None:
+            lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.speed_hint)))
         self._set(lines)
 
     def show_failed(self, failed: Failed) -> None:
@@ -161,8 +167,8 @@ class StatusBanner(HangingLines):
 
 def _model_line(part: str, model: ModelInfo) -> str:
     facts = [sanitize_line(model.name), formatting.short_count(model.parameters)]
-    if model.context:
-        facts.append(f"context {formatting.count(model.context)}")
+    if model.context_length:
+        facts.append(f"context {formatting.count(model.context_length)}")
     return f"{part:<6} {' · '.join(facts)}"
 
 

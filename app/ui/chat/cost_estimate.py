@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.chat.cost_preview import NextMessage
-from app.protocol.cost_model import UNKNOWN, Costs
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import Mode
 from app.ui.chat.composer import WHOLE_TEXT_PATTERN
@@ -26,7 +26,7 @@ CHARACTERS_PER_TOKEN = 4
 class CostEstimate:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen, self._desk = screen, screen.open_chats
-        self.costs: Costs = UNKNOWN
+        self.costs: Costs = UNKNOWN_COSTS
         """Of the pair that is loaded, as the engine says."""
         self._pair: Loaded | None = None
 
@@ -65,7 +65,7 @@ class CostEstimate:
         """By how many tokens the next message is too long for the model's context, as far as they
         are counted; 0 where it may fit. What a model thought is not sent again."""
         pair, last, attached = self._pair, self._last(), self._attached()
-        if pair is None or not pair.target.context or attached is None:
+        if pair is None or not pair.target.context_length or attached is None:
             return 0
         used = 0
         if last is not None:
@@ -73,10 +73,10 @@ class CostEstimate:
             progress = self._desk.shown.progress.get(last.number)
             if last.thinking and progress is not None and progress.statistics is not None:
                 used -= progress.statistics.generated_tokens
-        return max(0, used + attached - pair.target.context + 1)
+        return max(0, used + attached - pair.target.context_length + 1)
 
     def _meter(self, next_mode: NextMode) -> ContextMeter:
-        context = self._pair.target.context if self._pair else 0
+        context = self._pair.target.context_length if self._pair else 0
         last = self._last()
         used = 0 if last is None else self._tokens(last)
         typed = -(-len(self._screen.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
@@ -142,6 +142,6 @@ class CostEstimate:
             before = self._desk.cached_stats(last)
             if before is None:
                 return None  # nobody knows what the engine still has of it
-        rereads = self._pair.rereads
+        rereads = self._pair.recall_is_expensive
         message = NextMessage(mode, next_mode.keep, typed, attached, before, rereads)
         return message.seconds(self.costs)

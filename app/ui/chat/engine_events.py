@@ -9,21 +9,21 @@ from textual.message import Message
 
 from app.protocol.cost_model import Costs
 from app.protocol.events import (
+    BackgroundProgress,
     Closed,
+    CostsUpdated,
     EngineWarning,
     Event,
     Failed,
-    Healed,
-    Learnt,
     Loaded,
-    MadeRoom,
+    MemoryFreed,
     MemoryReport,
-    NotSaved,
-    Parked,
     PressureChanged,
-    Saved,
+    Reloaded,
     Selected,
-    Unparked,
+    SnapshotFailed,
+    SnapshotProgress,
+    Unloaded,
 )
 from app.ui.text import as_sentence, with_full_stop
 
@@ -54,26 +54,26 @@ class EngineEventHandler:
                 if not self._screen.loader.on_load_result(event):
                     self._screen.notice.show(failure_text(event))
             case MemoryReport():
-                self._screen.header.show_memory(event.figures, event.rung)
+                self._screen.header.show_memory(event.stats, event.level)
             case EngineWarning():
-                self._screen.notice.show(event.sentence)
+                self._screen.notice.show(event.message)
             case PressureChanged():
-                self._screen.header.show_memory(event.figures, event.rung)
-                self._screen.notice.show(event.sentence)
-            case Parked() | MadeRoom():
-                self._screen.notice.suggest(event.sentence)
-            case Unparked():
+                self._screen.header.show_memory(event.stats, event.level)
+                self._screen.notice.show(event.message)
+            case Unloaded() | MemoryFreed():
+                self._screen.notice.suggest(event.message)
+            case Reloaded():
                 self._screen.notice.suggest("")
             case Closed():
                 self.closed = True
-            case NotSaved() | Saved():
+            case SnapshotFailed() | SnapshotProgress():
                 self._desk.on_snapshot_event(event)
-            case Learnt():
+            case CostsUpdated():
                 self._screen.cost_estimate.costs = event.costs
                 self._screen.footer.show_meter(self._screen.cost_estimate.meter())
-                if event.asked:
+                if event.requested:
                     self._screen.post_message(CostsMeasured(event.costs))
-            case Healed():
+            case BackgroundProgress():
                 self._desk.on_background_prefill(event)
             case _:
                 return self._apply_to_turn(event, event.turn)

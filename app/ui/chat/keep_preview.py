@@ -55,7 +55,10 @@ class KeepPreview:
         if not documents:
             return None
         self._begin(turn)
-        move, shown = self.move if self._turn else None, None if choice is None else choice.keep
+        move, shown = (
+            self.move if self._turn else None,
+            None if choice is None else choice.keep_ratio,
+        )
         self._spans = SpansScreen(documents, progress.keep, move, shown)
         return self._spans
 
@@ -71,7 +74,7 @@ class KeepPreview:
             cached = self._desk.is_fully_cached(turn)
             self._setter.effect = ALL_CACHED if cached else would_read(selected)
             if self._spans is not None:
-                self._spans.show(self._documents(turn, selected), selected.keep)
+                self._spans.show(self._documents(turn, selected), selected.keep_ratio)
         if request is not None:
             self._send(request)
 

@@ -95,7 +95,7 @@ class MessageActions:
         turn, progress = view.turn, self._desk.shown.progress[view.turn.number]
         mode, keep = turn.question.mode, turn.question.keep
         if (statistics := progress.statistics) is not None:
-            mode, keep = statistics.mode, statistics.keep
+            mode, keep = statistics.mode, statistics.keep_ratio
         self._ask_again(turn, mode, keep)
 
     def _ask_again(self, turn: Turn, mode: Mode, keep: float) -> None:

@@ -154,7 +154,7 @@ class PairLoader:
 
     async def _loaded(self, loaded: Loaded) -> None:
         screen, changed = self._screen, self._requested != self.load
-        weights = loaded.target.bytes + (loaded.draft.bytes if loaded.draft else 0)
+        weights = loaded.target.weight_bytes + (loaded.draft.weight_bytes if loaded.draft else 0)
         if loaded.seconds > 0:
             self._bytes_per_second = weights / loaded.seconds
         self.load = self._requested

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import TurnState
 from app.errors import UserError
-from app.protocol.commands import Cancel, Forget, Upkeep
+from app.protocol.commands import CachePolicy, Cancel, DropConversation
 from app.ui.state.repository import OpenChat
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Navigation:
         self._snapshots = None if snapshots is None else str(snapshots)
         self._costs = None if costs is None else str(costs)
         self._startup_message = news
-        self._cache_policy = Upkeep()
+        self._cache_policy = CachePolicy()
         self._trashed: set[int] = set()
         self._discard_candidate: OpenChat | None = None
 
@@ -161,5 +161,5 @@ class Navigation:
     def drop_trashed_caches(self) -> None:
         """What was read of them goes only now that their deletion cannot be undone at once."""
         for id in self._trashed:
-            self._screen.engine.send(Forget(str(id)))
+            self._screen.engine.send(DropConversation(str(id)))
         self._trashed.clear()

@@ -48,14 +48,14 @@ class SizeCheck:
     @staticmethod
     def is_too_large(failure: Failed | None) -> bool:
         """Whether nothing was read at all, since it does not fit."""
-        return failure is not None and (failure.foreseen or failure.excess > 0)
+        return failure is not None and (failure.predicted or failure.excess_tokens > 0)
 
     async def on_returned(self, chat: OpenChat, turn: Turn, edits: Turn | None) -> None:
         """What was asked in `turn` is where it was written again, so that the turn is not needed.
         It was to edit the question of `edits`. Raises UserError."""
         screen, failure = self._screen, turn.failure
         assert failure is not None
-        if failure.foreseen:
+        if failure.predicted:
             self._refused = replace(turn.question, despite_memory=False)
         await screen.open_chats.repository.change_branch(
             chat, lambda kept: kept.remove(turn, Part.QUESTION)
@@ -67,15 +67,16 @@ class SizeCheck:
         if edits is not None:
             screen.actions.resume_edit(edits)
         screen.notice.show(
-            " ".join(filter(None, (failure_text(failure), RETRY_HINT * failure.foreseen)))
+            " ".join(filter(None, (failure_text(failure), RETRY_HINT * failure.predicted)))
         )
-        if failure.excess and screen.is_current:
-            self._offer(failure.excess)
+        if failure.excess_tokens and screen.is_current:
+            self._offer(failure.excess_tokens)
 
     def _words(self, excess: int, things: tuple[Attachment, ...]) -> str:
         pair = self._screen.cost_estimate.pair
         assert pair is not None
-        name = f"{sanitize_line(pair.target.name)} takes {formatting.count(pair.target.context)}"
+        limit = formatting.count(pair.target.context_length)
+        name = f"{sanitize_line(pair.target.name)} takes {limit}"
         if excess <= sum(each.tokens or 0 for each in things):
             return f"{excess_text(excess, things)}. {name}."
         return f"The conversation is too long for what is asked: {name} tokens. ^N begins another."

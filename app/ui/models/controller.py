@@ -11,7 +11,7 @@ from app.errors import UserError
 from app.models.draft_selection import Tokenizers
 from app.models.fit import Machine, machine_of
 from app.models.library import Library, default_library
-from app.protocol.commands import Measure
+from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
 from app.sessions.records import Run
 from app.settings.schema import find
@@ -83,7 +83,7 @@ class ModelsController:
         chat = self._app.chat
         if (hindrance := chat.loader.pair_status().blocked_reason) or chat.open_chats.busy:
             return hindrance or "An answer is being written: time the pair when it is done."
-        chat.engine.send(Measure())
+        chat.engine.send(CalibrateCosts())
         return "Timing the pair: it reads a few thousand tokens drawn by lot. A question stops it."
 
     def on_costs_measured(self, costs: Costs) -> None:

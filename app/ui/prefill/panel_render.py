@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from app.protocol.events import Selected
-from app.protocol.memory import memory_size
+from app.protocol.memory import format_bytes
 from app.protocol.stats import Phase, Reading
 from app.ui.keep.bar import keep_bar
 from app.ui.prefill import heatmap
@@ -198,7 +198,10 @@ def _keep(state: TurnProgress, page: Viewport) -> Content:
 
 def would_read(selected: Selected) -> str:
     """What a keep would mean for the turn it was tried on."""
-    kept, total = formatting.count(selected.kept_tokens), formatting.count(selected.prompt_tokens)
+    kept, total = (
+        formatting.count(selected.selected_tokens),
+        formatting.count(selected.prompt_tokens),
+    )
     return f"would read {kept} of {total} tokens"
 
 
@@ -236,7 +239,7 @@ def _spans(state: TurnProgress, page: Viewport) -> Content:
     row = heatmap.span_row(shown.spans, shown.prompt_tokens, page.strip_width)
     styles = {heatmap.PINNED: DIM, heatmap.PARTIAL: f"{ACCENT} 60%"}
     marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
-    label = "kept" if state.would_select is None else formatting.percent(shown.keep)
+    label = "kept" if state.would_select is None else formatting.percent(shown.keep_ratio)
     return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'span')}")
 
 
@@ -258,7 +261,7 @@ def _legend(page: Viewport) -> Content:
 
 
 def _choice_legend(choice: Selected) -> Content:
-    keep = formatting.percent(choice.keep)
+    keep = formatting.percent(choice.keep_ratio)
     words = f" what keep {keep} would choose; everything was read"
     return Content.assemble(INDENT, (heatmap.SELECTED, ACCENT), (words, DIM))
 
@@ -277,7 +280,7 @@ def _afterwards(state: TurnProgress, page: Viewport) -> list[Content]:
         wrapped = Content(f"why: {sanitize_line(with_full_stop(reason))}").wrap(room)
         lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
     if state.statistics is not None:
-        peak = f"peak memory {memory_size(state.statistics.peak_bytes)}"
+        peak = f"peak memory {format_bytes(state.statistics.peak_bytes)}"
         wrote = f"wrote {formatting.plural(state.statistics.generated_tokens, 'token')}"
         total = formatting.seconds(state.elapsed(page.now))
         lines.append(Content.styled(f"{INDENT}{wrote} · {total} in all · {peak}", DIM))

@@ -9,7 +9,7 @@ from app.chat.replay import DRAFT_PHASES
 from app.protocol.events import (
     Event,
     Failed,
-    FellBack,
+    FellBackToDense,
     Finished,
     ImportanceMap,
     PhaseProgress,
@@ -17,7 +17,7 @@ from app.protocol.events import (
     Selected,
     Token,
 )
-from app.protocol.stats import Ended, Phase, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
 SPARSE_PHASES = (
     Phase.TOKENISE,
@@ -28,7 +28,7 @@ SPARSE_PHASES = (
     Phase.DECODE,
 )
 DENSE_PHASES = (Phase.TOKENISE, Phase.PREFILL, Phase.DECODE)
-STOPPED = (Ended.CANCELLED, Ended.MEMORY, Ended.REPEATED)
+STOPPED = (FinishReason.CANCELLED, FinishReason.MEMORY, FinishReason.REPEATED)
 
 
 class PhaseStatus(StrEnum):
@@ -62,7 +62,7 @@ class TurnProgress:
     thinking_started_at: float | None = None
     thinking_ended_at: float = 0.0
     thinking_tokens: int = 0
-    ended: Ended | None = None
+    ended: FinishReason | None = None
     failed: bool = False
     restored: bool = False
     """It was read in an earlier run of the program, so that the engine has no scores of it."""
@@ -102,10 +102,10 @@ class TurnProgress:
                 self.has_text = self.has_text or bool(event.text)
                 if event.thinking:
                     self._note_thinking(event, now)
-            case FellBack():
+            case FellBackToDense():
                 self.fallback = event.reason
             case Finished():
-                self.ended = event.ended
+                self.ended = event.finish_reason
                 self.statistics = event.statistics
                 self.stopped_at = now
                 if self.before_resume is not None and was_read:
@@ -153,12 +153,12 @@ class TurnProgress:
     def keep(self) -> float:
         """The keep to show: what was selected, else what was planned, else what was asked for."""
         if self.preview is not None:
-            return self.preview.keep
+            return self.preview.keep_ratio
         if self.reading is Reading.DENSE:
             return 1.0
         if self.selected is not None:
-            return self.selected.keep
-        return self.planned.keep if self.planned else self.requested_keep
+            return self.selected.keep_ratio
+        return self.planned.keep_ratio if self.planned else self.requested_keep
 
     @property
     def reused(self) -> int:

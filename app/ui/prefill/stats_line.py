@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from app.protocol.stats import Ended, Phase, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util import formatting
 
 PARTS_OF_TTFT = (Phase.SCORE, Phase.PREFILL)
 
 
-def stats_line(statistics: Statistics, ended: Ended | None, width: int) -> str:
+def stats_line(statistics: Statistics, ended: FinishReason | None, width: int) -> str:
     """The fullest wording that fits into `width` cells; the shortest when none does."""
     wordings = _wordings(statistics, ended)
     return next((line for line in wordings if len(line) <= width), wordings[-1])
 
 
-def _wordings(statistics: Statistics, ended: Ended | None) -> list[str]:
+def _wordings(statistics: Statistics, ended: FinishReason | None) -> list[str]:
     """From fullest to shortest. How much was read and in which way is in all of them."""
     read = f"read {formatting.percent(statistics.read_fraction)}"
     way = "full" if statistics.reading is Reading.DENSE else "sparse"
     tokens = _tokens(statistics)
     first = f"first word {formatting.seconds(statistics.ttft)}" if statistics.ttft > 0 else ""
     rate = f"{statistics.decode_rate:.0f} tok/s" if statistics.decode_rate else ""
-    stops = (Ended.CANCELLED, Ended.MEMORY, Ended.REPEATED)
+    stops = (FinishReason.CANCELLED, FinishReason.MEMORY, FinishReason.REPEATED)
     stopped = "stopped" if ended in stops else ""
     parts = _parts_of_ttft(statistics)
     return [
@@ -36,9 +36,9 @@ def _wordings(statistics: Statistics, ended: Ended | None) -> list[str]:
 
 def _tokens(statistics: Statistics) -> str:
     total = formatting.count(statistics.prompt_tokens)
-    if statistics.kept_tokens >= statistics.prompt_tokens:
+    if statistics.read_tokens >= statistics.prompt_tokens:
         return f"{total} tokens"
-    return f"{formatting.count(statistics.kept_tokens)} of {total} tokens"
+    return f"{formatting.count(statistics.read_tokens)} of {total} tokens"
 
 
 def _parts_of_ttft(statistics: Statistics) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.unkept import AskedTurn
 from app.protocol.commands import Load
-from app.protocol.events import Event, Healed, NotSaved, Saved
+from app.protocol.events import BackgroundProgress, Event, SnapshotFailed, SnapshotProgress
 from app.protocol.stats import Statistics
 from app.settings.values import Settings
 from app.ui.clock import Clock
@@ -107,7 +107,7 @@ class OpenChats:
         last = self.last_sent is not None and self.last_sent.turn is turn
         return last and not self.busy and self.shown.progress[turn.number].scored
 
-    def on_background_prefill(self, event: Healed) -> None:
+    def on_background_prefill(self, event: BackgroundProgress) -> None:
         """How far background reading has come."""
         if event.done == event.total:
             self._fully_cached.add(event.conversation)
@@ -120,7 +120,7 @@ class OpenChats:
             return None
         statistics = progress.statistics
         if self.shown.chat.name in self._fully_cached:
-            return replace(statistics, kept_tokens=statistics.prompt_tokens)
+            return replace(statistics, read_tokens=statistics.prompt_tokens)
         return statistics
 
     def is_fully_cached(self, turn: Turn) -> bool:
@@ -193,9 +193,9 @@ class OpenChats:
             problem = self.last_sent.problem or problem
         return self._snapshot_error if problem is None else str(problem)
 
-    def on_snapshot_event(self, event: NotSaved | Saved) -> None:
+    def on_snapshot_event(self, event: SnapshotFailed | SnapshotProgress) -> None:
         """What became of a snapshot."""
-        if isinstance(event, NotSaved):
+        if isinstance(event, SnapshotFailed):
             self._snapshot_error = event.reason
         elif event.done == event.total:
             self._snapshot_error = ""

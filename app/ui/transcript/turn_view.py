@@ -11,7 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Part, Question, Turn, TurnState
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
@@ -195,20 +195,20 @@ def _ending_text(turn: Turn) -> Content | None:
             "\n  ",
             (sanitize_line(as_sentence(turn.failure.advice)), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
-            (INSIST if turn.failure.foreseen else "", "$ink-dim"),
+            (INSIST if turn.failure.predicted else "", "$ink-dim"),
         )
-    if turn.ended is Ended.MEMORY:
+    if turn.ended is FinishReason.MEMORY:
         return Content.styled(
             "■ stopped: memory nearly used up · what was written stays", "$ink-dim"
         )
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
         return Content.styled("■ stopped · what was written stays", "$ink-dim")
-    if turn.ended is Ended.REPEATED:
+    if turn.ended is FinishReason.REPEATED:
         return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
-    if turn.ended is Ended.LENGTH:
+    if turn.ended is FinishReason.LENGTH:
         tokens = 0 if turn.statistics is None else turn.statistics.generated_tokens
         at = f" at {formatting.plural(tokens, 'token')}" if tokens else ""
         return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
-    if turn.ended is Ended.STOP and not turn.text:
+    if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ the model answered with nothing", "$ink-dim")
     return None

@@ -7,8 +7,8 @@ from textual.pilot import Pilot
 
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Load
-from app.protocol.cost_model import Costs, Line
-from app.protocol.events import Healed, Learnt
+from app.protocol.cost_model import Costs, LinearCost
+from app.protocol.events import BackgroundProgress, CostsUpdated
 from app.ui.app import SpecchatApp
 from app.ui.chat import submission
 from app.ui.chat.context_meter import ContextMeter
@@ -29,7 +29,7 @@ from tests.ui.helpers import (
 pytestmark = pytest.mark.asyncio
 
 
-KNOWN = Costs(Line(0, 5e-5), Line(0, 1e-5), Line(0.1, 0), Line(0.1, 0))
+KNOWN = Costs(LinearCost(0, 5e-5), LinearCost(0, 1e-5), LinearCost(0.1, 0), LinearCost(0.1, 0))
 
 
 def counting_app(engine: FakeEngine) -> SpecchatApp:
@@ -87,9 +87,13 @@ async def test_a_document_is_foretold_at_every_keep_once_the_pair_was_timed() ->
         await paste(pilot, DOCUMENT + "more")
         await until_shown(pilot, " tok · 2,27")
         assert "est" not in figures(pilot)
-        engine.say(Learnt(KNOWN))
+        engine.say(CostsUpdated(KNOWN))
         await until_shown(pilot, "· est <1 s")
-        engine.say(Learnt(Costs(Line(0, 1e-3), Line(0, 1e-4), Line(1, 0), Line(1, 0))))
+        engine.say(
+            CostsUpdated(
+                Costs(LinearCost(0, 1e-3), LinearCost(0, 1e-4), LinearCost(1, 0), LinearCost(1, 0))
+            )
+        )
         await until_shown(pilot, "· est 11 s")
         await pilot.press("ctrl+g", "9", "0")
         await until_shown(pilot, "90%   est 35 s")
@@ -98,7 +102,7 @@ async def test_a_document_is_foretold_at_every_keep_once_the_pair_was_timed() ->
         await type_in(pilot, "How many foxes?")
         await pilot.press("ctrl+g", "a")
         await until(pilot, lambda: "est" not in figures(pilot))  # auto may read all of it
-        engine.say(Learnt(Costs()))
+        engine.say(CostsUpdated(Costs()))
         await pilot.press("ctrl+t")
         await until(pilot, lambda: "est" not in figures(pilot))  # another pair, never timed
 
@@ -116,8 +120,8 @@ async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> No
         await pilot.press("escape")
         name = engine.asks[0].conversation
         assert name is not None
-        engine.say(Healed(name, 10, 20))
-        engine.say(Healed(name, 20, 20))
+        engine.say(BackgroundProgress(name, 10, 20))
+        engine.say(BackgroundProgress(name, 20, 20))
         desk = pilot.app.chat.desk  # type: ignore[attr-defined]
         await until(pilot, lambda: desk.is_cached_whole(desk.shown.conversation.last))
         await pilot.press("ctrl+g", "4")

@@ -9,7 +9,7 @@ import pytest
 
 from app.protocol.commands import Load
 from app.protocol.events import Token
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -25,7 +25,7 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-CUT = Story(answer="The tenant ", ended=Ended.LENGTH)
+CUT = Story(answer="The tenant ", ended=FinishReason.LENGTH)
 
 
 async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
@@ -59,7 +59,7 @@ async def test_keys_that_ask_said_that_an_answer_was_under_way_while_models_were
 
 
 async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> None:
-    engine = FakeEngine(replace(CUT, ended=Ended.REPEATED))
+    engine = FakeEngine(replace(CUT, finish_reason=FinishReason.REPEATED))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)

@@ -11,15 +11,15 @@ from textual.pilot import Pilot
 
 from app.protocol.events import (
     EngineWarning,
-    MadeRoom,
+    MemoryFreed,
     MemoryReport,
-    Parked,
     PressureChanged,
+    Reloaded,
     Token,
-    Unparked,
+    Unloaded,
 )
-from app.protocol.memory import MemoryFigures, Rung
-from app.protocol.stats import Ended
+from app.protocol.memory import MemoryStats, PressureLevel
+from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
 from tests.fakes import GIB, FakeEngine, Story
 from tests.ui.helpers import (
@@ -37,7 +37,7 @@ from tests.ui.helpers import (
 
 pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
-FIGURES = MemoryFigures(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
+FIGURES = MemoryStats(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
 TIGHT = "Memory is tight (21 GB of 24 GB, 88%): the draft leaves memory until it is needed."
 
 
@@ -46,9 +46,9 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
     async with app_with(engine).run_test(size=WIDE) as pilot:
         await until_shown(pilot, "ready", "mem ▓░░░░░ 5.5 GB of 24 GB")
         assert "! mem" not in screen_text(pilot)
-        engine.say(PressureChanged(Rung.TIGHT, Rung.CALM, FIGURES, TIGHT))
+        engine.say(PressureChanged(PressureLevel.TIGHT, PressureLevel.NORMAL, FIGURES, TIGHT))
         await until_shown(pilot, "! mem ▓▓▓▓▓░ 21 GB of 24 GB", "! Memory is tight (21 GB of 24 GB")
-        engine.say(MemoryReport(FIGURES, Rung.CALM))
+        engine.say(MemoryReport(FIGURES, PressureLevel.NORMAL))
         await until_gone(pilot, "! mem")
 
 
@@ -56,12 +56,12 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=WIDE) as pilot:
         await until_shown(pilot, "ready")
-        engine.say(MadeRoom(GIB, "What was read of other conversations was dropped."))
+        engine.say(MemoryFreed(GIB, "What was read of other conversations was dropped."))
         await until_shown(pilot, "What was read of other conversations was dropped.")
-        engine.say(Parked("draft", GIB, "draft left memory, 0.4 GB.\x1b[2J"))
+        engine.say(Unloaded("draft", GIB, "draft left memory, 0.4 GB.\x1b[2J"))
         await until_shown(pilot, "draft left memory, 0.4 GB.")
         assert "\x1b" not in screen_text(pilot)
-        engine.say(Unparked("draft", GIB, 0.4))
+        engine.say(Reloaded("draft", GIB, 0.4))
         await until_gone(pilot, "draft left memory")
 
 
@@ -75,7 +75,7 @@ async def test_what_failed_in_the_background_is_said() -> None:
 
 
 async def test_an_answer_that_memory_stopped_says_so() -> None:
-    engine = FakeEngine(Story(ended=Ended.MEMORY), stepping=True)
+    engine = FakeEngine(Story(ended=FinishReason.MEMORY), stepping=True)
     async with app_with(engine).run_test(size=WIDE) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
@@ -96,22 +96,22 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await until_shown(pilot, "There is not enough memory", "Enter again tries it all the same")
-        assert not engine.asks[0].despite_memory
+        assert not engine.asks[0].skip_memory_check
         await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
         await until(pilot, lambda: len(engine.asks) == 2)
-        assert not engine.asks[1].despite_memory
+        assert not engine.asks[1].skip_memory_check
         await until_shown(pilot, "Enter again tries it all the same")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
-        assert engine.asks[2].despite_memory
+        assert engine.asks[2].skip_memory_check
         await until_shown(pilot, "generally available free programs")
         engine.story = Story(foreseen=True)
         await pilot.press("ctrl+r")
         await until_shown(pilot, "Asked again in the same way")
-        assert not engine.asks[3].despite_memory
+        assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 5)
-        assert engine.asks[4].despite_memory
+        assert engine.asks[4].skip_memory_check
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from app.chat.conversation import Part
 from app.protocol.events import Token
 from app.protocol.options import Mode
-from app.protocol.stats import Ended
+from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
@@ -178,7 +178,7 @@ async def test_an_answer_in_the_middle_is_given_again(
         engine.story = Story(answer="Better.")
         await pilot.press(*keys)
         await until(pilot, lambda: len(engine.asks) == 3)
-        assert (engine.asks[2].mode, engine.asks[2].keep) == (mode, keep)
+        assert (engine.asks[2].mode, engine.asks[2].keep_ratio) == (mode, keep)
         assert [message.text for message in engine.asks[2].messages] == ["One?"]
         await until_shown(pilot, "Better.", "‹ 2/2 ›", "next: AUTO")
         await until_gone(pilot, "Two?")
@@ -302,7 +302,7 @@ async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> No
 
 
 async def test_a_cut_answer_says_so_after_a_restart(tmp_path: Path) -> None:
-    story = Story(answer="Half an", ended=Ended.LENGTH)
+    story = Story(answer="Half an", ended=FinishReason.LENGTH)
     async with kept_app(tmp_path, engine := FakeEngine(story)) as (pilot, _):
         await answered(pilot, engine, "One?")
         await until_shown(pilot, "■ cut off at 2 tokens")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.protocol.commands import Cancel, Forget
+from app.protocol.commands import Cancel, DropConversation
 from app.protocol.events import Finished, Token
 from app.sessions.records import State
 from app.sessions.store import Store
@@ -187,9 +187,9 @@ async def test_delete_and_undo(tmp_path: Path) -> None:
         await until_shown(pilot, "3 conversations", "Nothing was deleted since")
         await pilot.press("ctrl+d")
         await until_shown(pilot, "2 conversations")
-        assert engine.sent(Forget) == []
+        assert engine.sent(DropConversation) == []
         await pilot.press("escape")
-        await until(pilot, lambda: engine.sent(Forget) == [Forget("2")])
+        await until(pilot, lambda: engine.sent(DropConversation) == [DropConversation("2")])
     with Store(tmp_path) as store:
         assert [each.id for each in store.conversations(trashed=True)] == [2]
 

@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 
 from app.chat.model_pairs import pair
 from app.models.library import Library
-from app.protocol.commands import Load, Measure
-from app.protocol.cost_model import Costs, Line
+from app.protocol.commands import CalibrateCosts, Load
+from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.events import Failed
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
@@ -240,13 +240,17 @@ def embedded(engine: FakeEngine, library: Library) -> SpecchatApp:
 
 
 async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
-    engine = FakeEngine(costs=Costs(Line(0, 1e-3), Line(0, 1e-4), Line(0.1, 0), Line(0.2, 0)))
+    engine = FakeEngine(
+        costs=Costs(
+            LinearCost(0, 1e-3), LinearCost(0, 1e-4), LinearCost(0.1, 0), LinearCost(0.2, 0)
+        )
+    )
     async with embedded(engine, library).run_test(size=SMALL) as pilot:
         await open_models(pilot)
         await open_card(pilot, "embedded")
         await do(pilot, "Time it here")
         await until_shown(pilot, "Of 32,768 tokens the first word comes in 33 s when", "in 10 s at")
-        assert len(engine.sent(Measure)) == 1
+        assert len(engine.sent(CalibrateCosts)) == 1
 
 
 async def test_a_pair_that_could_not_be_timed_is_said(library: Library) -> None:

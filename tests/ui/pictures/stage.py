@@ -93,7 +93,7 @@ class Stage:
             settings.settings = find("look.theme").within(settings.settings, LIGHT)
         self.app = SpecchatApp(
             self.engine,
-            Load("models/target", "models/draft", shown_as=(TARGET, DRAFT)),
+            Load("models/target", "models/draft", display_names=(TARGET, DRAFT)),
             settings=settings,
             clock=lambda: self.now,
             folder=self.home / "data",

@@ -101,7 +101,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         asked = engine.asks[0]
         assert said(asked.messages) == ["Be brief."]
         assert asked.sampling == replace(SAMPLING, temperature=0.2, seed=7)
-        assert (asked.mode, asked.keep) == (Mode.SPARSE, 0.35)
+        assert (asked.mode, asked.keep_ratio) == (Mode.SPARSE, 0.35)
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
             expected = Choices("Be brief.", "sparse", 0.35, temperature=0.2, seed=7)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.protocol.commands import Upkeep
+from app.protocol.commands import CachePolicy
 from app.protocol.options import Heal, Mode
 from app.settings.file import SettingsFile
 from app.settings.schema import every, find
@@ -98,7 +98,7 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
         await pilot.press("escape", "escape")
         await until_shown(pilot, "next: SPARSE 45%")
         await ask(pilot, engine)
-        assert (engine.asks[0].mode, engine.asks[0].keep) == (Mode.SPARSE, 0.45)
+        assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (Mode.SPARSE, 0.45)
 
 
 async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
@@ -144,16 +144,16 @@ async def test_the_engine_hears_of_what_concerns_it(tmp_path: Path, file: Settin
     engine, snapshots = FakeEngine(), str(tmp_path / "snapshots")
     file.set(HEAL, Heal.ALWAYS)
     async with kept_app(tmp_path, engine, settings=file) as (pilot, app):
-        first = Upkeep(Heal.ALWAYS, snapshots=snapshots)
-        assert engine.sent(Upkeep) == [first]
+        first = CachePolicy(Heal.ALWAYS, snapshot_folder=snapshots)
+        assert engine.sent(CachePolicy) == [first]
         app.settings.change(HEAL, Heal.NEVER)
         app.settings.change(find("storage.snapshots_gb"), 30)
         app.settings.change(find("storage.memory_gb"), 2)
         app.settings.change(find("answers.temperature"), 0.7)
         app.settings.change(find("answers.top_p"), 0.9)
-        last = Upkeep(Heal.NEVER, 2_000_000_000, snapshots, 30_000_000_000)
-        assert engine.sent(Upkeep)[-1] == last
-        assert len(engine.sent(Upkeep)) == 4
+        last = CachePolicy(Heal.NEVER, 2_000_000_000, snapshots, 30_000_000_000)
+        assert engine.sent(CachePolicy)[-1] == last
+        assert len(engine.sent(CachePolicy)) == 4
         await ask(pilot, engine)
         sampling = engine.asks[0].sampling
         assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 0.9, 512)

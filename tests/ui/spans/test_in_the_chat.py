@@ -29,7 +29,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press(*["right"] * 5)
         await until(pilot, lambda: screen.view.document.read_fraction > before)
         await until_shown(pilot, "keep 25% would read")
-        assert any(isinstance(c, Reselect) and c.keep == 0.25 for c in engine.commands)
+        assert any(isinstance(c, Reselect) and c.keep_ratio == 0.25 for c in engine.commands)
         await pilot.press("slash", *"Paragraph 399")
         await until_shown(pilot, "1 of 1 hit")
         await pilot.press("escape", "space")
@@ -37,7 +37,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         again = engine.asks[1]
-        assert (again.mode, again.keep) == (Mode.SPARSE, 0.25)
+        assert (again.mode, again.keep_ratio) == (Mode.SPARSE, 0.25)
         (document,) = again.messages[0].documents
         ((start, end),) = document.pinned
         assert document.text[start:end] == "Paragraph 399 of a long text about nothing."

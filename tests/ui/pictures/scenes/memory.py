@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.protocol.events import PressureChanged, Token
-from app.protocol.memory import MemoryFigures, Rung
-from app.protocol.stats import Ended, Phase
+from app.protocol.memory import MemoryStats, PressureLevel
+from app.protocol.stats import FinishReason, Phase
 from tests.fakes import GIB, FakeEngine
 from tests.ui.pictures import samples
 from tests.ui.pictures.scenes.reading import at
@@ -19,28 +19,34 @@ CRITICAL = "Memory is nearly used up (23 GB of 24 GB, 96%): what runs is stopped
 
 
 async def tight(stage: Stage) -> None:
-    story = samples.story(ended=Ended.MEMORY)
+    story = samples.story(ended=FinishReason.MEMORY)
     async with stage.opened(FakeEngine(story, stepping=True)):
         await stage.shown("ready")
         await stage.paste(samples.licence())
         await stage.ask(samples.QUESTION)
         stage.play(lambda e: at(e, Phase.PREFILL, 0.6), 4.0)
-        stage.engine.say(PressureChanged(Rung.WARN, Rung.CALM, _figures(86), WARN))
+        stage.engine.say(
+            PressureChanged(PressureLevel.WARN, PressureLevel.NORMAL, _figures(86), WARN)
+        )
         await stage.shown("getting tight")
         await stage.take("warn")
-        stage.engine.say(PressureChanged(Rung.TIGHT, Rung.WARN, _figures(91), TIGHT))
+        stage.engine.say(
+            PressureChanged(PressureLevel.TIGHT, PressureLevel.WARN, _figures(91), TIGHT)
+        )
         await stage.shown("Memory is tight")
         await stage.take("tight")
         for _ in range(24):
             stage.play(lambda e: isinstance(e, Token), 0.1)
-        stage.engine.say(PressureChanged(Rung.CRITICAL, Rung.TIGHT, _figures(96), CRITICAL))
+        stage.engine.say(
+            PressureChanged(PressureLevel.CRITICAL, PressureLevel.TIGHT, _figures(96), CRITICAL)
+        )
         stage.engine.finish()
         await stage.idle()
         await stage.shown("stopped: memory nearly used up")
         await stage.take("critical")
 
 
-def _figures(percent: int) -> MemoryFigures:
+def _figures(percent: int) -> MemoryStats:
     ceiling = 24 * GIB
     used = ceiling * percent // 100
-    return MemoryFigures(32 * GIB, 32 * GIB - used - 6 * GIB, used, used, 0, used, ceiling)
+    return MemoryStats(32 * GIB, 32 * GIB - used - 6 * GIB, used, used, 0, used, ceiling)
