@@ -21,7 +21,7 @@ from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill
 from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
-BACKENDS = {"cpu": replace(CPU, block=5), "gpu": GPU}
+BACKENDS = {"cpu": replace(CPU, query_block=5), "gpu": GPU}
 """What either device has run; a step takes several blocks."""
 
 
