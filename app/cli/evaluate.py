@@ -29,7 +29,7 @@ from app.cli.sigint import first_interrupt
 from app.errors import UserError
 from app.eval.figure import figure
 from app.eval.report import Study, as_json, markdown, table
-from app.eval.results_log import Ledger
+from app.eval.results_log import ResultsLog
 from app.eval.runner import (
     TUNING,
     Outcome,
@@ -60,7 +60,7 @@ def evaluate(options: argparse.Namespace) -> int:
     tokens = FolderTokens(Path(load.target))
     _check_files(settings, tokens)
     name = results_name(load, settings)
-    with closing(Ledger(paths.cache_path() / "eval" / name, options.fresh)) as ledger:
+    with closing(ResultsLog(paths.cache_path() / "eval" / name, options.fresh)) as ledger:
         outcome = _measure(load, settings, ledger, tokens)
     for sentence in () if outcome.records else outcome.skipped:
         sys.stderr.write(sanitize(sentence) + "\n")
@@ -71,7 +71,7 @@ def evaluate(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     if not outcome.complete:
         written = " Nothing was written yet." if outputs else ""
-        done = f"{outcome.measured:,} of {outcome.total:,} runs"
+        done = f"{outcome.done:,} of {outcome.total:,} runs"
         sys.stderr.write(f"Stopped after {done}; the same command goes on from there.{written}\n")
         return INTERRUPTED
     for path, text in outputs.items():
@@ -79,7 +79,7 @@ def evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(load: Load, settings: Settings, ledger: Ledger, tokens: Tokens) -> Outcome:
+def _measure(load: Load, settings: Settings, ledger: ResultsLog, tokens: Tokens) -> Outcome:
     # What was left out must stay left out, however long the next question takes.
     with Session(upkeep=CachePolicy(Heal.NEVER)) as session:
         loaded = session.load(load)
@@ -263,7 +263,7 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
             )
         target, draft = [*options.pair, None][:2]
     load = pair(target or EMBEDDED, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
-    scorings = [tuning.scoring for tuning in settings.tuned.values()]
+    scorings = [tuning.scoring for tuning in settings.tunings_by_name.values()]
     needed = [scoring for scoring in scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):
         what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"
@@ -361,7 +361,7 @@ class _Progress:
         if now < self._next:
             return
         self._next = now + (LIVE_SECONDS if self._live else QUIET_SECONDS)
-        slot = status.slot
+        slot = status.key
         eta = "" if status.eta is None else f" · ETA {_duration(status.eta)}"
         line = f"{slot.suite} {slot.length:,} · item {slot.index + 1}"
         line += f" · {status.done:,}/{status.total:,} runs{eta}"

@@ -6,7 +6,7 @@ from random import Random
 from uuid import UUID
 
 from app.eval.documents import FUNCTIONS, PROSE
-from app.eval.tasks import FACT_QUESTIONS, Task, fact, worded
+from app.eval.tasks import FACT_QUESTIONS, Task, fact, phrase
 from app.eval.words import NOUNS, PEOPLE, VERBS, Keys
 
 UUIDS = (
@@ -51,7 +51,7 @@ def identifier(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A UUID in prose."""
     key, value = keys.slug(), str(UUID(int=rng.getrandbits(128), version=4))
     unit = f"The identifier of {key} is {value}. "
-    question = worded(rng, UUIDS, held_out and "identifier").format(key)
+    question = phrase(rng, UUIDS, held_out and "identifier").format(key)
     return Task(PROSE, (unit,), question, unit.strip(), (value,))
 
 
@@ -59,17 +59,17 @@ def code_bug(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A comment in one of many functions."""
     name, fault = keys.thing().replace(" ", "_"), rng.choice(FAULTS)
     unit = f"def {name}(rows):\n    # BUG: {fault}\n    return {rng.choice(NOUNS)}(rows)\n"
-    question = worded(rng, BUGS, held_out and "bug").format(name)
+    question = phrase(rng, BUGS, held_out and "bug").format(name)
     return Task(FUNCTIONS, (unit,), question, f"def {name}(rows):\n    # BUG: {fault}", (fault,))
 
 
 def back_reference(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A term that is defined once and used often after that."""
     role = keys.word().capitalize()
-    person = f"{keys.one_of(PEOPLE)} {rng.choice(NOUNS).capitalize()}"
+    person = f"{keys.choose(PEOPLE)} {rng.choice(NOUNS).capitalize()}"
     defined = f'"{role}" means the firm of {person}. '
     uses = [f"The {role} {rng.choice(VERBS)} the {rng.choice(NOUNS)}. " for _ in range(5)]
-    question = worded(rng, ROLES, held_out and "role").format(role)
+    question = phrase(rng, ROLES, held_out and "role").format(role)
     return Task(PROSE, (defined, *uses), question, defined.strip(), (person,))
 
 
@@ -84,6 +84,6 @@ def later_turn(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     units = tuple(rng.sample([*first.units, *second.units], len(first.units) + len(second.units)))
     before = ((first.question, first.answer),)
     if rng.random() < 0.5:
-        question = worded(rng, AGAIN, held_out and "again")
+        question = phrase(rng, AGAIN, held_out and "again")
         return Task(PROSE, units, question, first.answer, first.expected, before=before)
     return Task(PROSE, units, second.question, second.answer, second.expected, before=before)

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from app.eval.markdown import markdown_table
-from app.eval.results import SUITE_ORDER, Interval, scoring_place, wilson
+from app.eval.results import SUITE_ORDER, Interval, scoring_order, wilson
 from app.eval.results_log import Record
 from app.protocol.options import Mode
 from app.protocol.stats import Reading
@@ -53,7 +53,7 @@ def alone(records: Iterable[Record]) -> tuple[Alone, ...]:
 
 
 def _place(row: Alone) -> tuple[Any, ...]:
-    return (SUITE_ORDER.index(row.suite), row.length, scoring_place(row.scoring), row.keep)
+    return (SUITE_ORDER.index(row.suite), row.length, scoring_order(row.scoring), row.keep)
 
 
 def _row(records: Sequence[Record]) -> Alone:

@@ -19,8 +19,8 @@ class Filler:
 
     unit: Callable[[Random, Keys], str]
     join: str = "\n"
-    begin: str = ""
-    end: str = ""
+    prefix: str = ""
+    suffix: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def ticket_line(rng: Random, keys: Keys, mark: str) -> str:
 
 
 PROSE = Filler(prose, join="")
-JSON = Filler(json_record, join=",\n", begin="[\n", end="\n]")
-XML = Filler(xml_record, begin="<codes>\n", end="\n</codes>")
+JSON = Filler(json_record, join=",\n", prefix="[\n", suffix="\n]")
+XML = Filler(xml_record, prefix="<codes>\n", suffix="\n</codes>")
 CODE = Filler(assignment)
 FUNCTIONS = Filler(function, join="\n")
 TICKETS = Filler(ticket)
@@ -119,19 +119,19 @@ def compose(
     They stand at random places, or the first one at `depth` (0 begin, 1 end) and the others
     anywhere after it. Raises ValueError when the units alone are longer.
     """
-    fixed = count(filler.begin + filler.join.join(units) + filler.end)
+    fixed = count(filler.prefix + filler.join.join(units) + filler.suffix)
     if fixed > tokens:
         raise ValueError(f"{tokens} tokens are too few: this task alone takes {fixed}")
     sample = [filler.unit(rng, keys) for _ in range(SAMPLE_UNITS)]
     each = max(1.0, count(filler.join.join(sample)) / SAMPLE_UNITS)
-    wanted = int((tokens - fixed) / each)
-    padding = sample[:wanted]
-    padding += [filler.unit(rng, keys) for _ in range(wanted - len(padding))]
+    filler_units = int((tokens - fixed) / each)
+    padding = sample[:filler_units]
+    padding += [filler.unit(rng, keys) for _ in range(filler_units - len(padding))]
     if depth is None:
-        places = sorted(rng.randint(0, wanted) for _ in units)
+        places = sorted(rng.randint(0, filler_units) for _ in units)
     else:
-        first = round(depth * wanted)
-        places = [first, *sorted(rng.randint(first, wanted) for _ in units[1:])]
+        first = round(depth * filler_units)
+        places = [first, *sorted(rng.randint(first, filler_units) for _ in units[1:])]
     pieces: list[tuple[str, bool]] = []
     done = 0
     for place, unit in zip(places, units, strict=True):
@@ -139,10 +139,10 @@ def compose(
         pieces.append((unit, True))
         done = place
     pieces += [(p, False) for p in padding[done:]]
-    text, spans = filler.begin, []
+    text, spans = filler.prefix, []
     for index, (piece, wanted_unit) in enumerate(pieces):
         text += filler.join if index else ""
         if wanted_unit:
             spans.append((len(text), len(text) + len(piece.rstrip())))
         text += piece
-    return Document(text.rstrip() + filler.end, tuple(spans))
+    return Document(text.rstrip() + filler.suffix, tuple(spans))

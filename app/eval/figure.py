@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from app.eval.drawing import COLOURS, line, mark, path, points, text
-from app.eval.results import Cell
+from app.eval.results import ResultCell
 
 WIDTH, HEIGHT = 300, 210
 """Of a panel, in pixels, with its labels."""
@@ -18,7 +18,7 @@ Series = tuple[int, str]
 """Length in tokens, and scoring."""
 
 
-def figure(cells: Sequence[Cell], title: str) -> str:
+def figure(cells: Sequence[ResultCell], title: str) -> str:
     """The whole picture, of cells that are no single cases'; the same text for the same cells."""
     series = sorted({(c.length, c.scoring) for c in cells}, key=lambda s: (s[0], _first(cells, s)))
     keeps = sorted({cell.keep for cell in cells})
@@ -43,7 +43,7 @@ def figure(cells: Sequence[Cell], title: str) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _first(cells: Sequence[Cell], series: Series) -> int:
+def _first(cells: Sequence[ResultCell], series: Series) -> int:
     return next(i for i, cell in enumerate(cells) if (cell.length, cell.scoring) == series)
 
 
@@ -62,7 +62,7 @@ def _legend(series: Sequence[Series], per_row: int) -> list[str]:
 
 
 def _panel(
-    suite: str, cells: Sequence[Cell], series: Sequence[Series], keeps: Sequence[float]
+    suite: str, cells: Sequence[ResultCell], series: Sequence[Series], keeps: Sequence[float]
 ) -> list[str]:
     counts = sorted({cell.n for cell in cells})
     n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -86,7 +86,7 @@ def _panel(
 
 
 def _curve(
-    index: int, cells: Sequence[Cell], keeps: Sequence[float], with_dense: bool
+    index: int, cells: Sequence[ResultCell], keeps: Sequence[float], with_dense: bool
 ) -> list[str]:
     colour = COLOURS[index % len(COLOURS)]
     places = [_x(cell.keep, keeps) for cell in cells]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from app.eval.documents import Filler
-from app.eval.tasks import Check, Task, worded
+from app.eval.tasks import Check, Task, phrase
 from app.eval.words import ADJECTIVES, NOUNS, PEOPLE, VERBS, Keys
 
 COMMON = (
@@ -39,7 +39,7 @@ def common_words(rng: Random, keys: Keys, held_out: bool = False, words: int = 1
     pool = rng.sample([*ADJECTIVES, *NOUNS, *VERBS, *PEOPLE], 300)
     common = pool[:words]
     filler = _dealt(pool[words:] + common * MORE_OFTEN)
-    question = worded(rng, COMMON, held_out and "common").format(words)
+    question = phrase(rng, COMMON, held_out and "common").format(words)
     return Task(
         filler, (), question, f"The words: {', '.join(common)}", tuple(common), Check.HOLDS_ALL
     )
@@ -57,7 +57,7 @@ def frequent_words(rng: Random, keys: Keys, held_out: bool = False, words: int =
         if word[:3] not in {c[:3] for c in coded}:
             coded.append(word)
     filler = _dealt([w for w, times in zip(coded, ZIPF, strict=True) for _ in range(times)])
-    question = worded(rng, FREQUENT, held_out and "frequent").format(words)
+    question = phrase(rng, FREQUENT, held_out and "frequent").format(words)
     return Task(
         filler, (), question, f"The words: {', '.join(coded[:words])}", tuple(coded[:words])
     )

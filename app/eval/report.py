@@ -11,7 +11,14 @@ from typing import Any
 
 from app.eval import alone, results
 from app.eval.markdown import markdown_table
-from app.eval.results import EQUAL, Cell, Equal, Guard, Interval, Perplexity
+from app.eval.results import (
+    EQUIVALENCE_MARGIN,
+    EquivalencePoint,
+    GuardStats,
+    Interval,
+    Perplexity,
+    ResultCell,
+)
 from app.eval.results_log import Record
 from app.eval.runner import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
@@ -39,23 +46,23 @@ class Study:
     stale: int = 0
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[ResultCell, ...]:
         return results.cells(self.records)
 
     @cached_property
-    def cases(self) -> tuple[Cell, ...]:
+    def cases(self) -> tuple[ResultCell, ...]:
         return results.cells(self.records, by_case=True)
 
     @cached_property
-    def equals(self) -> tuple[Equal, ...]:
-        return results.equals(self.records)
+    def equals(self) -> tuple[EquivalencePoint, ...]:
+        return results.equivalence_points(self.records)
 
     @cached_property
     def perplexities(self) -> tuple[Perplexity, ...]:
         return results.perplexities(self.records)
 
     @cached_property
-    def guard(self) -> Guard | None:
+    def guard(self) -> GuardStats | None:
         return results.guard(self.records)
 
     @cached_property
@@ -128,12 +135,12 @@ def table(study: Study) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def _groups(cells: Iterable[Cell]) -> list[tuple[int, str]]:
+def _groups(cells: Iterable[ResultCell]) -> list[tuple[int, str]]:
     groups = {(cell.length, cell.scoring) for cell in cells}
-    return sorted(groups, key=lambda group: (group[0], results.scoring_place(group[1])))
+    return sorted(groups, key=lambda group: (group[0], results.scoring_order(group[1])))
 
 
-def _row(cell: Cell) -> str:
+def _row(cell: ResultCell) -> str:
     faster = "" if cell.ttft_ratio is None else f"{cell.ttft_ratio:.1f}x"
     return (
         f"{cell.suite:<17}{cell.keep:>6.3g}{cell.n:>5}{cell.dense.share:>7.0%}"
@@ -142,7 +149,7 @@ def _row(cell: Cell) -> str:
     )
 
 
-def _equal_lines(rows: Sequence[Equal]) -> list[str]:
+def _equal_lines(rows: Sequence[EquivalencePoint]) -> list[str]:
     if not rows:
         return []
     head = f"{'length':>7}  {'scoring':<28}{'keep':>6}{'n':>6}{'dense':>8}{'right':>8}"
@@ -157,9 +164,10 @@ def _equal_lines(rows: Sequence[Equal]) -> list[str]:
 
 
 EQUAL_WORDS = (
-    f"The smallest keep from which on the safe suites together stay within {100 * EQUAL:.0f} points"
-    " of dense, how much sooner the first token then comes than in full, and how much later than"
-    f" with the default scoring ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
+    "The smallest keep from which on the safe suites together stay within"
+    f" {100 * EQUIVALENCE_MARGIN:.0f} points of dense, how much sooner the first token then comes"
+    " than in full, and how much later than with the default scoring"
+    f" ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
 )
 
 
@@ -185,7 +193,7 @@ def _perplexity_lines(rows: Sequence[Perplexity]) -> list[str]:
     return lines
 
 
-def _guard_lines(guard: Guard) -> list[str]:
+def _guard_lines(guard: GuardStats) -> list[str]:
     lines = ["", *textwrap.wrap(_guard_sentence(guard), COLUMNS - 1)]
     lines.append(f"{'suite':<17}{'':>6}{'n':>5}{'dense':>7}{'right':>7}{'flagged':>9}")
     for row in guard.suites:
@@ -195,7 +203,7 @@ def _guard_lines(guard: Guard) -> list[str]:
     return lines
 
 
-def _guard_sentence(guard: Guard) -> str:
+def _guard_sentence(guard: GuardStats) -> str:
     recall = f"{guard.recall.share:.0%} ({_range(guard.recall)})" if guard.unsafe else "not known"
     precision = f"{guard.precision.share:.0%} ({_range(guard.precision)})"
     precision = precision if guard.flagged else "not known"
@@ -262,7 +270,7 @@ def _overview(study: Study) -> list[str]:
     for length in sorted({cell.length for cell in study.cells}):
         own = [cell for cell in study.cells if cell.length == length]
         keeps = sorted({cell.keep for cell in own})
-        rows: dict[tuple[str, str], dict[float, Cell]] = {}
+        rows: dict[tuple[str, str], dict[float, ResultCell]] = {}
         for cell in own:
             rows.setdefault((cell.suite, cell.scoring), {})[cell.keep] = cell
         body = []
@@ -275,7 +283,7 @@ def _overview(study: Study) -> list[str]:
     return parts
 
 
-def _equal_parts(rows: Sequence[Equal]) -> list[str]:
+def _equal_parts(rows: Sequence[EquivalencePoint]) -> list[str]:
     if not rows:
         return []
     body = []
@@ -298,7 +306,7 @@ def _details(study: Study) -> list[str]:
     return parts
 
 
-def _cell_table(cells: Sequence[Cell], by_case: bool) -> str:
+def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> str:
     head = ["case"] if by_case else []
     head += ["scoring", "length", "keep", "n", "dense", "right", "95 %", "lost", "lost, %"]
     head += ["gained", "read, %", "faster", "fell back", "failed"]
@@ -324,7 +332,7 @@ def _perplexity_table(study: Study) -> str:
     return markdown_table(head, body, texts=1)
 
 
-def _guard_table(guard: Guard) -> str:
+def _guard_table(guard: GuardStats) -> str:
     body = []
     for r in guard.suites:
         shares = [_percent(r.dense_right / r.n), _percent(r.right / r.n)]

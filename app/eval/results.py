@@ -15,7 +15,7 @@ from app.protocol.options import DEFAULT_TUNING, Mode, Scoring
 from app.protocol.stats import Reading
 
 Z = NormalDist().inv_cdf(0.975)
-EQUAL = 0.02
+EQUIVALENCE_MARGIN = 0.02
 """How far below dense the accuracy on the safe suites may be to count as equal."""
 SUITE_ORDER, SCORING_ORDER = tuple(SUITES), tuple(Scoring)
 
@@ -40,7 +40,7 @@ def wilson(right: int, n: int) -> Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ResultCell:
     """All items of a suite (or of one of its cases) at one length, read in one way.
 
     `regressions` were right dense and wrong sparse, `repairs` the other way round. `ttft_ratio` is
@@ -88,7 +88,7 @@ class Perplexity:
 
 
 @dataclass(frozen=True, slots=True)
-class Flagged:
+class GuardSuite:
     """Of a suite's items in auto mode: how many the guard flagged, how many were right in auto
     mode and in full. `safe` is None for a suite that the guard is not judged by."""
 
@@ -102,14 +102,14 @@ class Flagged:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class GuardStats:
     """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items.
 
     `separation` is how well the spread of importance alone would tell them apart: the share of
     pairs of an unsafe and a safe item of which the unsafe one's lies more evenly.
     """
 
-    suites: tuple[Flagged, ...]
+    suites: tuple[GuardSuite, ...]
     recall: Interval
     precision: Interval
     unsafe: int
@@ -118,7 +118,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class EquivalencePoint:
     """The smallest keep from which on a scoring's answers on the safe suites equal dense ones, None
     without one. `dense` and `right` are shares of their `n` items; `faster` is as in a cell, and
     `slowdown` the median over items of its time to the first token over the default scoring's, each
@@ -145,7 +145,7 @@ def paired(records: Iterable[Record], mode: Mode) -> list[Pair]:
     return [(dense[r.item], r) for r in records if r.mode == mode and r.item in dense]
 
 
-def cells(records: Iterable[Record], by_case: bool = False) -> tuple[Cell, ...]:
+def cells(records: Iterable[Record], by_case: bool = False) -> tuple[ResultCell, ...]:
     """One cell for each suite (and case), length, scoring and keep, in that order."""
     groups: dict[tuple[Any, ...], list[Pair]] = {}
     for dense, sparse in paired(records, Mode.SPARSE):
@@ -154,29 +154,29 @@ def cells(records: Iterable[Record], by_case: bool = False) -> tuple[Cell, ...]:
             key = (sparse.suite, case, sparse.length, sparse.scoring, sparse.keep)
             groups.setdefault(key, []).append((dense, sparse))
     found = [_cell(key, pairs) for key, pairs in groups.items()]
-    return tuple(sorted(found, key=_place))
+    return tuple(sorted(found, key=_cell_order))
 
 
-def scoring_place(name: str) -> tuple[int, list[tuple[float, str]]]:
+def scoring_order(name: str) -> tuple[int, list[tuple[float, str]]]:
     """The order of scorings, and of their tunings, numbers by size."""
     scoring, *values = re.split(r"[ =]", name)
     numbers = [float(v) if re.fullmatch(r"[\d.]+", v) else 0.0 for v in values]
     return SCORING_ORDER.index(Scoring(scoring)), list(zip(numbers, values, strict=True))
 
 
-def _place(cell: Cell) -> tuple[Any, ...]:
+def _cell_order(cell: ResultCell) -> tuple[Any, ...]:
     """Suites, their cases and scorings in the order they are defined in."""
     cases = [case.name for case in SUITES[cell.suite].cases]
     return (
         SUITE_ORDER.index(cell.suite),
         cases.index(cell.case) if cell.case in cases else -1,
         cell.length,
-        scoring_place(cell.scoring),
+        scoring_order(cell.scoring),
         cell.keep,
     )
 
 
-def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> Cell:
+def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> ResultCell:
     suite, case, length, scoring, keep = key
     n = len(pairs)
     right = sum(sparse.right for _, sparse in pairs)
@@ -184,7 +184,7 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> Cell:
     ratios = [d.ttft / s.ttft for d, s in pairs if d.ttft > 0 and s.ttft > 0]
     read = [sparse.read_fraction for _, sparse in pairs if not sparse.failed]
     differing = sum(d.tokens != s.tokens for d, s in pairs)
-    return Cell(
+    return ResultCell(
         suite=suite,
         case=case,
         length=length,
@@ -205,17 +205,17 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> Cell:
     )
 
 
-def equals(records: Iterable[Record]) -> tuple[Equal, ...]:
+def equivalence_points(records: Iterable[Record]) -> tuple[EquivalencePoint, ...]:
     """One row for each length and scoring, where several keeps were measured."""
     groups: dict[tuple[int, str], dict[float, list[Pair]]] = {}
     for dense, sparse in paired(records, Mode.SPARSE):
         if SUITES[sparse.suite].safe:
             keeps = groups.setdefault((sparse.length, sparse.scoring), {})
             keeps.setdefault(sparse.keep, []).append((dense, sparse))
-    order = sorted(groups, key=lambda key: (key[0], scoring_place(key[1])))
+    order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1])))
     at = {key: _smallest_equal(groups[key]) for key in order if len(groups[key]) > 1}
     return tuple(
-        Equal(*key, None)
+        EquivalencePoint(*key, None)
         if keep is None
         else _equal(key, keep, groups[key][keep], _default_times(groups, at, key[0]))
         for key, keep in at.items()
@@ -226,7 +226,7 @@ def _smallest_equal(keeps: dict[float, list[Pair]]) -> float | None:
     smallest = None
     for keep in sorted(keeps, reverse=True):
         lost = fmean(dense.right - sparse.right for dense, sparse in keeps[keep])
-        if lost > EQUAL:
+        if lost > EQUIVALENCE_MARGIN:
             break
         smallest = keep
     return smallest
@@ -245,10 +245,10 @@ def _default_times(
 
 def _equal(
     key: tuple[int, str], keep: float, pairs: Sequence[Pair], default: dict[str, float]
-) -> Equal:
+) -> EquivalencePoint:
     timed = [(d.ttft / s.ttft, s) for d, s in pairs if d.ttft > 0 and s.ttft > 0]
     slower = [s.ttft / default[s.item] for _, s in timed if s.item in default]
-    return Equal(
+    return EquivalencePoint(
         *key,
         keep,
         len(pairs),
@@ -266,7 +266,7 @@ def perplexities(records: Iterable[Record]) -> tuple[Perplexity, ...]:
         if sparse.suite == PERPLEXITY:
             key = (sparse.length, sparse.scoring, sparse.keep)
             groups.setdefault(key, []).append((dense, sparse))
-    order = sorted(groups, key=lambda key: (key[0], scoring_place(key[1]), key[2]))
+    order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1]), key[2]))
     return tuple(_perplexity(*key, groups[key]) for key in order)
 
 
@@ -293,7 +293,7 @@ def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -
     )
 
 
-def guard(records: Iterable[Record]) -> Guard | None:
+def guard(records: Iterable[Record]) -> GuardStats | None:
     """How well auto mode foresaw the unsafe suites; None when no item was asked in auto mode."""
     records = list(records)
     groups: dict[str, list[Pair]] = {}
@@ -311,11 +311,11 @@ def guard(records: Iterable[Record]) -> Guard | None:
     hits, positives = sum(r.flagged for r in unsafe), sum(r.n for r in unsafe)
     flagged = sum(row.flagged for row in rows if row.safe is not None)
     recall, precision = wilson(hits, positives), wilson(hits, flagged)
-    return Guard(rows, recall, precision, positives, flagged, _separation(spreads))
+    return GuardStats(rows, recall, precision, positives, flagged, _separation(spreads))
 
 
-def _flagged(suite: str, pairs: Sequence[Pair], spreads: list[float] | None) -> Flagged:
-    return Flagged(
+def _flagged(suite: str, pairs: Sequence[Pair], spreads: list[float] | None) -> GuardSuite:
+    return GuardSuite(
         suite,
         suite not in UNSAFE if suite in JUDGED else None,
         len(pairs),
@@ -326,7 +326,7 @@ def _flagged(suite: str, pairs: Sequence[Pair], spreads: list[float] | None) -> 
     )
 
 
-def evenness(buckets: Sequence[float]) -> float:
+def normalised_entropy(buckets: Sequence[float]) -> float:
     """The exponential of the entropy of the buckets' shares, over their number: 1 for all alike,
     near 0 for one that has it all."""
     total = sum(buckets)

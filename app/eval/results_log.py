@@ -16,7 +16,7 @@ SMALL = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ReadConfig:
     """How an item is asked to be read. Dense reading has no scoring and keeps 1."""
 
     mode: Mode
@@ -24,7 +24,7 @@ class Way:
     scoring: str = ""
 
 
-DENSE = Way(Mode.FULL)
+DENSE = ReadConfig(Mode.FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ class Record:
     spread: float | None = None
 
     @property
-    def way(self) -> Way:
-        return Way(Mode(self.mode), self.keep, self.scoring)
+    def config(self) -> ReadConfig:
+        return ReadConfig(Mode(self.mode), self.keep, self.scoring)
 
 
-class Ledger:
+class ResultsLog:
     """Records as lines of JSON in one file, appended one by one. The last one of a run counts, and
     lines that were cut off are as if they had not been written."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
         """Raises UserError when nothing can be kept there."""
-        self._records: dict[tuple[str, Way], Record] = {}
+        self._records: dict[tuple[str, ReadConfig], Record] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
@@ -76,14 +76,14 @@ class Ledger:
             self._file.seek(0)
             data = self._file.read()
         except OSError as error:
-            raise _unwritable(path.parent, error) from None
+            raise _write_error(path.parent, error) from None
         self._folder = path.parent
         self._torn = bool(data) and not data.endswith(b"\n")
         for line in data.splitlines():
-            if (record := _parsed(line)) is not None:
-                self._records[record.item, record.way] = record
+            if (record := _parse(line)) is not None:
+                self._records[record.item, record.config] = record
 
-    def find(self, item: str, way: Way) -> Record | None:
+    def find(self, item: str, way: ReadConfig) -> Record | None:
         return self._records.get((item, way))
 
     def add(self, record: Record) -> None:
@@ -93,27 +93,27 @@ class Ledger:
             self._file.write(b"\n" + line if self._torn else line)
             self._file.flush()
         except OSError as error:
-            raise _unwritable(self._folder, error) from None
+            raise _write_error(self._folder, error) from None
         self._torn = False
-        self._records[record.item, record.way] = record
+        self._records[record.item, record.config] = record
 
     def close(self) -> None:
         self._file.close()
 
 
-def _unwritable(folder: Path, error: OSError) -> UserError:
+def _write_error(folder: Path, error: OSError) -> UserError:
     return UserError(
         f"Results cannot be kept in '{folder}' ({error.strerror})",
         "make that folder writable, with room left",
     )
 
 
-def _parsed(line: bytes) -> Record | None:
+def _parse(line: bytes) -> Record | None:
     names = {field.name for field in fields(Record)}
     try:
         content = json.loads(line)
         record = Record(**content) if set(content) == names else None
-        hash(record and (record.item, record.way))
+        hash(record and (record.item, record.config))
     except (ValueError, TypeError):
         return None
     return record

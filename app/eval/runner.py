@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 
 from app.chat.engine_session import Session
-from app.eval.results import evenness
-from app.eval.results_log import DENSE, Ledger, Record, Way, code_digest, pair_digest
+from app.eval.results import normalised_entropy
+from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
-from app.eval.tasks import right
+from app.eval.tasks import is_correct
 from app.eval.tokens import Tokens
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned
@@ -27,7 +27,7 @@ TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
 PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, lookahead=8, pool=13, chunk=32, carry=0.0)
 """As SpecPrefill has it (arXiv 2502.02789)."""
-ANSWER_ROOM = 32
+EXTRA_ANSWER_TOKENS = 32
 SPARSE_OVERHEAD = 0.15
 """What scoring costs, as a share of a dense read: for the ETA only."""
 
@@ -50,16 +50,20 @@ class Settings:
     published: bool = False
     sparse_only: bool = False
 
-    def ways(self, suite: str) -> tuple[Way, ...]:
+    def configs(self, suite: str) -> tuple[ReadConfig, ...]:
         """How each item of a suite is read; dense first, the others are compared with it, unless
         only sparse reading is wanted."""
-        sparse = [Way(Mode.SPARSE, keep, name) for name in self.tuned for keep in self.keeps]
+        sparse = [
+            ReadConfig(Mode.SPARSE, keep, name)
+            for name in self.tunings_by_name
+            for keep in self.keeps
+        ]
         if self.auto and suite != PERPLEXITY:
-            sparse.append(Way(Mode.AUTO, DEFAULT_KEEP_RATIO, tuning_name(TUNING)))
+            sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, tuning_name(TUNING)))
         return tuple(sparse) if self.sparse_only else (DENSE, *sparse)
 
     @property
-    def tuned(self) -> dict[str, Tuning]:
+    def tunings_by_name(self) -> dict[str, Tuning]:
         """Every tuning by its name, in the order of measuring."""
         every = [replace(t, scoring=s) for s in self.scorings for t in self.tunings]
         every += [PUBLISHED] if self.published else []
@@ -74,7 +78,7 @@ def tuning_name(tuning: Tuning) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ItemKey:
     """The place of an item, before it is made."""
 
     suite: str
@@ -83,7 +87,7 @@ class Slot:
     id: str
 
 
-def slots(settings: Settings) -> Iterator[Slot]:
+def item_keys(settings: Settings) -> Iterator[ItemKey]:
     """In the order of measuring: short ones first, suites in turn, so that a run that was stopped
     has about as many of each."""
     marks = [hashlib.sha256(f.text.encode("utf-8", "replace")).hexdigest() for f in settings.files]
@@ -92,9 +96,9 @@ def slots(settings: Settings) -> Iterator[Slot]:
             for suite in settings.suites:
                 if suite == PERPLEXITY and index < len(marks):
                     name = f"{PERPLEXITY}/{length}/{marks[index][:12]}"
-                    yield Slot(suite, length, index, name)
+                    yield ItemKey(suite, length, index, name)
                 elif suite != PERPLEXITY and index < settings.n:
-                    yield Slot(suite, length, index, item_id(suite, length, index))
+                    yield ItemKey(suite, length, index, item_id(suite, length, index))
 
 
 def results_name(load: Load, settings: Settings) -> str:
@@ -107,7 +111,7 @@ def results_name(load: Load, settings: Settings) -> str:
 class Status:
     """How far it is: runs done of all, and seconds to go, None when not known yet."""
 
-    slot: Slot
+    key: ItemKey
     done: int
     total: int
     eta: float | None
@@ -122,7 +126,7 @@ class Outcome:
     skipped: tuple[str, ...]
     stale: int
     complete: bool
-    measured: int
+    done: int
     total: int
 
 
@@ -134,19 +138,19 @@ class Runner:
         self,
         session: Session,
         settings: Settings,
-        ledger: Ledger,
+        ledger: ResultsLog,
         tokens: Tokens,
         context: int = 0,
     ) -> None:
         self._session, self._settings, self._ledger = session, settings, ledger
         self._tokens, self._context = tokens, context
-        self._tuned = settings.tuned
-        self._chats: dict[tuple[str, Way], list[Message]] = {}
+        self._tuned = settings.tunings_by_name
+        self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
         """What was said so far in every chat under way."""
         self._turn = 0
         self._stopped = False
         self._code = code_digest()
-        self._records: dict[tuple[str, Way], Record] = {}
+        self._records: dict[tuple[str, ReadConfig], Record] = {}
         self._skipped: Counter[tuple[str, int, str]] = Counter()
 
     def cancel(self) -> None:
@@ -154,56 +158,58 @@ class Runner:
         self._stopped = True
         self._session.cancel(self._turn)
 
-    def run(self, tell: Callable[[Status], None] = lambda status: None) -> Outcome:
+    def run(self, on_progress: Callable[[Status], None] = lambda status: None) -> Outcome:
         """Everything that is not in the ledger yet, until it is done or cancelled. `tell` is called
         before every run. Raises UserError when results cannot be kept."""
-        planned = list(slots(self._settings))
-        clock = _Clock(self._settings, planned, self._ledger)
+        planned = list(item_keys(self._settings))
+        clock = _EtaClock(self._settings, planned, self._ledger)
         for slot in planned:
-            tell(clock.status(slot))
-            if self._stopped or self._is_known(slot):
-                self._recall(slot)
-            elif (item := self._made(slot)) is None:
-                clock.leave_out(slot)
+            on_progress(clock.status(slot))
+            if self._stopped or self._is_complete(slot):
+                self._reuse(slot)
+            elif (item := self._make(slot)) is None:
+                clock.skip(slot)
             else:
-                self._item(slot, item, clock, tell)
+                self._run_item(slot, item, clock, on_progress)
         return Outcome(
             tuple(self._records.values()),
-            tuple(self._sentences()),
+            tuple(self._skip_notes()),
             sum(record.code != self._code for record in self._records.values()),
             not self._stopped,
             clock.done,
             clock.total,
         )
 
-    def _is_known(self, slot: Slot) -> bool:
+    def _is_complete(self, slot: ItemKey) -> bool:
         """Whether this very program measured all of it, so that the item need not be made."""
-        found = [self._ledger.find(slot.id, way) for way in self._settings.ways(slot.suite)]
+        found = [self._ledger.find(slot.id, way) for way in self._settings.configs(slot.suite)]
         return all(r is not None and r.code == self._code and not r.failed for r in found)
 
-    def _recall(self, slot: Slot) -> None:
+    def _reuse(self, slot: ItemKey) -> None:
         """Take in what is known of a slot, if the same code measured it."""
-        for way in self._settings.ways(slot.suite):
+        for way in self._settings.configs(slot.suite):
             record = self._ledger.find(slot.id, way)
             if record is not None and record.code == self._code:
                 self._records.setdefault((slot.id, way), record)
 
-    def _item(self, slot: Slot, item: Item, clock: _Clock, tell: Callable[[Status], None]) -> None:
-        for way in self._settings.ways(slot.suite):
+    def _run_item(
+        self, slot: ItemKey, item: Item, clock: _EtaClock, tell: Callable[[Status], None]
+    ) -> None:
+        for way in self._settings.configs(slot.suite):
             record = self._ledger.find(slot.id, way)
             if record is None or record.failed or record.digest != item.digest:
                 tell(clock.status(slot))
                 begun = time.monotonic()
-                record = None if self._stopped else self._measured(item, way)
+                record = None if self._stopped else self._measure(item, way)
                 if record is None:
                     self._stopped = True
-                    self._recall(slot)
+                    self._reuse(slot)
                     return
                 self._ledger.add(record)
-                clock.tick(slot, way, time.monotonic() - begun)
+                clock.record(slot, way, time.monotonic() - begun)
             self._records[slot.id, way] = record
 
-    def _made(self, slot: Slot) -> Item | None:
+    def _make(self, slot: ItemKey) -> Item | None:
         """The item, or None when it has to be left out."""
         settings = self._settings
         try:
@@ -225,7 +231,7 @@ class Runner:
             return None
         return item
 
-    def _sentences(self) -> Iterator[str]:
+    def _skip_notes(self) -> Iterator[str]:
         """One for each suite and length of which items were left out, with the first reason."""
         groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for (suite, length, reason), times in self._skipped.items():
@@ -237,10 +243,10 @@ class Runner:
 
     # ------------------------------------------------------------------------------ one run
 
-    def _measured(self, item: Item, way: Way) -> Record | None:
+    def _measure(self, item: Item, way: ReadConfig) -> Record | None:
         """Ask the engine; None when it was cancelled."""
         if item.chat is None:
-            return self._asked(item, way, item.messages)[0]
+            return self._run_turn(item, way, item.messages)[0]
         if all(chat != item.chat for chat, _ in self._chats):
             self._chats.clear()
         said = self._chats.setdefault((item.chat, way), [])
@@ -249,7 +255,7 @@ class Runner:
         for question in [*questions, item.question][len(said) // 2 :]:
             documents = () if said else (item.document,)
             said.append(Message(Role.USER, question, documents))
-            record, finished = self._asked(item, way, tuple(said))
+            record, finished = self._run_turn(item, way, tuple(said))
             if finished is None:
                 del self._chats[item.chat, way]
                 return record
@@ -257,8 +263,8 @@ class Runner:
             said.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
         return record
 
-    def _asked(
-        self, item: Item, way: Way, messages: tuple[Message, ...]
+    def _run_turn(
+        self, item: Item, way: ReadConfig, messages: tuple[Message, ...]
     ) -> tuple[Record | None, Finished | None]:
         """One turn: nothing when it was cancelled, no `Finished` when it failed."""
         self._turn += 1
@@ -283,7 +289,7 @@ class Runner:
             way.keep,
             way.scoring,
             guard=guard,
-            spread=None if buckets is None else round(evenness(buckets), 4),
+            spread=None if buckets is None else round(normalised_entropy(buckets), 4),
         )
         if isinstance(event, Failed):
             return None if self._stopped else replace(empty, failed=event.message), None
@@ -292,11 +298,11 @@ class Runner:
             return replace(empty, failed="Memory was nearly used up."), None
         if event.finish_reason is FinishReason.CANCELLED or event.statistics is None:
             return None, None
-        return _judged(empty, item, event), event
+        return _judge(empty, item, event), event
 
-    def _ask(self, item: Item, way: Way, messages: tuple[Message, ...]) -> Ask:
+    def _ask(self, item: Item, way: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(
-            max_tokens=2 * self._tokens.count(item.answer) + ANSWER_ROOM,
+            max_tokens=2 * self._tokens.count(item.answer) + EXTRA_ANSWER_TOKENS,
             seed=zlib.crc32(item.id.encode()),
         )
         tuning = self._tuned.get(way.scoring, TUNING)
@@ -312,13 +318,13 @@ class Runner:
         )
 
 
-def _judged(record: Record, item: Item, event: Finished) -> Record:
+def _judge(record: Record, item: Item, event: Finished) -> Record:
     statistics = event.statistics
     assert statistics is not None
     missing = item.forced is not None and statistics.forced_loss is None
     return replace(
         record,
-        right=item.forced is None and right(event.text, item.expected, item.check),
+        right=item.forced is None and is_correct(event.text, item.expected, item.check),
         answer=event.text,
         tokens=hashlib.sha256(repr(event.generated_ids).encode()).hexdigest()[:12],
         prompt_tokens=statistics.prompt_tokens,
@@ -332,16 +338,16 @@ def _judged(record: Record, item: Item, event: Finished) -> Record:
     )
 
 
-class _Clock:
+class _EtaClock:
     """What is left to do, in tokens read, at the pace so far."""
 
-    def __init__(self, settings: Settings, planned: Iterable[Slot], ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, planned: Iterable[ItemKey], ledger: ResultsLog) -> None:
         self._settings = settings
         self._spent = self._seconds = self._effort_left = 0.0
-        self._left: dict[tuple[str, Way], float] = {}
+        self._left: dict[tuple[str, ReadConfig], float] = {}
         self.total = 0
         for slot in planned:
-            for way in settings.ways(slot.suite):
+            for way in settings.configs(slot.suite):
                 self.total += 1
                 record = ledger.find(slot.id, way)
                 if record is None or record.failed:
@@ -352,22 +358,22 @@ class _Clock:
     def done(self) -> int:
         return self.total - len(self._left)
 
-    def leave_out(self, slot: Slot) -> None:
-        for way in self._settings.ways(slot.suite):
+    def skip(self, slot: ItemKey) -> None:
+        for way in self._settings.configs(slot.suite):
             self.total -= 1
             self._effort_left -= self._left.pop((slot.id, way), 0.0)
 
-    def tick(self, slot: Slot, way: Way, seconds: float) -> None:
+    def record(self, slot: ItemKey, way: ReadConfig, seconds: float) -> None:
         self._effort_left -= self._left.pop((slot.id, way), 0.0)
         self._spent += _effort(slot, way)
         self._seconds += seconds
 
-    def status(self, slot: Slot) -> Status:
+    def status(self, slot: ItemKey) -> Status:
         left = max(self._effort_left, 0.0)
         eta = self._seconds / self._spent * left if self._spent else None
         return Status(slot, self.done, self.total, eta)
 
 
-def _effort(slot: Slot, way: Way) -> float:
+def _effort(slot: ItemKey, way: ReadConfig) -> float:
     share = 1.0 if way.mode is Mode.FULL else min(way.keep + SPARSE_OVERHEAD, 1.0)
     return slot.length * share

@@ -32,17 +32,17 @@ class DoesNotFit(ValueError):
     """An item cannot be made at this length; the message is a clause that says why."""
 
 
-def _anything(task: Task, text: str) -> bool:
+def _always(task: Task, text: str) -> bool:
     return True
 
 
-def _asked_once(task: Task, text: str) -> bool:
+def _phrase_occurs_once(task: Task, text: str) -> bool:
     """The phrase in the question's quotation marks occurs once in the text."""
     phrase = re.search('"(.+)"', task.question)
     return phrase is not None and text.count(phrase[1]) == 1
 
 
-def _most_common(task: Task, text: str) -> bool:
+def _most_frequent_in(task: Task, text: str) -> bool:
     """The expected words occur more often than any other; part of a deck may mislead."""
     counts = Counter(text.split())
     rest = max((n for word, n in counts.items() if word not in task.expected), default=0)
@@ -59,7 +59,7 @@ class Case:
     maker: Maker
     depth: float | None = None
     records: int | None = None
-    valid: Callable[[Task, str], bool] = _anything
+    valid: Callable[[Task, str], bool] = _always
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,14 @@ _SUITES = (
             Case("code", tasks.code_value),
         ),
     ),
-    Suite("quote", (Case("quote", tasks.quote, valid=_asked_once),)),
+    Suite("quote", (Case("quote", tasks.quote, valid=_phrase_occurs_once),)),
     Suite("many", (Case("many", tasks.many),)),
     Suite("count", (Case("marks", tasks.count_marks), Case("names", tasks.count_names)), False),
-    Suite("cwe", (Case("ten words", frequency.common_words, valid=_most_common),), False),
-    Suite("cwe-3", (Case("three words", THREE_WORDS, valid=_most_common),), False),
-    Suite("fwe", (Case("frequent words", frequency.frequent_words, valid=_most_common),), None),
+    Suite("cwe", (Case("ten words", frequency.common_words, valid=_most_frequent_in),), False),
+    Suite("cwe-3", (Case("three words", THREE_WORDS, valid=_most_frequent_in),), False),
+    Suite(
+        "fwe", (Case("frequent words", frequency.frequent_words, valid=_most_frequent_in),), None
+    ),
     Suite("vt", (Case("variables", tasks.variables),), False),
     Suite("track", (Case("chain", tasks.track),), None),
     Suite(
@@ -160,7 +162,7 @@ _SUITES = (
     Suite("absent", (Case("absent", tasks.absent),)),
     Suite(
         RECALL,
-        tuple(Case(f"turn {t}", partial(tasks.places, turn=t)) for t in (2, 3, 4, 5)),
+        tuple(Case(f"turn {t}", partial(tasks.fact_in_turn, turn=t)) for t in (2, 3, 4, 5)),
         None,
         chat=True,
     ),
@@ -192,7 +194,7 @@ def make(
     for attempt in range(TRIES):
         source = f"{name}/{attempt}" if attempt else name
         longest = suite.cases[-1] if suite.chat else case
-        task, text = _drawn(longest, source, length, count, held_out)
+        task, text = _draw(longest, source, length, count, held_out)
         if longest is not case:
             rng = Random(source)
             task = case.maker(rng, Keys(rng), held_out)
@@ -210,19 +212,19 @@ def make(
         task.answer,
         task.expected,
         task.check,
-        count(text) + _around(task, count),
+        count(text) + _tokens_around(task, count),
         task.before,
         chat=name if suite.chat else None,
     )
 
 
-def _around(task: Task, count: TokenCount) -> int:
+def _tokens_around(task: Task, count: TokenCount) -> int:
     """Tokens of the prompt besides the document."""
     earlier = sum(count(question) + count(answer) + 8 for question, answer in task.before)
     return RESERVED + count(task.question) + earlier
 
 
-def _drawn(
+def _draw(
     case: Case, source: str, length: int, count: TokenCount, held_out: bool
 ) -> tuple[Task, str]:
     """A task and its document. Made again, from the same random numbers, with a corrected length
@@ -236,8 +238,8 @@ def _drawn(
         except LookupError as error:
             raise DoesNotFit(str(error)) from None
         if case.records is not None:
-            return task, _records(task, case.records, rng, keys)
-        wanted = length - _around(task, count)
+            return task, _record_list(task, case.records, rng, keys)
+        wanted = length - _tokens_around(task, count)
         asked = wanted if asked is None else asked
         try:
             text = compose(task.filler, task.units, int(asked), count, rng, keys, case.depth).text
@@ -250,13 +252,13 @@ def _drawn(
     return task, text
 
 
-def _records(task: Task, number: int, rng: Random, keys: Keys) -> str:
+def _record_list(task: Task, number: int, rng: Random, keys: Keys) -> str:
     """A document of so many records, the task's among them."""
     filler = task.filler
     records = [filler.unit(rng, keys) for _ in range(number - len(task.units))]
     for unit in task.units:
         records.insert(rng.randint(0, len(records)), unit)
-    return filler.begin + filler.join.join(records) + filler.end
+    return filler.prefix + filler.join.join(records) + filler.suffix
 
 
 def continuation(

@@ -49,7 +49,7 @@ class Task:
     """Questions about the same document that were asked and answered already."""
 
 
-def right(answer: str, expected: tuple[str, ...], check: Check) -> bool:
+def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
     """Whether `answer` is right: RULER's rule that every expected string stands in it, or ours."""
     plain = " ".join(answer.casefold().split())
     if check is Check.NOT_SAID:
@@ -61,7 +61,7 @@ def right(answer: str, expected: tuple[str, ...], check: Check) -> bool:
     return all(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in wanted)
 
 
-def worded(rng: Random, wordings: tuple[str, ...], held_out: str | bool) -> str:
+def phrase(rng: Random, wordings: tuple[str, ...], held_out: str | bool) -> str:
     """One of the wordings; with `held_out`, one under that name that nothing was made from."""
     return rng.choice(HELD_OUT[held_out] if isinstance(held_out, str) else wordings)
 
@@ -105,7 +105,7 @@ def needle(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     key, value = keys.slug(), _value(rng)
     unit = _magic(key, value)
     return Task(
-        PROSE, (unit,), worded(rng, MAGIC, held_out and "magic").format(key), unit.strip(), (value,)
+        PROSE, (unit,), phrase(rng, MAGIC, held_out and "magic").format(key), unit.strip(), (value,)
     )
 
 
@@ -122,7 +122,7 @@ def multi_value(rng: Random, keys: Keys, held_out: bool = False, values: int = 4
     key = keys.slug()
     found = tuple(_value(rng) for _ in range(values))
     units = tuple(f"One of the special magic numbers for {key} is: {v}. " for v in found)
-    question = worded(rng, MAGICS, held_out and "magics").format(key)
+    question = phrase(rng, MAGICS, held_out and "magics").format(key)
     return Task(PROSE, units, question, _numbered(rng, units), found)
 
 
@@ -132,7 +132,7 @@ def multi_query(rng: Random, keys: Keys, held_out: bool = False, queries: int = 
     units = tuple(_magic(*pair) for pair in pairs)
     asked = rng.sample(pairs, len(pairs))
     names = ", ".join(k for k, _ in asked[:-1]) + f" and {asked[-1][0]}"
-    question = worded(rng, MAGIC_LIST, held_out and "magic_list").format(names)
+    question = phrase(rng, MAGIC_LIST, held_out and "magic_list").format(names)
     answer = "".join(_magic(*pair) for pair in asked).strip()
     return Task(PROSE, units, question, answer, tuple(v for _, v in asked))
 
@@ -202,14 +202,14 @@ def fact(rng: Random, keys: Keys, held_out: bool = False, language: str = "en") 
     if language == "en":
         thing, neighbour = keys.thing(), keys.thing()
     else:
-        thing, neighbour = keys.one_of(CITIES), keys.one_of(CITIES)
+        thing, neighbour = keys.choose(CITIES), keys.choose(CITIES)
     unit, value = _fact(rng, keys, language, attribute, thing)
     near = [
         _fact(rng, keys, language, attribute, neighbour)[0],
         _fact(rng, keys, language, other, thing)[0],
     ]
     units = rng.sample([unit, *near], 3)
-    question = worded(rng, FACT_QUESTIONS[language], held_out and f"fact_{language}").format(
+    question = phrase(rng, FACT_QUESTIONS[language], held_out and f"fact_{language}").format(
         a=attribute, t=thing
     )
     return Task(PROSE, tuple(units), question[:1].upper() + question[1:], unit.strip(), (value,))
@@ -233,7 +233,7 @@ def json_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A value in an array of JSON records."""
     key, value = keys.slug(), str(rng.randrange(1000, 10000))
     body = f'"{key}": {value}'
-    question = worded(rng, RECORDS, held_out and "record").format(key)
+    question = phrase(rng, RECORDS, held_out and "record").format(key)
     return Task(JSON, (f"{{{body}}}",), question, body, (value,))
 
 
@@ -242,7 +242,7 @@ def xml_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     key, value = keys.slug(), str(rng.randrange(1000, 10000))
     unit = f'<code of="{key}">{value}</code>'
     return Task(
-        XML, (unit,), worded(rng, RECORDS, held_out and "record").format(key), unit, (value,)
+        XML, (unit,), phrase(rng, RECORDS, held_out and "record").format(key), unit, (value,)
     )
 
 
@@ -251,7 +251,7 @@ def code_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     name, value = keys.thing().replace(" ", "_").upper(), str(rng.randrange(1000, 10000))
     unit = f"{name} = {value}"
     return Task(
-        CODE, (unit,), worded(rng, ASSIGNED, held_out and "assigned").format(name), unit, (value,)
+        CODE, (unit,), phrase(rng, ASSIGNED, held_out and "assigned").format(name), unit, (value,)
     )
 
 
@@ -270,11 +270,11 @@ def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
         words = text.split()
         length = rng.randint(4, 6)
         first = rng.randint(0, 2)
-        phrase, rest = " ".join(words[first : first + length]), words[first + length :]
-        if len(rest) >= 3 and not phrase.endswith((",", ".")):
+        quoted, rest = " ".join(words[first : first + length]), words[first + length :]
+        if len(rest) >= 3 and not quoted.endswith((",", ".")):
             break
     answer = " ".join(words[first:])
-    question = worded(rng, QUOTES, held_out and "quote").format(phrase)
+    question = phrase(rng, QUOTES, held_out and "quote").format(quoted)
     return Task(PROSE, (text + " ",), question, answer, (" ".join(rest),))
 
 
@@ -298,7 +298,7 @@ def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = N
     units = [unit for unit, _ in pairs]
     for unit in near:
         units.insert(rng.randint(0, len(units)), unit)
-    question = worded(rng, MANY, held_out and "many").format(a=attribute, t=thing)
+    question = phrase(rng, MANY, held_out and "many").format(a=attribute, t=thing)
     answer = _numbered(rng, [unit for unit, _ in pairs])
     return Task(PROSE, tuple(units), question, answer, tuple(value for _, value in pairs))
 
@@ -324,9 +324,9 @@ def _times(number: int) -> str:
 
 def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
     """How many of a list's tickets carry a mark."""
-    mark = keys.one_of(MARKS)
+    mark = keys.choose(MARKS)
     units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, most))]
-    question = worded(rng, COUNT_MARKS, held_out and "count_marks").format(mark)
+    question = phrase(rng, COUNT_MARKS, held_out and "count_marks").format(mark)
     number = str(len(units))
     answer = f"Marked {mark} {_times(len(units))}."
     return Task(TICKETS, tuple(units), question, answer, (number,), Check.LAST_NUMBER)
@@ -334,16 +334,16 @@ def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20)
 
 def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
     """How often a name occurs in prose."""
-    name = keys.one_of(PEOPLE)
+    name = keys.choose(PEOPLE)
     verbs = rng.sample(VERBS, rng.randint(0, most))
     units = tuple(f"{name} {v} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}. " for v in verbs)
-    question = worded(rng, COUNT_NAMES, held_out and "count_names").format(name)
+    question = phrase(rng, COUNT_NAMES, held_out and "count_names").format(name)
     number = str(len(verbs))
     answer = f"Named {name} {_times(len(verbs))}."
     return Task(PROSE, units, question, answer, (number,), Check.LAST_NUMBER)
 
 
-def places(rng: Random, keys: Keys, held_out: bool = False, turn: int = 5) -> Task:
+def fact_in_turn(rng: Random, keys: Keys, held_out: bool = False, turn: int = 5) -> Task:
     """Question `turn` (from 1) of five about facts that stand in five parts of one document."""
     asked = [fact(rng, keys, held_out) for _ in range(5)]
     units = tuple(unit for task in asked for unit in task.units)
@@ -385,25 +385,25 @@ def track(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     links, units = _chains(rng, keys)
     back = links[::-1]
     steps = [f"VAR {name} = {source}" for name, source in pairwise(back)]
-    question = worded(rng, TRACK, held_out and "track").format(back[0])
+    question = phrase(rng, TRACK, held_out and "track").format(back[0])
     return Task(PROSE, tuple(units), question, ", ".join(steps), (links[0],), Check.LAST_NUMBER)
 
 
 def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """RULER's variable tracking: from a number to all variables that hold it."""
     links, units = _chains(rng, keys)
-    question = worded(rng, VARIABLES, held_out and "variables").format(links[0])
+    question = phrase(rng, VARIABLES, held_out and "variables").format(links[0])
     return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
 
 
-def unanswerable(task: Task, said: str) -> Task:
+def negative(task: Task, said: str) -> Task:
     """`task` without the units that answer it. The answer restates what was asked for, `said`:
     what would follow it is what is missing."""
     there = tuple(unit for unit in task.units if not any(e in unit for e in task.expected))
     return Task(task.filler, there, task.question, f"{said}? {ABSENT}", (), Check.NOT_SAID)
 
 
-def restated(task: Task) -> str:
+def restatement(task: Task) -> str:
     """What stands before the value in the answer of `task`."""
     said = task.answer[: min(task.answer.index(e) for e in task.expected)]
     return said.rstrip(" >:=").removesuffix(" is").removesuffix(" lautet")
@@ -412,7 +412,7 @@ def restated(task: Task) -> str:
 def absent(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A question about what is not there, though its neighbours are."""
     task = rng.choice((fact, needle, json_value, code_value))(rng, keys, held_out)
-    return unanswerable(task, restated(task))
+    return negative(task, restatement(task))
 
 
 Maker = Callable[[Random, Keys, bool], Task]

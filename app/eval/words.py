@@ -110,7 +110,7 @@ class Keys:
         self._taken.add(name)
         return True
 
-    def one_of(self, options: Sequence[str]) -> str:
+    def choose(self, options: Sequence[str]) -> str:
         """One that was not drawn before. Raises LookupError when all were."""
         left = [option for option in options if option not in self._taken]
         if not left:
@@ -133,7 +133,7 @@ class Keys:
     def word(self) -> str:
         """A noun used once; when all are used up, two joined by an underscore."""
         try:
-            return self.one_of(NOUNS)
+            return self.choose(NOUNS)
         except LookupError:
             return self.thing().replace(" ", "_")
 

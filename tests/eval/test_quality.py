@@ -11,8 +11,8 @@ import pytest
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
 from app.eval import results
-from app.eval.results import Cell
-from app.eval.results_log import Ledger
+from app.eval.results import ResultCell
+from app.eval.results_log import ResultsLog
 from app.eval.runner import Runner, Settings
 from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
@@ -28,8 +28,8 @@ def session() -> Iterator[Session]:
         yield session
 
 
-def measure(session: Session, settings: Settings, folder: Path) -> tuple[Cell, ...]:
-    ledger = Ledger(folder / "results.jsonl")
+def measure(session: Session, settings: Settings, folder: Path) -> tuple[ResultCell, ...]:
+    ledger = ResultsLog(folder / "results.jsonl")
     try:
         runner = Runner(session, settings, ledger, FolderTokens(target_path()))
         outcome = runner.run()
@@ -40,7 +40,9 @@ def measure(session: Session, settings: Settings, folder: Path) -> tuple[Cell, .
     return results.cells(outcome.records)
 
 
-def check_answers(cells: tuple[Cell, ...], scoring: Scoring, dense: float, lost: float) -> None:
+def check_answers(
+    cells: tuple[ResultCell, ...], scoring: Scoring, dense: float, lost: float
+) -> None:
     """At least the share `dense` is right in full, and at keep 0.2 at most `lost` of all is lost.
     Fails for a scoring that finds nothing."""
     chosen = [cell for cell in cells if cell.scoring == scoring]
@@ -70,7 +72,7 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: Session, tmp_path: 
 def test_auto_mode_knows_what_needs_everything(session: Session, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (512,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
-    ledger = Ledger(tmp_path / "results.jsonl")
+    ledger = ResultsLog(tmp_path / "results.jsonl")
     try:
         outcome = Runner(session, settings, ledger, FolderTokens(target_path())).run()
     finally:

@@ -179,9 +179,9 @@ def test_the_spread_of_importance_is_told_beside_the_words() -> None:
 
 
 def test_evenness() -> None:
-    assert results.evenness([1.0] * 10) == pytest.approx(1.0)
-    assert results.evenness([0.0] * 9 + [5.0]) == pytest.approx(0.1)
-    assert results.evenness([0.0] * 4) == 0.0
+    assert results.normalised_entropy([1.0] * 10) == pytest.approx(1.0)
+    assert results.normalised_entropy([0.0] * 9 + [5.0]) == pytest.approx(0.1)
+    assert results.normalised_entropy([0.0] * 4) == 0.0
 
 
 def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
@@ -197,7 +197,7 @@ def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
     theirs = lucky + at(0.4, "lookahead", 1, 2.0)
     never = at(0.1, "random", 40, 1.0) + at(0.2, "random", 30, 1.0)
     unsafe = both("count/1024/0", True, False, keep=0.4) + both("count/1024/0", True, True)
-    found = results.equals([*dense, *ours, *theirs, *never, *unsafe])
+    found = results.equivalence_points([*dense, *ours, *theirs, *never, *unsafe])
     assert [(row.scoring, row.keep) for row in found] == [
         ("lookahead", 0.4),
         ("both", 0.1),
@@ -210,4 +210,4 @@ def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
 
 
 def test_one_keep_says_nothing_of_the_smallest() -> None:
-    assert results.equals(both("quote/1024/0", True, True)) == ()
+    assert results.equivalence_points(both("quote/1024/0", True, True)) == ()

@@ -13,15 +13,15 @@ import pytest
 from app.chat.engine_session import Session
 from app.errors import UserError
 from app.eval import results, runner
-from app.eval.results_log import DENSE, Ledger, Record, Way
+from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog
 from app.eval.runner import (
     TUNING,
     Outcome,
     Runner,
     Settings,
     Status,
+    item_keys,
     results_name,
-    slots,
 )
 from app.eval.tokens import FolderTokens
 from app.models.embedded import draft_path, target_path
@@ -43,7 +43,7 @@ def measure(
     file: Path, settings: Settings = SETTINGS, reader: Reader | None = None, fresh: bool = False
 ) -> tuple[Outcome, list[Ask]]:
     reader = reader or Reader()
-    ledger = Ledger(file, fresh)
+    ledger = ResultsLog(file, fresh)
     try:
         session = Session(reader)
         return Runner(session, settings, ledger, TOKENS, reader.context).run(), reader.asks
@@ -67,7 +67,7 @@ def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> Non
     assert len({ask.turn for ask in asks}) == len(asks)
     assert all(ask.sampling.temperature == 0 for ask in asks)
     assert outcome.complete
-    assert (outcome.measured, outcome.total, len(outcome.records)) == (24, 24, 24)
+    assert (outcome.done, outcome.total, len(outcome.records)) == (24, 24, 24)
 
 
 def test_dropped_sentences_are_lost_answers_and_the_scoring_shows(file: Path) -> None:
@@ -104,7 +104,7 @@ def test_nothing_is_measured_twice(file: Path) -> None:
     again, asks = measure(file)
     assert asks == []
     assert again.records == once.records
-    assert (again.measured, again.total) == (24, 24)
+    assert (again.done, again.total) == (24, 24)
     assert again.stale == 0
 
 
@@ -119,9 +119,9 @@ def test_more_items_keeps_and_suites_measure_only_what_is_new(file: Path) -> Non
     assert len(asks) == len(outcome.records) - known
     fewer, asks = measure(file, replace(SETTINGS, n=2, keeps=(0.2,)))
     assert asks == []
-    assert Counter(r.way for r in fewer.records) == {
+    assert Counter(r.config for r in fewer.records) == {
         DENSE: 4,
-        Way(Mode.SPARSE, 0.2, "both"): 4,
+        ReadConfig(Mode.SPARSE, 0.2, "both"): 4,
     }
 
 
@@ -207,7 +207,7 @@ def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path
 
 
 def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
-    ledger = Ledger(file)
+    ledger = ResultsLog(file)
     reader = Reader()
     runner = Runner(Session(reader), SETTINGS, ledger, TOKENS)
 
@@ -220,14 +220,14 @@ def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
     ledger.close()
     assert not outcome.complete
     assert len(reader.asks) == 8
-    assert len(outcome.records) == outcome.measured == 7
+    assert len(outcome.records) == outcome.done == 7
     assert outcome.total == 24
     _, asks = measure(file)
     assert len(asks) == 24 - 7
 
 
 def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
-    ledger = Ledger(file)
+    ledger = ResultsLog(file)
     reader = Reader()
     runner = Runner(Session(reader), SETTINGS, ledger, TOKENS)
     runner.cancel()
@@ -239,7 +239,7 @@ def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
 def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     whole, _ = measure(file)
     wider = replace(SETTINGS, keeps=(0.2, 0.5, 1.0))
-    ledger = Ledger(file)
+    ledger = ResultsLog(file)
     reader = Reader()
     runner = Runner(Session(reader), wider, ledger, TOKENS)
 
@@ -259,7 +259,7 @@ def test_what_the_context_does_not_hold_is_left_out_in_one_sentence(file: Path) 
     settings = replace(SETTINGS, lengths=(1024, 2048))
     outcome, asks = measure(file, settings, Reader(context=1500))
     assert {record.length for record in outcome.records} == {1024}
-    assert len(asks) == outcome.measured == outcome.total == 24
+    assert len(asks) == outcome.done == outcome.total == 24
     assert [sentence.split(":")[0] for sentence in outcome.skipped] == [
         "needle-single at 2,048 tokens",
         "count at 2,048 tokens",
@@ -275,12 +275,12 @@ def test_what_does_not_fit_a_length_is_left_out_in_one_sentence(file: Path) -> N
     assert 0 < left < 10
     (sentence,) = outcome.skipped
     assert sentence.startswith(f"count at 200 tokens: {10 - left} of 10 items left out, ")
-    assert outcome.measured == outcome.total == 3 * left
+    assert outcome.done == outcome.total == 3 * left
 
 
 def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
     seen: list[Status] = []
-    ledger = Ledger(file)
+    ledger = ResultsLog(file)
     Runner(Session(Reader()), SETTINGS, ledger, TOKENS).run(seen.append)
     ledger.close()
     assert seen[0].eta is None
@@ -293,16 +293,16 @@ def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
 
 def test_the_clock_trusts_the_pace_so_far(file: Path) -> None:
     settings = replace(SETTINGS, suites=("quote",), keeps=(0.2,), n=3)
-    planned = list(slots(settings))
-    ledger = Ledger(file)
-    clock = runner._Clock(settings, planned, ledger)
+    planned = list(item_keys(settings))
+    ledger = ResultsLog(file)
+    clock = runner._EtaClock(settings, planned, ledger)
     ledger.close()
-    dense, sparse = settings.ways("quote")
-    clock.tick(planned[0], dense, 10.0)
+    dense, sparse = settings.configs("quote")
+    clock.record(planned[0], dense, 10.0)
     assert clock.status(planned[0]).eta == pytest.approx(10.0 * (2 + 3 * 0.35))
-    clock.tick(planned[0], sparse, 3.5)
+    clock.record(planned[0], sparse, 3.5)
     assert clock.status(planned[0]).eta == pytest.approx(27.0)
-    clock.leave_out(planned[1])
+    clock.skip(planned[1])
     assert clock.status(planned[0]).eta == pytest.approx(13.5)
     assert (clock.done, clock.total) == (2, 4)
 
@@ -356,19 +356,19 @@ def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
     both, random = Scoring.BOTH, Scoring.RANDOM
     tunings = (TUNING, replace(TUNING, chunk=16, pool=1))
     settings = replace(SETTINGS, keeps=(0.2,), scorings=(both, random), tunings=tunings)
-    assert [way.scoring for way in settings.ways("quote")[1:]] == [
+    assert [way.scoring for way in settings.configs("quote")[1:]] == [
         "both",
         "both pool=1 chunk=16",
         "random",
         "random pool=1 chunk=16",
     ]
-    assert settings.tuned["random pool=1 chunk=16"] == replace(tunings[1], scoring=random)
+    assert settings.tunings_by_name["random pool=1 chunk=16"] == replace(tunings[1], scoring=random)
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "eval").write_text("a file where a folder should be")
     with pytest.raises(UserError, match="cannot be kept"):
-        Ledger(tmp_path / "eval" / "results.jsonl")
+        ResultsLog(tmp_path / "eval" / "results.jsonl")
 
 
 def test_a_record_is_on_disk_before_the_next_run(file: Path) -> None:

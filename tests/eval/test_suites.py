@@ -26,7 +26,7 @@ from app.eval.suites import (
     continuation,
     make,
 )
-from app.eval.tasks import MARKS, Check, right
+from app.eval.tasks import MARKS, Check, is_correct
 from app.eval.tokens import FolderTokens
 from app.eval.words import ATTRIBUTES, PEOPLE
 from app.models.embedded import target_path
@@ -98,15 +98,15 @@ def test_a_prompt_is_as_long_as_asked_for(name: str, length: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_is_right_and_less_than_it_is_wrong(name: str, held_out: bool) -> None:
     for item in some(name, max(8, every_case(name)), held_out=held_out):
-        assert right(item.answer, item.expected, item.check)
+        assert is_correct(item.answer, item.expected, item.check)
         if item.check is Check.NOT_SAID:
-            assert not right("The access code is 1234.", item.expected, item.check)
+            assert not is_correct("The access code is 1234.", item.expected, item.check)
         elif item.check is Check.LAST_NUMBER:
             wrong = f"{item.answer} {int(item.expected[0]) + 1}"
-            assert not right(wrong, item.expected, item.check)
+            assert not is_correct(wrong, item.expected, item.check)
         for value in item.expected if item.check is Check.HOLDS_ALL else ():
-            assert not right(item.answer.replace(value, "-"), item.expected, item.check), value
-        assert not right("", item.expected, item.check)
+            assert not is_correct(item.answer.replace(value, "-"), item.expected, item.check), value
+        assert not is_correct("", item.expected, item.check)
 
 
 ONE_VALUE = [*GROUPS["needle"], "lookup", "many", "track", "turns"]
@@ -141,7 +141,7 @@ def test_a_question_with_two_answers_is_not_asked(monkeypatch: pytest.MonkeyPatc
     """The phrase of the first try stands there twice, so another one is taken."""
     suite, count = SUITES["quote"], TOKENS.count
     usual = make(suite, 0, 1024, 0, count)
-    drawn = suites._drawn
+    drawn = suites._draw
 
     def doubled(*arguments: object) -> object:
         task, text = drawn(*arguments)  # type: ignore[arg-type]
@@ -241,7 +241,7 @@ def test_a_later_turn_brings_the_document_with_the_first_message() -> None:
         assert [str(m.role) for m in item.messages] == ["user", "assistant", "user"]
         assert [len(m.documents) for m in item.messages] == [1, 0, 0]
         assert item.messages[-1].text == item.question
-        assert right(item.messages[1].text, item.expected, item.check) or (
+        assert is_correct(item.messages[1].text, item.expected, item.check) or (
             item.expected[0] not in item.messages[1].text
         )
 

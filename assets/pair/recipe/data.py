@@ -20,7 +20,7 @@ from skills import made
 from tokenizers import Encoding, Tokenizer
 
 from app.eval.adversarial import AGAIN
-from app.eval.tasks import ABSENT, QUOTES, Check, Task, restated
+from app.eval.tasks import ABSENT, QUOTES, Check, Task, restatement
 
 CHUNK = 32
 MAX_ANSWER = 84
@@ -358,7 +358,7 @@ def decisive(task: Task) -> list[int]:
         return [answer.index(f"? {ABSENT}")]
     values = in_any_order(task) or [min(answer.index(e) for e in task.expected)]
     numbers = [found.start(1) for found in re.finditer(r" of (\d)\)", answer)]
-    return [len(restated(task)), *values, *numbers[:1]]
+    return [len(restatement(task)), *values, *numbers[:1]]
 
 
 def in_any_order(task: Task) -> list[int]:

@@ -101,7 +101,7 @@ def _harder(rng: Random, keys: Keys, task: Task, missing: float) -> Task:
         if similar:
             units.insert(rng.randint(0, len(units)), similar)
     task = replace(task, units=tuple(units))
-    return tasks.unanswerable(task, tasks.restated(task)) if rng.random() < missing else task
+    return tasks.negative(task, tasks.restatement(task)) if rng.random() < missing else task
 
 
 def _frequency(rng: Random, keys: Keys, tokens: int) -> tuple[str, list[Task]]:
