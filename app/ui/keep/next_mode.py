@@ -13,8 +13,8 @@ from app.util import formatting
 
 @dataclass(frozen=True, slots=True)
 class NextMode:
-    """`settled` holds until it is changed. With `other_once` the next message alone is read the
-    other way: in full, or automatically where everything else is read in full."""
+    """`chosen` holds until it is changed. With `other_way_once` the next message alone is read the
+    other way: in full, or in auto mode where `chosen` is full."""
 
     keep: float
     chosen: Mode = Mode.AUTO
@@ -25,21 +25,20 @@ class NextMode:
         return self._other if self.other_way_once else self.chosen
 
     def toggled(self) -> NextMode:
-        return replace(self, other_once=not self.other_way_once)
+        return replace(self, other_way_once=not self.other_way_once)
 
     def after_send(self) -> NextMode:
-        """After a message was sent."""
-        return replace(self, other_once=False)
+        return replace(self, other_way_once=False)
 
     def after_unsend(self, mode: Mode) -> NextMode:
-        """After a message came back unsent: it is still to be read as it was meant."""
-        return replace(self, other_once=(mode is Mode.FULL) != (self.chosen is Mode.FULL))
+        """After a message came back unsent: it is still to be read in its `mode`."""
+        return replace(self, other_way_once=(mode is Mode.FULL) != (self.chosen is Mode.FULL))
 
     def at_keep(self, keep: float) -> NextMode:
         return NextMode(keep, Mode.SPARSE)
 
     def automatic(self) -> NextMode:
-        return replace(self, settled=Mode.AUTO, other_once=False)
+        return replace(self, chosen=Mode.AUTO, other_way_once=False)
 
     @property
     def label(self) -> str:
@@ -49,7 +48,7 @@ class NextMode:
 
     @property
     def toggle_label(self) -> str:
-        """What Ctrl+T would turn it to."""
+        """What Ctrl+T switches to."""
         return (self.chosen if self.other_way_once else self._other).value
 
     @property
@@ -58,11 +57,10 @@ class NextMode:
 
 
 def default_next_mode(settings: Settings) -> NextMode:
-    """Where nothing else was chosen."""
     return NextMode(settings.reading.keep, settings.reading.mode)
 
 
-def next_mode_for(choices: Choices, otherwise: NextMode) -> NextMode:
-    """As was chosen for one conversation, where that was."""
-    mode, keep = chosen_reading(choices, otherwise.chosen, otherwise.keep)
-    return replace(otherwise, settled=mode, keep=keep)
+def next_mode_for(choices: Choices, default: NextMode) -> NextMode:
+    """What is chosen for one conversation, and `default` for the rest."""
+    mode, keep = chosen_reading(choices, default.chosen, default.keep)
+    return replace(default, chosen=mode, keep=keep)
