@@ -76,8 +76,8 @@ def _building(turn: Statistics) -> float:
 
 def selecting(keep: float, runs: int) -> float:
     """Seconds from a move of the slider to what is kept, at LONG tokens: the median."""
+    from app.engine.conversation_cache import ScoredPrompt
     from app.engine.prompt import Prompt
-    from app.engine.prompt_reader import ScoredPrompt
     from app.protocol.options import DEFAULT_TUNING
 
     border = LONG - 32

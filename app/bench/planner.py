@@ -178,7 +178,7 @@ class _Bench:
 
     def _conversation(self, turns: int) -> Iterator[Asked | None]:
         """None for a turn that can only be read in one way."""
-        from app.engine.prompt_reader import ConversationCache
+        from app.engine.conversation_cache import ConversationCache
 
         remembered = ConversationCache(self._pair)
         self._prompts.begin()
@@ -284,7 +284,7 @@ class _Given:
 
 def _forked(pair: Any, remembered: Any) -> Any:
     """The same history, for a turn that goes its own way."""
-    from app.engine.prompt_reader import ConversationCache
+    from app.engine.conversation_cache import ConversationCache
 
     twin = ConversationCache(pair)
     twin.target, twin.draft = remembered.target.fork(), remembered.draft.fork()

@@ -31,8 +31,8 @@ from app.engine import blas
 from app.util.durable import sync
 
 if TYPE_CHECKING:
+    from app.engine.conversation_cache import ConversationCache
     from app.engine.loader import Pair
-    from app.engine.prompt_reader import ConversationCache
 
 BLOCK = 1 << 22
 PAGE, MEMORY = 4096, 3
@@ -69,7 +69,7 @@ def _conversation(size: int) -> tuple[Pair, ConversationCache]:
     import mlx.core as mx
 
     from app.engine.caches import positioned_layers
-    from app.engine.prompt_reader import ConversationCache
+    from app.engine.conversation_cache import ConversationCache
 
     pair = paired([loaded(model, {}, 1) for model in random_pair(SMALL)], np.zeros(1, np.int32))
     remembered = ConversationCache(pair)
@@ -85,7 +85,7 @@ def _conversation(size: int) -> tuple[Pair, ConversationCache]:
 
 
 def _run(folder: Path, pair: Pair, remembered: ConversationCache) -> Run:
-    from app.engine.prompt_reader import ConversationCache
+    from app.engine.conversation_cache import ConversationCache
     from app.engine.snapshot import Snapshots
 
     plain, held = folder / "plain", remembered.nbytes

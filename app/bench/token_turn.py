@@ -17,8 +17,8 @@ from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Statistics
 
 if TYPE_CHECKING:
+    from app.engine.conversation_cache import ConversationCache
     from app.engine.loader import LoadedModel, Pair
-    from app.engine.prompt_reader import ConversationCache
 
 TAIL = 32
 """Tokens of question and generation prompt at the end."""
@@ -87,8 +87,8 @@ def turn(
     """The figures of one turn of ours of target and draft on `ids` (M,), to its first token, in a
     conversation that is new, or what is `remembered` of one. Raises RuntimeError when it was read
     in another way."""
+    from app.engine.conversation_cache import ConversationCache
     from app.engine.progress import Progress
-    from app.engine.prompt_reader import ConversationCache
     from app.engine.turn import Turn
 
     events: list[Event] = []

@@ -12,9 +12,9 @@ import numpy as np
 from app.engine import memory
 from app.engine.cache_check import find_mismatch
 from app.engine.cache_growth import reserve_capacity
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadedModel
 from app.engine.prefix_cache import PrefixCache
-from app.engine.prompt_reader import ConversationCache
 
 
 class BackgroundPrefill:

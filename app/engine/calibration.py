@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from app.engine import memory, memory_estimates
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import Pair
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import ConversationCache
 from app.engine.turn import Turn
 from app.protocol.commands import Ask
 from app.protocol.cost_model import Costs, Timing

@@ -46,7 +46,8 @@ from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
-    from app.engine.conversation_caches import CachePool
+    from app.engine.cache_pool import CachePool
+    from app.engine.conversation_cache import ScoredPrompt
     from app.engine.loader import Pair
     from app.engine.memory_manager import Room
     from app.engine.memory_monitor import Watch
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from app.engine.pair_costs import PairCosts
     from app.engine.power import PowerProbe
     from app.engine.pressure_response import Relief
-    from app.engine.prompt_reader import ScoredPrompt
 
 SETTLE = 0.5
 """Seconds without a command after which upkeep begins."""
@@ -284,8 +284,8 @@ class MlxEngine:
         self._emit(failure)
 
     def _load(self, command: Load) -> None:
+        from app.engine.conversation_cache import ConversationCache
         from app.engine.loader import LoadStopped, load_pair
-        from app.engine.prompt_reader import ConversationCache
 
         def stopped() -> bool:
             """Whether another pair was asked for since."""
@@ -378,7 +378,7 @@ class MlxEngine:
             self._emit(self._scored.select(command.keep_ratio)[1])
 
     def _settle_in(self) -> None:
-        from app.engine.conversation_caches import CachePool
+        from app.engine.cache_pool import CachePool
         from app.engine.memory_manager import Room
         from app.engine.pair_costs import PairCosts
         from app.engine.pressure_response import Relief

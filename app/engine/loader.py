@@ -18,6 +18,12 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache, UnsupportedCache, WindowedCache, positioned_layers
+from app.engine.kv_quantisation import (
+    NotQuantisable,
+    Quantisation,
+    find_quantisation,
+    quantise_cache,
+)
 from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.prefill import (
     StepSize,
@@ -27,12 +33,6 @@ from app.engine.prefill import (
     set_next_position,
 )
 from app.engine.prompt import PromptBuilder, Prompts
-from app.engine.quantised_attention import (
-    NotQuantisable,
-    Quantisation,
-    find_quantisation,
-    quantise_cache,
-)
 from app.protocol.commands import Load
 from app.protocol.events import ModelInfo
 from app.sandbox.process import TextProcess

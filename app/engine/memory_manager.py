@@ -11,11 +11,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
 from app.engine import memory, memory_estimates
+from app.engine.cache_pool import CachePool
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_estimates import Need
@@ -25,10 +26,6 @@ from app.engine.progress import Cancelled, Progress
 from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
 from app.protocol.memory import PressureLevel, format_bytes
 from app.protocol.stats import FinishReason, Phase
-
-if TYPE_CHECKING:
-    from app.engine.conversation_caches import CachePool
-    from app.engine.prompt_reader import ConversationCache
 
 
 class Room:

@@ -30,11 +30,11 @@ from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cach
 
 from app.engine import memory
 from app.engine.caches import PositionedCache, WindowedCache, flatten
+from app.engine.conversation_cache import ConversationCache
 from app.engine.positions import PositionRuns
 from app.engine.prefill import OnStep
 from app.engine.prefix_cache import Checkpoint, PrefixCache
 from app.engine.progress import Cancelled
-from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot_folder import FOLDER_NAME, remove_snapshot, snapshot_folder
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path

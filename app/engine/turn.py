@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import memory, planner
+from app.engine.conversation_cache import ConversationCache
 from app.engine.decode import Decoder
 from app.engine.loader import Pair
 from app.engine.memory_manager import Room
 from app.engine.planner import Plan
 from app.engine.progress import Cancelled, Progress
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import ConversationCache, PromptReader
+from app.engine.prompt_reader import PromptReader
 from app.engine.turn_estimate import Foresight
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
@@ -301,7 +302,7 @@ class Turn:
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
-            read_tokens=self._reader.cached_tokens,
+            read_tokens=self._reader.read_tokens,
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written,

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.engine import memory_estimates
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import Pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import Room
 from app.engine.planner import Expected
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import ConversationCache, draft_work
+from app.engine.prompt_reader import draft_work
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens
 from app.protocol.options import Scoring

@@ -29,9 +29,9 @@ def test_a_warning_is_written_down_with_where_it_happened(
     try:
         raise ValueError("broken on purpose")
     except ValueError as error:
-        logging.getLogger("app.engine.conversation_caches").warning("it failed", exc_info=error)
+        logging.getLogger("app.engine.cache_pool").warning("it failed", exc_info=error)
     text = (tmp_path / "logs" / LOG).read_text(encoding="utf-8")
-    assert "WARNING app.engine.conversation_caches: it failed" in text
+    assert "WARNING app.engine.cache_pool: it failed" in text
     assert "ValueError: broken on purpose" in text
     assert capsys.readouterr().err == ""
 

@@ -15,10 +15,10 @@ import pytest
 from app.engine import prefix_cache, prompt_reader, scoring
 from app.engine.attention_observer import AttentionObserver
 from app.engine.cache_check import find_mismatch
+from app.engine.conversation_cache import ScoredPrompt
+from app.engine.kv_quantisation import Quantisation
 from app.engine.loader import CacheMaker
 from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
-from app.engine.prompt_reader import ScoredPrompt
-from app.engine.quantised_attention import Quantisation
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, FellBackToDense, Finished
 from app.protocol.options import Heal as HealWhen

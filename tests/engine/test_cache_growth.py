@@ -12,9 +12,9 @@ import pytest
 from app.engine.backend import GPU
 from app.engine.cache_growth import reserve_capacity
 from app.engine.caches import Cache, PositionedCache, flatten
+from app.engine.kv_quantisation import Quantisation, quantise_cache
 from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache, prefill
 from app.engine.progress import Cancelled
-from app.engine.quantised_attention import Quantisation, quantise_cache
 from tests import tiny
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation
 

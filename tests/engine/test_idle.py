@@ -17,8 +17,8 @@ import pytest
 
 from app.engine import engine, memory
 from app.engine.background_prefill import BackgroundPrefill, has_gaps
+from app.engine.cache_pool import CachePool
 from app.engine.calibration import Calibration
-from app.engine.conversation_caches import CachePool
 from app.engine.memory import CacheSize
 from app.engine.memory_estimates import Need
 from app.engine.memory_manager import Room

@@ -12,10 +12,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import attention_observer, loader, prefix_cache, quantised_attention, snapshot
+from app.engine import attention_observer, kv_quantisation, loader, prefix_cache, snapshot
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_exhausted
-from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
@@ -172,12 +172,10 @@ def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        quantised_attention, "quantise_cache", mock.Mock(side_effect=RuntimeError(METAL))
+        kv_quantisation, "quantise_cache", mock.Mock(side_effect=RuntimeError(METAL))
     )
-    with pytest.raises(quantised_attention.NotQuantisable) as caught:
-        quantised_attention._check_error(
-            tiny.build("llama"), quantised_attention.Quantisation(8, 32)
-        )
+    with pytest.raises(kv_quantisation.NotQuantisable) as caught:
+        kv_quantisation._check_error(tiny.build("llama"), kv_quantisation.Quantisation(8, 32))
     assert is_exhausted(caught.value)
 
 

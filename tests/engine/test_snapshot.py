@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from app.engine import snapshot
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import Pair
 from app.engine.prefill import StepSize
-from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import FILE_NAME, MANIFEST, SnapshotError, Snapshots, with_checksum
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.engine import mlx_patches
 from app.engine.backend import Backend
 from app.engine.cache_check import find_mismatch
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadedModel, Pair
 from app.engine.memory import CacheSize
 from app.engine.memory_manager import Room
@@ -29,7 +30,7 @@ from app.engine.prefill import (
 from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import Progress
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import ConversationCache, PromptReader
+from app.engine.prompt_reader import PromptReader
 from app.engine.snapshot import Snapshots
 from app.protocol.commands import Ask
 from app.protocol.events import ModelInfo

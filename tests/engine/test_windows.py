@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from app.engine.caches import WindowedCache, flatten, positioned_layers
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import CacheMaker, _tried
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import Room
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import Snapshots
 from app.engine.turn_estimate import Foresight
 from app.protocol.commands import Ask

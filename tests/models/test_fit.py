@@ -13,8 +13,8 @@ from mlx.utils import tree_flatten
 from app.engine import mlx_patches, prefill, score_blocks
 from app.engine.attention_observer import AttentionObserver
 from app.engine.backend import GPU
+from app.engine.kv_quantisation import find_quantisation
 from app.engine.loader import CacheMaker
-from app.engine.quantised_attention import find_quantisation
 from app.engine.score_blocks import MAX_QUERY_ROWS
 from app.errors import UserError
 from app.models import fit as reckoned

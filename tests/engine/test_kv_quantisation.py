@@ -15,6 +15,7 @@ from mlx_lm.models import base as mlx_base
 from app.engine import mlx_patches
 from app.engine.backend import CPU
 from app.engine.caches import QuantisedCache, WindowedCache, positioned_layers
+from app.engine.kv_quantisation import NotQuantisable, Quantisation, find_quantisation
 from app.engine.loader import CacheMaker, LoadError, load_one, load_pair
 from app.engine.memory import CacheSize, Transient
 from app.engine.prefill import (
@@ -25,7 +26,6 @@ from app.engine.prefill import (
     prefill,
     set_next_position,
 )
-from app.engine.quantised_attention import NotQuantisable, Quantisation, find_quantisation
 from app.models.architecture import shape_of
 from app.models.fit import cache_bytes
 from app.protocol.commands import CachePolicy, Load

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from app.engine import memory
 from app.engine.background_prefill import BackgroundPrefill, has_gaps
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import Pair
 from app.engine.power import PowerProbe, SystemPower
 from app.engine.prefill import OnStep
 from app.engine.progress import Progress
-from app.engine.prompt_reader import ConversationCache
 from app.engine.snapshot import SnapshotError, Snapshots
 from app.engine.snapshot_folder import disk_limit
 from app.protocol.commands import CachePolicy

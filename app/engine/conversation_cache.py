@@ -1,0 +1,111 @@
+"""What a pair has cached of one conversation: both models' caches, and the last turn's scores."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.attention_observer import Importance
+from app.engine.cache_check import find_mismatch
+from app.engine.loader import Pair
+from app.engine.prefill import make_positioned_cache, make_stock_cache
+from app.engine.prefix_cache import PrefixCache
+from app.engine.prompt import Prompt
+from app.engine.selection import Selection, select
+from app.protocol.events import Selected
+from app.protocol.options import Tuning
+from app.protocol.prompt import Span, SpanText
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """A prompt and its importance, to select from at any keep. `cached` bool (L,) says which of its
+    first L tokens the target had in its cache before the turn."""
+
+    turn: int
+    prompt: Prompt
+    importance: Importance
+    tuning: Tuning
+    cached: NDArray[np.bool_]
+
+    def select(self, keep: float) -> tuple[Selection, Selected]:
+        selection = select(self.importance, self.prompt.pinned, keep, self.tuning, self.cached)
+        event = Selected(
+            turn=self.turn,
+            keep_ratio=keep,
+            selected_tokens=len(selection.positions),
+            prompt_tokens=len(self.prompt.ids),
+            spans=selection.spans,
+            texts=tuple(_span_texts(self.prompt, selection.spans)),
+        )
+        return selection, event
+
+
+class ConversationCache:
+    """The caches of target and draft, and what the last turn scored."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self.target = self._positioned() if pair.dense_only is None else self._stock()
+        draft = pair.draft
+        self.draft = PrefixCache(partial(make_stock_cache, draft.caches)) if draft else None
+        self.scored: ScoredPrompt | None = None
+
+    # A prefix cache must not refer back to this object: in a reference cycle gigabytes would wait
+    # for Python's garbage collector, which counts objects.
+    def _positioned(self) -> PrefixCache:
+        return PrefixCache(partial(make_positioned_cache, self._pair.target.caches))
+
+    def _stock(self) -> PrefixCache:
+        return PrefixCache(partial(make_stock_cache, self._pair.target.caches))
+
+    def ensure_positioned(self) -> None:
+        """Replace a target cache that cannot skip tokens by an empty one that can."""
+        if not self.target.supports_gaps:
+            self.target = self._positioned()
+
+    def reset_to_stock(self) -> None:
+        """Clear both, and use mlx-lm's own caches for the target."""
+        self.target, self.scored = self._stock(), None
+        if self.draft is not None:
+            self.draft.clear()
+
+    def drop_damaged(self) -> str | None:
+        """Clear a cache that does not hold the tokens recorded for it, so that they are read again.
+        Returns one sentence about it, or None."""
+        found = []
+        for name, cache in (("target", self.target), ("draft", self.draft)):
+            if cache is not None and (problem := find_mismatch(cache)) is not None:
+                cache.clear()
+                found.append(f"the {name}'s cache was damaged ({problem})")
+        if not found:
+            return None
+        what = " and ".join(found)
+        return f"{what[0].upper()}{what[1:]}, so it was dropped and is read again."
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes + (self.draft.nbytes if self.draft else 0)
+
+
+def _span_texts(prompt: Prompt, spans: Iterable[Span]) -> Iterator[SpanText]:
+    """Where each selected span lies in its document's text."""
+    documents = [
+        (segment, segment.message, segment.document)
+        for segment in prompt.segments
+        if segment.message is not None and segment.document is not None
+    ]
+    ends = [segment.end for segment, _, _ in documents]
+    for number, span in enumerate(spans):
+        for segment, message, document in documents[bisect_right(ends, span.start) :]:
+            if segment.start >= span.end:
+                break
+            starts = prompt.offsets[message, document]
+            first = int(starts[max(span.start, segment.start) - segment.start])
+            last = int(starts[min(span.end, segment.end) - segment.start])
+            yield SpanText(number, message, document, first, last)
