@@ -19,16 +19,16 @@ class Crash:
     """`signal` by its name; `said` is a line of the library that failed, or empty."""
 
     signal: str
-    said: str = ""
+    stderr_line: str = ""
 
     @property
     def sentence(self) -> str:
         if self.signal == "SIGKILL":
             return "specchat was killed, perhaps since memory ran out. Nothing you wrote is lost."
-        why = f"{self.signal}: {self.said}" if self.said else self.signal
+        why = f"{self.signal}: {self.stderr_line}" if self.stderr_line else self.signal
         return f"specchat was ended by a fault ({why}). Nothing you wrote is lost."
 
-    def keep(self, folder: Path, log: str) -> Path | None:
+    def record(self, folder: Path, log: str) -> Path | None:
         """For the next start; returns the file with all that was said, if there is any. A folder
         that can't be written is no reason to fail a second time."""
         with suppress(OSError):
@@ -40,13 +40,13 @@ class Crash:
         return None
 
 
-def said_last(log: str) -> str:
+def last_stderr_line(log: str) -> str:
     """The last line that a library wrote before Python told where it was."""
     lines = [line.strip() for line in log.partition(PYTHON)[0].splitlines() if line.strip()]
     return lines[-1][:LONGEST] if lines else ""
 
 
-def take(folder: Path) -> Crash | None:
+def pop(folder: Path) -> Crash | None:
     """How specchat ended the last time, told once; None after a proper end."""
     note = folder / NOTE
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.crash import LOG, NOTE, Crash, said_last, take
+from app.crash import LOG, NOTE, Crash, last_stderr_line, pop
 
 METAL = """\
 loading
@@ -21,35 +21,37 @@ Thread 0x1 (most recent call first):
 
 def test_a_crash_is_told_once(tmp_path: Path) -> None:
     crash = Crash("SIGABRT", "out of memory")
-    assert crash.keep(tmp_path / "new" / "folder", "all of it") == tmp_path / "new" / "folder" / LOG
-    assert take(tmp_path / "new" / "folder") == crash
-    assert take(tmp_path / "new" / "folder") is None
+    assert (
+        crash.record(tmp_path / "new" / "folder", "all of it") == tmp_path / "new" / "folder" / LOG
+    )
+    assert pop(tmp_path / "new" / "folder") == crash
+    assert pop(tmp_path / "new" / "folder") is None
     assert (tmp_path / "new" / "folder" / LOG).read_text() == "all of it"
 
 
 def test_without_a_word_there_is_no_log(tmp_path: Path) -> None:
-    assert Crash("SIGKILL").keep(tmp_path, "") is None
-    assert take(tmp_path) == Crash("SIGKILL")
+    assert Crash("SIGKILL").record(tmp_path, "") is None
+    assert pop(tmp_path) == Crash("SIGKILL")
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"signal": "SIGABRT"}', "\ud800"])
 def test_a_note_that_makes_no_sense_is_dropped(tmp_path: Path, note: str) -> None:
     (tmp_path / NOTE).write_bytes(note.encode(errors="surrogatepass"))
-    assert take(tmp_path) is None
+    assert pop(tmp_path) is None
     assert not (tmp_path / NOTE).exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_second_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert Crash("SIGABRT").keep(tmp_path / "file", "said") is None
-    assert take(tmp_path / "file") is None
+    assert Crash("SIGABRT").record(tmp_path / "file", "said") is None
+    assert pop(tmp_path / "file") is None
 
 
 def test_the_reason_is_what_the_library_said_last() -> None:
-    assert said_last(METAL).endswith("[METAL] Insufficient Memory")
-    assert said_last("Fatal Python error: Aborted\n") == ""
-    assert said_last("") == ""
-    assert len(said_last("x" * 10_000)) == 200
+    assert last_stderr_line(METAL).endswith("[METAL] Insufficient Memory")
+    assert last_stderr_line("Fatal Python error: Aborted\n") == ""
+    assert last_stderr_line("") == ""
+    assert len(last_stderr_line("x" * 10_000)) == 200
 
 
 def test_the_sentence_says_why() -> None:

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from app.models import speedup
 from app.models.catalogue import catalogue, find
-from app.models.fit import Sized
+from app.models.fit import ModelSize
 
 KEEP = 0.2
 AT = 16
@@ -43,16 +43,16 @@ def rows() -> Iterator[Row]:
     for pair in tomllib.loads(text)["pair"]:
         target = _sized(pair["target"], pair["target_bits"])
         draft = _sized(pair["draft"], pair["draft_bits"])
-        r = speedup.ratio(target, draft, AT * 1024)
+        r = speedup.cost_ratio(target, draft, AT * 1024)
         sooner = {int(tokens): float(times) for tokens, times in pair["sooner"].items()}
         yield Row(pair["name"], sooner, r, speedup.speedup(r, KEEP))
 
 
-def _sized(name: str, bits: float) -> Sized:
+def _sized(name: str, bits: float) -> ModelSize:
     entry = find(catalogue(), name)
-    if entry is None or entry.shape is None:
+    if entry is None or entry.architecture is None:
         raise RuntimeError(f"{name} is not in the catalogue")
-    return Sized(name, entry.shape, round(entry.shape.parameters * bits / 8))
+    return ModelSize(name, entry.architecture, round(entry.architecture.parameters * bits / 8))
 
 
 def published(as_json: bool, out: TextIO) -> int:

@@ -26,7 +26,7 @@ from typing import IO, Any, TextIO
 
 import psutil
 
-from app.crash import said_last
+from app.crash import last_stderr_line
 from app.protocol.options import Mode
 
 MODES = (Mode.SPARSE, Mode.FULL)
@@ -109,7 +109,7 @@ def one_run(what: Stress, mode: Mode, show: Show) -> Run:
                 child.kill()
             status = child.wait()
         errors.seek(0)
-        said = said_last(errors.read().decode(errors="replace"))
+        said = last_stderr_line(errors.read().decode(errors="replace"))
     if not run.failed and (status or not run.figures):
         ended = signal.Signals(-status).name if status < 0 else f"ended with {status}"
         run.failed = f"{ended}: {said}" if said else ended

@@ -12,19 +12,19 @@ from app.chat.conversation import Turn
 from app.models.check import check_model
 from app.models.embedded import EMBEDDED, target_path
 from app.models.errors import ModelError
-from app.models.resolve import locate
+from app.models.resolve import resolve_model
 from app.models.tokenizers import same_tokenizer
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
 
 if TYPE_CHECKING:
-    from app.models.cache import Cache
+    from app.models.cache import ModelCache
 
 
 def pair(
     target: str = EMBEDDED,
     draft: str | None = None,
-    cache: Cache | None = None,
+    cache: ModelCache | None = None,
     kv_bits: int | None = None,
 ) -> Load:
     """The command that loads this pair, from `cache` or the user's own. A target without a draft
@@ -32,11 +32,11 @@ def pair(
     what it reads in so many bits a number. Raises ModelError, in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
-    target_folder = locate(target, cache=cache)
+    target_folder = resolve_model(target, cache=cache)
     check_model(target_folder)
     if draft is None:
         return Load(str(target_folder), display_names=(_shown(target), ""), kv_bits=kv_bits)
-    draft_folder = locate(draft, draft=True, cache=cache)
+    draft_folder = resolve_model(draft, draft=True, cache=cache)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)
     if difference is not None:

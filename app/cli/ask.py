@@ -13,12 +13,12 @@ from app.chat.conversation import Conversation, Question, Turn, check_sampling, 
 from app.chat.engine_session import EngineError, Session
 from app.chat.model_pairs import lacks_document, models, pair
 from app.chat.stored_conversation import KeptConversation
-from app.cli.inputs import read_given
+from app.cli.inputs import read_inputs
 from app.cli.main import INTERRUPTED
-from app.cli.open_store import PATIENCE, find, opened_store
+from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
 from app.cli.report import Report
-from app.cli.settings import named_pair, user_settings
-from app.cli.sigint import first_interrupt
+from app.cli.settings import requested_pair, user_settings
+from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, CachePolicy, Load
@@ -37,13 +37,13 @@ def ask(options: argparse.Namespace) -> int:
     settings = user_settings()
     question, sampling = _question(options, settings)
     kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    load = pair(*named_pair(options.target, options.draft, settings), kv_bits=kept_in.bits)
+    load = pair(*requested_pair(options.target, options.draft, settings), kv_bits=kept_in.bits)
     if options.conversation is None:
         _check_document(load, (), question)
         command = Conversation(sampling).begin(question)[1]
         with Session(upkeep=CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))) as session:
             return _answer(session, load, command, options, lambda event: None)
-    with opened_store(PATIENCE, settings) as store:
+    with open_store(LOCK_SECONDS, settings) as store:
         conversation = _conversation(store, options.conversation)
         asked = KeptConversation(store, conversation, models(load), sampling)
         _check_document(load, asked.conversation.branch, question)
@@ -80,7 +80,7 @@ def _answer(
         record(Failed(command.turn, error.problem, error.advice))
         raise
     events = session.run(command)
-    with first_interrupt(lambda: session.cancel(command.turn)):
+    with cancel_on_sigint(lambda: session.cancel(command.turn)):
         for event in events:
             record(event)
             report.show(event)
@@ -104,7 +104,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     question = Question(options.question, (), mode, keep, options.despite_memory)
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)
-    gathered = read_given(options.files, limits)
+    gathered = read_inputs(options.files, limits)
     return dataclasses.replace(question, documents=gathered.documents), sampling
 
 
@@ -140,7 +140,7 @@ def _conversation(store: Store, name: str) -> int | None:
     """The conversation to go on with; None for a new one. Raises UserError."""
     if name == NEW:
         return None
-    found = find(store, name)
+    found = find_conversation(store, name)
     if found.trashed_at is not None:
         raise UserError(
             f"Conversation {found.id} is in the trash",

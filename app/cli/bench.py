@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from app.cli.parsing import LEAST_LENGTH, fraction, listed, prompt_length
+from app.cli.parsing import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
 from app.errors import UserError
 
 
@@ -41,13 +41,13 @@ def bench(options: argparse.Namespace) -> int:
             from app.bench import decode
 
             shapes = tuple(options.shape.split(","))
-            keep = fraction(options.keep, "keep")
+            keep = parse_fraction(options.keep, "keep")
             asked = decode.Asked(shapes, _lengths(options), keep, options.tokens, options.runs)
             return decode.decode(asked, options.json, out)
         case "memory":
             from app.bench import memory
 
-            keep = fraction(options.keep, "keep")
+            keep = parse_fraction(options.keep, "keep")
             return memory.memory(
                 memory.Asked(options.shape, _lengths(options), keep, options.runs),
                 options.json,
@@ -76,5 +76,5 @@ def bench(options: argparse.Namespace) -> int:
             return overhead(options.runs, options.json, out, _lengths(options))
 
 
-def _lengths(options: argparse.Namespace, least: int = LEAST_LENGTH) -> tuple[int, ...]:
-    return listed(options.length, lambda text: prompt_length(text, least))
+def _lengths(options: argparse.Namespace, least: int = MIN_PROMPT_TOKENS) -> tuple[int, ...]:
+    return parse_list(options.length, lambda text: parse_prompt_length(text, least))

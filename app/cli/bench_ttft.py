@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from app.bench.ttft import Asked, ttft
-from app.cli.parsing import fraction, listed, prompt_length
+from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
 from app.errors import UserError
 
 
@@ -20,8 +20,8 @@ def bench_ttft(options: argparse.Namespace) -> int:
         options.shape,
         options.scale,
         options.bits,
-        listed(options.length, prompt_length),
-        listed(options.keep, lambda text: fraction(text, "keep")),
+        parse_list(options.length, parse_prompt_length),
+        parse_list(options.keep, lambda text: parse_fraction(text, "keep")),
         options.runs,
         options.target,
         options.draft,

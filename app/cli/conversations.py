@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from app.cli.open_store import find, none_yet, opened_store
+from app.cli.open_store import find_conversation, no_conversations, open_store
 from app.engine.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
@@ -32,7 +32,7 @@ from app.util.sanitize import sanitize, sanitize_line
 def conversations(options: argparse.Namespace) -> int:
     """Carry `options.action` out; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    with opened_store() as store:
+    with open_store() as store:
         ACTIONS[options.action](store, options)
     return 0
 
@@ -44,7 +44,7 @@ def _list(store: Store, options: argparse.Namespace) -> None:
     if not found and options.trash:
         sys.stderr.write("The trash is empty: `specchat conversations` lists the others.\n")
     elif not found:
-        sys.stderr.write(f"{none_yet()}\n")
+        sys.stderr.write(f"{no_conversations()}\n")
     _say(*map(_line, found))
 
 
@@ -55,7 +55,7 @@ def _line(conversation: Conversation) -> str:
 
 
 def _show(store: Store, options: argparse.Namespace) -> None:
-    found = find(store, options.id)
+    found = find_conversation(store, options.id)
     if options.json:
         branch = [dataclasses.asdict(message) for message in store.branch(found.id)]
         return _say(_json(dataclasses.asdict(found) | {"messages": branch}))
@@ -76,7 +76,7 @@ def _hit_line(hit: Hit) -> str:
 
 
 def _export(store: Store, options: argparse.Namespace) -> None:
-    found = find(store, options.id)
+    found = find_conversation(store, options.id)
     if options.output in (None, STDIN):
         return _write(store, found.id, options.format or "md")
     export.to_file(store, found.id, Path(options.output), options.format)
@@ -116,7 +116,7 @@ def _opened(name: str) -> TextIO:
 
 
 def _delete(store: Store, options: argparse.Namespace) -> None:
-    found = find(store, options.id)
+    found = find_conversation(store, options.id)
     if found.trashed_at is not None:
         raise UserError(
             f"Conversation {found.id} is in the trash already",
@@ -131,7 +131,7 @@ def _delete(store: Store, options: argparse.Namespace) -> None:
 
 
 def _restore(store: Store, options: argparse.Namespace) -> None:
-    found = find(store, options.id)
+    found = find_conversation(store, options.id)
     if found.trashed_at is None:
         raise UserError(f"Conversation {found.id} is not in the trash", "nothing is to be done")
     store.restore(found.id)
@@ -141,11 +141,11 @@ def _restore(store: Store, options: argparse.Namespace) -> None:
 def _rename(store: Store, options: argparse.Namespace) -> None:
     if not options.title.strip():
         raise UserError("The title is empty", "give a word or two")
-    store.rename(find(store, options.id).id, options.title)
+    store.rename(find_conversation(store, options.id).id, options.title)
 
 
 def _pin(store: Store, options: argparse.Namespace) -> None:
-    store.pin(find(store, options.id).id, not options.unpin)
+    store.pin(find_conversation(store, options.id).id, not options.unpin)
 
 
 ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {

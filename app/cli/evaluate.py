@@ -22,10 +22,10 @@ from typing import TypeVar
 from app import paths
 from app.chat.engine_session import Session
 from app.chat.model_pairs import pair
-from app.cli.inputs import read_given
+from app.cli.inputs import read_inputs
 from app.cli.main import INTERRUPTED
-from app.cli.parsing import fraction, listed, prompt_length
-from app.cli.sigint import first_interrupt
+from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
+from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.eval.figure import figure
 from app.eval.report import Study, as_json, markdown, table
@@ -86,7 +86,7 @@ def _measure(load: Load, settings: Settings, ledger: ResultsLog, tokens: Tokens)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
         runner = Runner(session, settings, ledger, tokens, loaded.target.context_length)
-        with _Progress() as progress, first_interrupt(runner.cancel):
+        with _Progress() as progress, cancel_on_sigint(runner.cancel):
             return runner.run(progress.show)
 
 
@@ -146,9 +146,9 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"The {PERPLEXITY} suite and --file go together",
             f"give --suite {PERPLEXITY} and the files to measure it on with --file",
         )
-    lengths = listed(options.length, prompt_length)
-    keeps = listed(options.keep, _keep)
-    scorings = listed(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
+    lengths = parse_list(options.length, parse_prompt_length)
+    keeps = parse_list(options.keep, _keep)
+    scorings = parse_list(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
     if options.sparse_only and (options.auto or PERPLEXITY in suites):
         what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
         raise UserError(
@@ -158,7 +158,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
     tunings = _tunings(options.tune, options.ablate)
-    given = read_given(options.files).intakes
+    given = read_inputs(options.files).results
     texts = {document.text: document for intake in given for document in intake.texts}
     files = tuple(texts.values())
     order = list(Scoring)
@@ -198,7 +198,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def _keep(text: str) -> float:
-    return fraction(text, "keep")
+    return parse_fraction(text, "keep")
 
 
 def _whole(text: str, what: str, least: int) -> int:
@@ -236,7 +236,7 @@ def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
         if name not in known or not separator:
             names = ", ".join(known)
             raise UserError(f"There is no tuning {text!r}", f"give NAME=VALUE, NAME from {names}")
-        values[name] = listed(value, partial(_tuned, name, default=known[name]))
+        values[name] = parse_list(value, partial(_tuned, name, default=known[name]))
     return values
 
 
@@ -245,7 +245,7 @@ def _tuned(name: str, text: str, default: object) -> object:
     if isinstance(default, bool):
         return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
-        return fraction(text, name)
+        return parse_fraction(text, name)
     value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)
     if name == "pool" and value % 2 == 0:
         raise UserError(f"{text!r} is no {name}", "give an odd number")

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 
 from app.ingest.limits import Limits
 from app.ingest.reader import STDIN, read
-from app.ingest.records import Gathered, Intake, Progress, Reason
+from app.ingest.records import Progress, ReadResult, ReadResults, Reason
 from app.util.sanitize import sanitize_line
 
-LISTED = 10
+MAX_LISTED = 10
 """Things left out of a folder that are told one by one."""
-PATIENCE = 1.0
+SILENCE_SECONDS = 1.0
 """Seconds of silence after which one is told what is waited for."""
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
 
 
-def read_given(paths: Sequence[str], limits: Limits | None = None) -> Gathered:
+def read_inputs(paths: Sequence[str], limits: Limits | None = None) -> ReadResults:
     """What `paths` stand for, `-` being standard input, which is read too where nothing is named
     and it holds anything. Tells on standard error what was taken of folders, and what was not and
     why. Raises IngestError."""
@@ -30,13 +30,13 @@ def read_given(paths: Sequence[str], limits: Limits | None = None) -> Gathered:
         paths = (STDIN,)
     elif STDIN not in paths and _is_waiting():
         sys.stderr.write("Standard input is not read beside -f: name it, too, with `-f -`.\n")
-    live = Live()
+    live = ProgressLine()
     try:
         gathered = read(paths, sys.stdin.buffer if sys.stdin else None, limits, live.show)
     finally:
         live.clear()
-    for intake in gathered.intakes:
-        for line in _told(intake):
+    for intake in gathered.results:
+        for line in _report_lines(intake):
             sys.stderr.write(sanitize_line(line) + "\n")
     return gathered
 
@@ -53,7 +53,7 @@ def _is_piped() -> bool:
 def _holds_anything() -> bool:
     """Waits for its first byte or its end, and says so: a program that never writes may have left
     its own to this one."""
-    if not select.select([sys.stdin], [], [], PATIENCE)[0]:
+    if not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]:
         sys.stderr.write("Waiting for standard input; `</dev/null` says that there is none.\n")
     return bool(sys.stdin.buffer.peek(1))  # type: ignore[union-attr]
 
@@ -66,21 +66,23 @@ def _is_waiting() -> bool:
     return int.from_bytes(count, sys.byteorder) > 0
 
 
-def _told(intake: Intake) -> list[str]:
+def _report_lines(intake: ReadResult) -> list[str]:
     lines = [f"Read {intake.summary}."] if intake.tree is not None else []
     # What one expects to be left out comes last.
     skipped = sorted(intake.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    lines += [f"Left out: {each.sentence}" for each in skipped[:LISTED]]
-    if len(skipped) > LISTED:
-        lines.append(f"Left out: {len(skipped) - LISTED:,} more.")
-    odd = [each for each in intake.taken if each.lossy]
-    lines += [f"{each.path} is not all UTF-8: what is not reads as \\xff." for each in odd[:LISTED]]
-    if len(odd) > LISTED:
-        lines.append(f"{len(odd) - LISTED:,} more files are not all UTF-8.")
+    lines += [f"Left out: {each.sentence}" for each in skipped[:MAX_LISTED]]
+    if len(skipped) > MAX_LISTED:
+        lines.append(f"Left out: {len(skipped) - MAX_LISTED:,} more.")
+    odd = [each for each in intake.files if each.lossy]
+    lines += [
+        f"{each.path} is not all UTF-8: what is not reads as \\xff." for each in odd[:MAX_LISTED]
+    ]
+    if len(odd) > MAX_LISTED:
+        lines.append(f"{len(odd) - MAX_LISTED:,} more files are not all UTF-8.")
     return lines
 
 
-class Live:
+class ProgressLine:
     """One line that changes while folders are read, on a terminal only."""
 
     def __init__(self) -> None:

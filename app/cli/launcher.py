@@ -39,10 +39,10 @@ def install_launcher(remove: bool, out: TextIO) -> int:
     launcher = _launcher(sys.platform)
     shown = sanitize_line(str(launcher.shown))
     if remove:
-        removed = take_away(launcher)
+        removed = remove(launcher)
         out.write(f"Removed {shown}.\n" if removed else f"There is no launcher at {shown}.\n")
         return 0
-    put(launcher)
+    write_launcher(launcher)
     out.write(
         f"Wrote {shown}: it opens specchat in a terminal.\n"
         "`specchat install-launcher --remove` takes it away again.\n"
@@ -135,7 +135,7 @@ def _quoted(path: str) -> str:
 # --------------------------------------------------------------------------- on the disk
 
 
-def put(launcher: Launcher) -> None:
+def write_launcher(launcher: Launcher) -> None:
     """Write it, over an earlier one. Raises UserError where something else is in its place."""
     _check_ours(launcher)
     try:
@@ -148,7 +148,7 @@ def put(launcher: Launcher) -> None:
         raise _cannot(launcher, error) from error
 
 
-def take_away(launcher: Launcher) -> bool:
+def remove_launcher(launcher: Launcher) -> bool:
     """Remove it; False where there is none. Raises UserError where something else is there."""
     if not os.path.lexists(launcher.shown):
         return False

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from app.errors import UserError
 
-NOT_WRITTEN, BAD_INPUT, INTERRUPTED = 1, 2, 130
-UNREAD = 128 + signal.SIGPIPE
+OUTPUT_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+PIPE_CLOSED = 128 + signal.SIGPIPE
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,13 +24,13 @@ def run(arguments: Sequence[str]) -> int:
     except OutputError as error:
         _complain(error)
         discard_output()
-        return NOT_WRITTEN
+        return OUTPUT_FAILED
     except UserError as error:
         _complain(error)
         return BAD_INPUT
     except BrokenPipeError:  # whoever read our output has gone, and wants no more of it
         discard_output()
-        return UNREAD
+        return PIPE_CLOSED
 
 
 def _complain(error: UserError) -> None:
@@ -42,9 +42,9 @@ def _complain(error: UserError) -> None:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments:  # the app, as it is mostly started: not even the parser is waited for
-        from app.cli.run_app import screen
+        from app.cli.run_app import run_app
 
-        return screen()
+        return run_app()
     from app.cli.arguments import parser
 
     options = parser().parse_args(arguments)
@@ -90,6 +90,6 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.evaluate import evaluate
 
             return evaluate(options)
-    from app.cli.run_app import screen
+    from app.cli.run_app import run_app
 
-    return screen(options.target, options.draft, options.kv_bits)
+    return run_app(options.target, options.draft, options.kv_bits)

@@ -12,20 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.cli.open_store import opened_store
-from app.cli.parsing import tokens_of
+from app.cli.open_store import open_store
+from app.cli.parsing import parse_tokens
 from app.errors import UserError
 from app.models import catalogue, draft_selection, speedup
-from app.models.cache import Cache
-from app.models.candidates import Known, overview
-from app.models.draft_selection import Candidate, Measured
+from app.models.cache import ModelCache
+from app.models.candidates import ModelOverview, overview
+from app.models.draft_selection import DraftCandidate, MeasuredRatio
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import KEEP, Fit, Machine, in_bits, machine_of, memory_of
+from app.models.fit import DEFAULT_KEEP, Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as reckon
-from app.models.hub_info import Remote
-from app.models.model_info import Described, describe, everything
-from app.models.text import facts, gigabytes, heading, sum_rows, sum_verdict
+from app.models.hub_info import HubModel
+from app.models.model_info import ModelDetails, find_model, known_models
+from app.models.text import breakdown_rows, facts, gigabytes, memory_heading, verdict_sentences
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
@@ -37,7 +37,7 @@ from app.settings.values import KvBits
 from app.util.sanitize import sanitize_line
 
 
-def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     """The catalogue's models with all these words."""
     entries, machine = _entries(), _machine(options.memory)
     words = " ".join(options.words)
@@ -49,24 +49,24 @@ def search(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
         )
     for entry in found:
         try:
-            model = describe(entry.name, cache, entries)
+            model = find_model(entry.name, cache, entries)
         except ModelError as error:
             yield _row("", entry.name, str(error))
             continue
         yield _row(
-            gigabytes(model.sized.weights),
+            gigabytes(model.size.weight_bytes),
             model.name,
             *facts(model),
-            reckon(model.sized, None, machine).verdict,
+            reckon(model.size, None, machine).verdict,
         )
-        if entry.known:
-            yield _row("", f"read sparsely {entry.known}")
+        if entry.measured:
+            yield _row("", f"read sparsely {entry.measured}")
 
 
-def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     """The drafts for a target, the one that would be taken first."""
     keep, machine, entries = _keep(options.keep), _machine(options.memory), _entries()
-    target = describe(options.name, cache, entries, _look)
+    target = find_model(options.name, cache, entries, _look)
     found = _candidates(target, cache, entries, machine)
     if not found:
         raise UserError(
@@ -77,15 +77,15 @@ def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
     if options.measure:
         clock = _timed(target, found, cache)
         found = _candidates(target, cache, entries, machine, clock)
-    taken = draft_selection.choice(found)
+    taken = draft_selection.best_draft(found)
     yield f"{target.name} · {', '.join(facts(target))}"
     for candidate in found:
         yield _row(
             f"{candidate.speedup(keep):.1f} times",
             candidate.draft.name,
-            f"r {candidate.ratio:.2f}" + (" by the clock" if candidate.by_clock else ""),
-            gigabytes(candidate.draft.sized.weights),
-            "here" if candidate.draft.here else "to download",
+            f"r {candidate.cost_ratio:.2f}" + (" by the clock" if candidate.measured else ""),
+            gigabytes(candidate.draft.size.weight_bytes),
+            "here" if candidate.draft.installed else "to download",
             f"together {candidate.fit.verdict}",
             *(["the one to take"] if candidate is taken else []),
         )
@@ -95,41 +95,41 @@ def pair(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
         f"How much sooner the first word comes at keep {keep:.0%}: 1 / (r + keep +"
         f" {speedup.OVERHEAD:.2f}), where r is what the draft costs of the target for each token."
     )
-    if not all(model.here for model in (target, *(each.draft for each in found))):
+    if not all(model.installed for model in (target, *(each.draft for each in found))):
         yield "Tokenizers are compared once both models are here; until then families count."
-    if target.entry is not None and target.entry.known:
-        yield f"Measured elsewhere {target.entry.known}."
+    if target.entry is not None and target.entry.measured:
+        yield f"Measured elsewhere {target.entry.measured}."
     if taken is None:
         yield "None of them makes reading enough faster: it would read everything."
 
 
-def fit(cache: Cache, options: argparse.Namespace) -> Iterator[str]:
+def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     """The sum for one model and its draft, line by line."""
     machine, entries = _machine(options.memory), _entries()
-    target = describe(options.name, cache, entries, _look)
+    target = find_model(options.name, cache, entries, _look)
     named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
     if named:
-        draft: Described | None = describe(named, cache, entries, _look, draft=True)
+        draft: ModelDetails | None = find_model(named, cache, entries, _look, draft=True)
     else:
         draft = _taken(target, cache, entries, machine)
     tokens = _length(options.length) if options.length else None
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
-    sized = replace(target.sized, shape=in_bits(target.sized.shape, bits))
-    found = reckon(sized, draft.sized if draft else None, machine, tokens)
+    sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
+    found = reckon(sized, draft.size if draft else None, machine, tokens)
     yield f"{target.name} · {', '.join(facts(target))}"
     yield f"with {draft.name} as its draft" if draft else "without a draft, so that it reads all"
     yield from _sum(found)
 
 
-def in_short(cache: Cache, name: str) -> list[str]:
+def in_short(cache: ModelCache, name: str) -> list[str]:
     """One model's verdict on this machine, for `show`; nothing when it cannot be told."""
     try:
         entries = _entries()
-        target, machine = describe(name, cache, entries), _machine(None)
+        target, machine = find_model(name, cache, entries), _machine(None)
         draft = _taken(target, cache, entries, machine)
     except ModelError as error:
         return [str(error)]
-    found = reckon(target.sized, draft.sized if draft else None, machine)
+    found = reckon(target.size, draft.size if draft else None, machine)
     with_draft = f" with {draft.name}" if draft else ""
     return [
         ", ".join(facts(target)),
@@ -138,32 +138,35 @@ def in_short(cache: Cache, name: str) -> list[str]:
     ]
 
 
-def listing(cache: Cache, options: argparse.Namespace) -> list[str]:
+def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
     """Every model here and in the catalogue with what fits, and the pair that it would be."""
     machine, entries = _machine(options.memory), _entries()
     measured = partial(speedup.measured_ratio, _runs())
-    rows = overview(everything(cache, entries), machine, measured)
-    rows.sort(key=lambda row: (not row.model.here, row.fit.longest == 0))
+    rows = overview(known_models(cache, entries), machine, measured)
+    rows.sort(key=lambda row: (not row.model.installed, row.fit.max_tokens == 0))
     if options.json:
         return [json.dumps([_as_json(row) for row in rows], indent=2)]
-    lines = [heading(machine)]
+    lines = [memory_heading(machine)]
     for row in rows:
-        target, taken = row.model, row.taken
-        told = [target.name, "here" if target.here else "to download", row.fit.verdict]
+        target, taken = row.model, row.best_draft
+        told = [target.name, "here" if target.installed else "to download", row.fit.verdict]
         if taken is not None:
             told += [f"with {taken.draft.name}", f"{taken.speedup():.1f} times sooner"]
-        lines.append(_row(gigabytes(target.sized.weights), *told))
-    return [*lines, f"Sooner: the first word, at keep {KEEP:.0%}, by what is known of both models."]
+        lines.append(_row(gigabytes(target.size.weight_bytes), *told))
+    return [
+        *lines,
+        f"Sooner: the first word, at keep {DEFAULT_KEEP:.0%}, by what is known of both models.",
+    ]
 
 
-def _as_json(row: Known) -> dict[str, object]:
-    target, taken = row.model, row.taken
+def _as_json(row: ModelOverview) -> dict[str, object]:
+    target, taken = row.model, row.best_draft
     return {
         "name": target.name,
-        "here": target.here,
-        "weights": target.sized.weights,
-        "fits": row.fit.longest,
-        "fits_sparse": row.fit.sparse,
+        "here": target.installed,
+        "weights": target.size.weight_bytes,
+        "fits": row.fit.max_tokens,
+        "fits_sparse": row.fit.max_sparse_tokens,
         "draft": taken.draft.name if taken else None,
         "speedup": round(taken.speedup(), 2) if taken else None,
     }
@@ -173,8 +176,8 @@ def _as_json(row: Known) -> dict[str, object]:
 
 
 def _sum(found: Fit) -> Iterator[str]:
-    yield from (_row(*row) for row in sum_rows(found))
-    yield from sum_verdict(found)
+    yield from (_row(*row) for row in breakdown_rows(found))
+    yield from verdict_sentences(found)
 
 
 def _entries() -> tuple[catalogue.Entry, ...]:
@@ -182,25 +185,27 @@ def _entries() -> tuple[catalogue.Entry, ...]:
 
 
 def _candidates(
-    target: Described,
-    cache: Cache,
+    target: ModelDetails,
+    cache: ModelCache,
     entries: tuple[catalogue.Entry, ...],
     machine: Machine,
-    measured: Measured | None = None,
-) -> list[Candidate]:
-    models = everything(cache, entries)
+    measured: MeasuredRatio | None = None,
+) -> list[DraftCandidate]:
+    models = known_models(cache, entries)
     clock = measured or partial(speedup.measured_ratio, _runs())
-    return draft_selection.candidates(target, models, machine, clock)
+    return draft_selection.draft_candidates(target, models, machine, clock)
 
 
-def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measured:
+def _timed(
+    target: ModelDetails, found: Sequence[DraftCandidate], cache: ModelCache
+) -> MeasuredRatio:
     """What the clock says of each pair that is here, and at last of answers that were given."""
     from app.chat.engine_session import Session
     from app.chat.model_pairs import pair as load_of
 
     ratios: dict[str, float] = {}
     upkeep = CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))
-    drafts = [each.draft.name for each in found if each.draft.here and target.here]
+    drafts = [each.draft.name for each in found if each.draft.installed and target.installed]
     if not drafts:
         raise UserError(
             f"Nothing can be timed: {target.name} and a draft for it must both be here",
@@ -217,7 +222,10 @@ def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measu
                 " there is not enough memory",
                 "close other programs, or name another pair",
             )
-        skim, read = scoring_work(speedup.LENGTH, 0), AttentionWork(speedup.LENGTH)
+        skim, read = (
+            scoring_work(speedup.REFERENCE_TOKENS, 0),
+            AttentionWork(speedup.REFERENCE_TOKENS),
+        )
         ratios[draft.rpartition("/")[2]] = costs.draft.seconds(skim) / costs.target.seconds(read)
     runs = _runs()
 
@@ -228,9 +236,9 @@ def _timed(target: Described, found: Sequence[Candidate], cache: Cache) -> Measu
 
 
 def _taken(
-    target: Described, cache: Cache, entries: tuple[catalogue.Entry, ...], machine: Machine
-) -> Described | None:
-    taken = draft_selection.choice(_candidates(target, cache, entries, machine))
+    target: ModelDetails, cache: ModelCache, entries: tuple[catalogue.Entry, ...], machine: Machine
+) -> ModelDetails | None:
+    taken = draft_selection.best_draft(_candidates(target, cache, entries, machine))
     return taken.draft if taken else None
 
 
@@ -239,23 +247,23 @@ def _runs() -> Sequence[Run]:
     if not Places(data_path()).database.exists():
         return ()
     try:
-        with opened_store() as store:
+        with open_store() as store:
             return store.runs()
     except StoreError:
         return ()
 
 
-def _look(repository: str) -> Remote:
-    from app.models.hub_info import look
-    from app.models.pull import default_settings
+def _look(repository: str) -> HubModel:
+    from app.models.hub_info import fetch_hub_model
+    from app.models.pull import default_hub_settings
 
-    return look(repository, default_settings())
+    return fetch_hub_model(repository, default_hub_settings())
 
 
 def _machine(memory: str | None) -> Machine:
     """The Mac asked for, or this machine with what its device recommends."""
     if memory:
-        return machine_of(memory_of(memory))
+        return mac_with(parse_memory(memory))
     import psutil
 
     from app.engine.memory_probes import ceiling
@@ -270,7 +278,7 @@ def _keep(keep: float) -> float:
 
 
 def _length(text: str) -> int:
-    tokens = tokens_of(text.strip())
+    tokens = parse_tokens(text.strip())
     if tokens is None or not 0 < tokens < 1 << 30:
         raise UserError(f"{text!r} is no length", "give tokens, such as 40000 or 64k")
     return tokens

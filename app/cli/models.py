@@ -13,13 +13,13 @@ from typing import Any
 
 from app.cli import model_fit
 from app.cli.main import INTERRUPTED
-from app.cli.sigint import first_interrupt
+from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, trash
-from app.models.cache import Cache, Installed, check_repository, default_cache, links
+from app.models.cache import Installed, ModelCache, check_repository, default_cache, links
 from app.models.progress import Progress
-from app.models.pull import Outcome, Pull, default_settings
-from app.models.unfinished import Unfinished, discard, pause, unfinished
+from app.models.pull import Outcome, Pull, default_hub_settings
+from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
 from app.paths import config_path
 from app.util.sanitize import sanitize, sanitize_line
@@ -31,7 +31,7 @@ def models(options: argparse.Namespace) -> int:
     return ACTIONS[options.action](default_cache(), options)
 
 
-def _list(cache: Cache, options: argparse.Namespace) -> int:
+def _list(cache: ModelCache, options: argparse.Namespace) -> int:
     if options.trash:
         return _list_trash(cache, options)
     if options.memory:
@@ -54,13 +54,13 @@ def _installed_line(model: Installed) -> str:
     return _line(size(model.size), model.repository, *notes)
 
 
-def _unfinished_line(pull: Unfinished) -> str:
+def _unfinished_line(pull: UnfinishedDownload) -> str:
     share = pull.done / pull.total if pull.total else 1.0
     how = "downloading" if pull.running else "unfinished"
     return _line(size(pull.done), pull.repository, f"{how}, {share:.0%} of {size(pull.total)}")
 
 
-def _list_trash(cache: Cache, options: argparse.Namespace) -> int:
+def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
     found = trash.trashed(cache)
     if options.json:
         return _say(json.dumps([dataclasses.asdict(each) for each in found], default=str))
@@ -79,12 +79,12 @@ def _list_trash(cache: Cache, options: argparse.Namespace) -> int:
     )
 
 
-def _show(cache: Cache, options: argparse.Namespace) -> int:
+def _show(cache: ModelCache, options: argparse.Namespace) -> int:
     name = check_repository(options.name)
     found = cache.find(name)
     begun = [each for each in unfinished(cache) if each.repository == name]
     if found is None and not begun:
-        raise trash.not_here(name)
+        raise trash.not_installed(name)
     if found is not None:
         checked = cache.verified(name, found.commit) is not None
         _say(
@@ -104,18 +104,18 @@ def _show(cache: Cache, options: argparse.Namespace) -> int:
     return _say(*map(_unfinished_line, begun))
 
 
-def _pull(cache: Cache, options: argparse.Namespace) -> int:
+def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
     display = Display(options.name)
-    pull = Pull(cache, options.name, default_settings(), display.show)
+    pull = Pull(cache, options.name, default_hub_settings(), display.show)
     try:
-        with first_interrupt(pull.stop):
+        with cancel_on_sigint(pull.stop):
             outcome = pull.run()
     finally:
         display.clear()
     name, progress = pull.repository, pull.progress
-    if outcome is Outcome.FETCHED:
+    if outcome is Outcome.DOWNLOADED:
         _tell(f"{name} is here, {size(progress.total)}, and every file's digest is right.")
-    elif outcome is Outcome.HERE:
+    elif outcome is Outcome.UP_TO_DATE:
         _tell(f"{name} is here already, and nothing has changed at the hub.")
     else:
         word = "Paused" if outcome is Outcome.PAUSED else "Stopped"
@@ -125,7 +125,7 @@ def _pull(cache: Cache, options: argparse.Namespace) -> int:
     return 0
 
 
-def _pause(cache: Cache, options: argparse.Namespace) -> int:
+def _pause(cache: ModelCache, options: argparse.Namespace) -> int:
     pause(cache, options.name)
     return _say(
         f"The download of {options.name} stops and keeps what it has:"
@@ -133,7 +133,7 @@ def _pause(cache: Cache, options: argparse.Namespace) -> int:
     )
 
 
-def _resume(cache: Cache, options: argparse.Namespace) -> int:
+def _resume(cache: ModelCache, options: argparse.Namespace) -> int:
     name = check_repository(options.name)
     if not any(each.repository == name for each in unfinished(cache)):
         raise UserError(
@@ -143,30 +143,30 @@ def _resume(cache: Cache, options: argparse.Namespace) -> int:
     return _pull(cache, options)
 
 
-def _cancel(cache: Cache, options: argparse.Namespace) -> int:
+def _cancel(cache: ModelCache, options: argparse.Namespace) -> int:
     discard(cache, options.name)
     return _say(f"The download of {options.name} was given up.")
 
 
-def _add(cache: Cache, options: argparse.Namespace) -> int:
+def _add(cache: ModelCache, options: argparse.Namespace) -> int:
     kept = catalogue.add(config_path(), options.name)
     return _say(f"{kept} is in your catalogue, '{config_path() / catalogue.FILE}'.")
 
 
-def _search(cache: Cache, options: argparse.Namespace) -> int:
+def _search(cache: ModelCache, options: argparse.Namespace) -> int:
     if not options.hub:
         return _say(*model_fit.search(cache, options))
-    from app.models.hub_info import search
+    from app.models.hub_info import search_hub
 
     words = " ".join(options.words)
-    found = search(words, default_settings())
+    found = search_hub(words, default_hub_settings())
     if not found:
         raise UserError(f"The hub has no model made for MLX like {words!r}", "try other words")
     _say(*found)
     return _say("`specchat models fit NAME` asks the hub what one of them takes.")
 
 
-def _rm(cache: Cache, options: argparse.Namespace) -> int:
+def _rm(cache: ModelCache, options: argparse.Namespace) -> int:
     removed = trash.remove(cache, options.name, options.older)
     return _say(
         f"{removed.repository} is in the trash, {size(removed.size)}:"
@@ -175,31 +175,31 @@ def _rm(cache: Cache, options: argparse.Namespace) -> int:
     )
 
 
-def _restore(cache: Cache, options: argparse.Namespace) -> int:
+def _restore(cache: ModelCache, options: argparse.Namespace) -> int:
     return _say(f"{trash.restore(cache, options.name).repository} is back.")
 
 
-def _empty(cache: Cache, options: argparse.Namespace) -> int:
+def _empty(cache: ModelCache, options: argparse.Namespace) -> int:
     return _say(f"{size(trash.empty(cache))} freed.")
 
 
-def _verify(cache: Cache, options: argparse.Namespace) -> int:
+def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
     display, stop = Display(options.name), Event()
     try:
-        with first_interrupt(stop.set):
+        with cancel_on_sigint(stop.set):
             verdict = verify(cache, options.name, display.show, stop.is_set)
     finally:
         display.clear()
     _say(*verdict.faults)
-    if not verdict.ended:
+    if not verdict.completed:
         _tell("Stopped.")
         return INTERRUPTED
     unknown = f", {verdict.unknown} have no known digest" if verdict.unknown else ""
-    _say(f"{verdict.whole} files are whole{unknown}.")
+    _say(f"{verdict.intact} files are whole{unknown}.")
     return 1 if verdict.faults else 0
 
 
-ACTIONS: dict[str, Callable[[Cache, argparse.Namespace], int]] = {
+ACTIONS: dict[str, Callable[[ModelCache, argparse.Namespace], int]] = {
     "list": _list,
     "show": _show,
     "search": _search,
@@ -255,8 +255,8 @@ def progress_line(progress: Progress) -> str:
         parts.append(f"{share:4.0%}  {size(progress.done)} of {size(progress.total)}")
     if progress.speed:
         parts.append(f"{size(int(progress.speed))}/s")
-    if progress.left is not None and progress.done < progress.total:
-        parts.append(f"{_duration(progress.left)} left")
+    if progress.seconds_left is not None and progress.done < progress.total:
+        parts.append(f"{_duration(progress.seconds_left)} left")
     if progress.note:
         parts.append(sanitize_line(progress.note))
     return " · ".join(parts)

@@ -15,12 +15,12 @@ from app.settings.values import Settings
 from app.util.sanitize import sanitize
 
 LAST = "last"
-PATIENCE = 2.0
+LOCK_SECONDS = 2.0
 """Seconds that whoever writes waits for another command to end."""
 
 
 @contextmanager
-def opened_store(patience: float = 0.0, settings: Settings | None = None) -> Iterator[Store]:
+def open_store(patience: float = 0.0, settings: Settings | None = None) -> Iterator[Store]:
     """The user's conversations; what is to be known of how they were opened goes to standard error.
     Another program that holds them is given `patience` seconds to end. Raises StoreError."""
     settings = settings or user_settings()
@@ -33,13 +33,13 @@ def opened_store(patience: float = 0.0, settings: Settings | None = None) -> Ite
         yield store
 
 
-def find(store: Store, name: str) -> Conversation:
+def find_conversation(store: Store, name: str) -> Conversation:
     """The conversation of a number, perhaps in the trash, or the `last` one, which is not. Raises
     UserError."""
     if name == LAST:
         last = store.last()
         if last is None:
-            raise none_yet()
+            raise no_conversations()
         return last
     every = (*store.conversations(), *store.conversations(trashed=True))
     found = next((each for each in every if str(each.id) == name), None)
@@ -50,7 +50,7 @@ def find(store: Store, name: str) -> Conversation:
     return found
 
 
-def none_yet() -> UserError:
+def no_conversations() -> UserError:
     return UserError(
         "There are no conversations yet", "begin one with `specchat ask --conversation new`"
     )

@@ -11,25 +11,25 @@ from app.errors import UserError
 
 T = TypeVar("T")
 
-LEAST_LENGTH = 256
+MIN_PROMPT_TOKENS = 256
 """Tokens of the shortest prompt that measurements take."""
 
 
-def tokens_of(text: str) -> int | None:
+def parse_tokens(text: str) -> int | None:
     """Tokens, such as 4096 or 4k; None for anything else."""
     match = re.fullmatch(r"([0-9]{1,9})(k?)", text, re.IGNORECASE)
     return int(match[1]) * (1024 if match[2] else 1) if match else None
 
 
-def prompt_length(text: str, least: int = LEAST_LENGTH) -> int:
+def parse_prompt_length(text: str, least: int = MIN_PROMPT_TOKENS) -> int:
     """Tokens of a prompt."""
-    found = tokens_of(text)
+    found = parse_tokens(text)
     if found is None or found < least:
         raise UserError(f"{text!r} is no length", f"give tokens, like 4096 or 4k, from {least} on")
     return found
 
 
-def fraction(text: str, what: str) -> float:
+def parse_fraction(text: str, what: str) -> float:
     """From 0 to 1."""
     try:
         value = float(text)
@@ -40,6 +40,6 @@ def fraction(text: str, what: str) -> float:
     return value
 
 
-def listed(text: str, one: Callable[[str], T]) -> tuple[T, ...]:
+def parse_list(text: str, one: Callable[[str], T]) -> tuple[T, ...]:
     """What stands between commas, each once."""
     return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))

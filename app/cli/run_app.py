@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from app import crash
 from app.cli.log import log_to
-from app.cli.supervisor import Parent, parent, watch
+from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
 
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from app.settings.values import Settings
 
 
-def screen(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
+def run_app(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
     """Open the app on a pair, in a process of its own; returns the exit status."""
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
-    watched_by = parent()
-    return watch() if watched_by is None else _open(target, draft, kv_bits, watched_by)
+    watched_by = current_supervisor()
+    return supervise() if watched_by is None else _open(target, draft, kv_bits, watched_by)
 
 
-def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by: Parent) -> int:
+def _open(
+    target: str | None, draft: str | None, kv_bits: str | None, watched_by: Supervisor
+) -> int:
     gc.disable()  # nothing of what is imported is garbage
     from app.models.embedded import EMBEDDED
     from app.settings.file import SettingsFile
@@ -43,7 +45,7 @@ def _open(target: str | None, draft: str | None, kv_bits: str | None, watched_by
     gc.freeze()
     gc.enable()
     log_to(logs_path())
-    last_time = crash.take(logs_path())
+    last_time = crash.pop(logs_path())
     news = [] if last_time is None else [last_time.sentence]
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
@@ -68,10 +70,10 @@ def _pair(
     """What was named must be there; where what the settings say is not, the app opens all the same,
     to choose another one, and a sentence says why."""
     from app.chat.model_pairs import pair
-    from app.cli.settings import named_pair
+    from app.cli.settings import requested_pair
 
     try:
-        return pair(*named_pair(target, draft, settings), kv_bits=kv_bits), []
+        return pair(*requested_pair(target, draft, settings), kv_bits=kv_bits), []
     except UserError as error:
         if target is not None or draft is not None:
             raise

@@ -22,7 +22,9 @@ def user_settings() -> Settings:
     return _read().settings
 
 
-def named_pair(target: str | None, draft: str | None, settings: Settings) -> tuple[str, str | None]:
+def requested_pair(
+    target: str | None, draft: str | None, settings: Settings
+) -> tuple[str, str | None]:
     """Target and draft: those that were named, or those of the settings."""
     if target is None and draft is None:
         return settings.models.target, settings.models.draft or None

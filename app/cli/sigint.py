@@ -11,7 +11,7 @@ from app.cli.main import INTERRUPTED
 
 
 @contextmanager
-def first_interrupt(cancel: Callable[[], object]) -> Iterator[None]:
+def cancel_on_sigint(cancel: Callable[[], object]) -> Iterator[None]:
     """Inside, Ctrl-C calls `cancel`, which must be safe in a signal handler, and pressed again ends
     the process."""
 

@@ -9,17 +9,17 @@ from app.bench.stress import Stress
 from app.bench.stress import stress as stressed
 from app.chat.model_pairs import pair
 from app.cli.arguments import STRESS_LENGTH, STRESS_RUNS
-from app.cli.parsing import prompt_length
-from app.cli.settings import named_pair, user_settings
+from app.cli.parsing import parse_prompt_length
+from app.cli.settings import requested_pair, user_settings
 from app.errors import UserError
 from app.paths import logs_path
 
 
 def stress(options: Namespace, out: TextIO) -> int:
-    tokens = prompt_length(options.length or STRESS_LENGTH)
+    tokens = parse_prompt_length(options.length or STRESS_LENGTH)
     runs = STRESS_RUNS if options.runs is None else options.runs
     if runs < 1:
         raise UserError(f"--runs {runs} is too few", "give 1 or more")
-    target, draft = named_pair(options.target, options.draft, user_settings())
+    target, draft = requested_pair(options.target, options.draft, user_settings())
     pair(target, draft)  # raises for models that are not here
     return stressed(Stress(runs, tokens, target, draft), logs_path(), out)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import BinaryIO
 
-from app.crash import Crash, said_last
+from app.crash import Crash, last_stderr_line
 from app.paths import logs_path
 
 MARK = "SPECCHAT_PARENT"
-PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
-ASKED = (*PASSED_ON, signal.SIGINT)
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+REQUESTED = (*FORWARDED, signal.SIGINT)
 """Signals that somebody ended it with: no fault, also where they came before the app could act."""
 # What Textual's driver switches on, switched off in its order.
 RESTORE = "".join(
@@ -37,7 +37,7 @@ RESTORE = "".join(
 
 
 @dataclass(frozen=True)
-class Parent:
+class Supervisor:
     """Who watches this process."""
 
     pid: int
@@ -49,13 +49,13 @@ class Parent:
         return os.getppid() == self.pid
 
 
-def parent(environment: Mapping[str, str] = os.environ) -> Parent | None:
+def current_supervisor(environment: Mapping[str, str] = os.environ) -> Supervisor | None:
     """None in a process that nobody watches."""
     pid, _, log = environment.get(MARK, "").partition(":")
-    return Parent(int(pid), int(log)) if pid == str(os.getppid()) else None
+    return Supervisor(int(pid), int(log)) if pid == str(os.getppid()) else None
 
 
-def watch() -> int:
+def supervise() -> int:
     """Run this very command in a process of its own and wait for it; returns the exit status,
     128 + n after signal n."""
     terminal = sys.stdin.fileno()
@@ -74,10 +74,10 @@ def watch() -> int:
         said = log.read().decode(errors="replace")
     ended_by = signal.Signals(os.WTERMSIG(status))
     restore()
-    if ended_by in ASKED:
+    if ended_by in REQUESTED:
         return 128 + ended_by
-    crash = Crash(ended_by.name, said_last(said))
-    kept = crash.keep(logs_path(), said)
+    crash = Crash(ended_by.name, last_stderr_line(said))
+    kept = crash.record(logs_path(), said)
     _say(f"{crash.sentence}\nStart `specchat` again to go on.\n")
     if kept is not None:
         _say(f"What the libraries said is in {kept}\n")
@@ -104,7 +104,7 @@ def _run(log: BinaryIO, restore: Callable[[], None]) -> int:
         with suppress(ProcessLookupError):
             os.kill(child, number)
 
-    for number in ASKED:
+    for number in REQUESTED:
         signal.signal(number, pass_on)
     os.set_inheritable(log.fileno(), True)
     mark = {MARK: f"{os.getpid()}:{log.fileno()}"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from app.ingest.records import Cancelled, Cut, Progress, Reason, Refusal
+from app.ingest.records import Cancelled, LimitReached, Progress, Reason, Rejected
 
 PROGRESS_SECONDS = 0.05
 
 
-class Watch:
+class ReadBudget:
     """Counts what is done, and is asked at every step whether to go on."""
 
     def __init__(
@@ -23,7 +23,7 @@ class Watch:
         self._progress = progress
         self._cancelled = cancelled
         self._end = time.monotonic() + seconds
-        self._told = 0.0
+        self._reported_at = 0.0
         self.entries = self.files = self.size = 0
         self.path = ""
 
@@ -33,22 +33,22 @@ class Watch:
             raise Cancelled
         if time.monotonic() > self._end:
             slow = f"was left out, as {self._seconds:g} seconds were over"
-            raise Cut(Refusal(Reason.TOO_SLOW, slow))
+            raise LimitReached(Rejected(Reason.TOO_SLOW, slow))
 
-    def left(self, seconds: float) -> float:
+    def time_left(self, seconds: float) -> float:
         """Seconds until the end of something that may take `seconds`, or of everything."""
         return min(seconds, self._end - time.monotonic())
 
-    def looked_at(self, path: str) -> None:
+    def visit(self, path: str) -> None:
         """Raises as `check` does. Progress is told at most 20 times a second."""
         self.entries += 1
         self.path = path
         self.check()
         now = time.monotonic()
-        if self._progress is not None and now - self._told >= PROGRESS_SECONDS:
-            self._told = now
+        if self._progress is not None and now - self._reported_at >= PROGRESS_SECONDS:
+            self._reported_at = now
             self._progress(Progress(self.entries, self.files, self.size, path))
 
-    def took(self, size: int) -> None:
+    def add_file(self, size: int) -> None:
         self.files += 1
         self.size += size

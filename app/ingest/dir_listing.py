@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.ingest.budget import Watch
+from app.ingest.budget import ReadBudget
 from app.ingest.filenames import is_private, is_private_folder
 from app.ingest.git import repository
-from app.ingest.ignore import Everything, IgnoreFiles, Rules
-from app.ingest.records import WORDS, Cut, IngestError, Reason, Refusal
+from app.ingest.ignore import IgnoreFiles, IgnoreRules, NoIgnore
+from app.ingest.records import REASON_TEXTS, IngestError, LimitReached, Reason, Rejected
 from app.ingest.safe_open import open_folder
 from app.ingest.walk import VERSION_CONTROL
 
@@ -23,52 +23,54 @@ class Entry:
 
     name: str
     is_folder: bool
-    left_out: str = ""
+    skip_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DirListing:
     """`more`: there is more in the folder than was looked at."""
 
     entries: tuple[Entry, ...]
-    more: bool = False
+    truncated: bool = False
 
 
 def list_folder(
     path: str, most: int, seconds: float, cancelled: Callable[[], bool] | None = None
-) -> Listing:
+) -> DirListing:
     """The first `most` entries of a folder that the system gives in `seconds`, sorted by name.
 
     Devices, FIFOs and the like are left out, and so is what version control keeps for itself.
     Whether git ignores an entry is told by the .gitignore files. IngestError when there is no such
     folder, or it cannot be read; Cancelled.
     """
-    watch = Watch(seconds, None, cancelled)
+    watch = ReadBudget(seconds, None, cancelled)
     try:
         descriptor = open_folder(path)
-    except Refusal as refused:
+    except Rejected as refused:
         if refused.reason is Reason.CHANGED:
             raise IngestError(f"There is no folder {path!r}", "check the name") from None
         raise IngestError(f"The folder {path!r} {refused.detail}", refused.advice) from None
     try:
         entries, more = _entries(descriptor, most, _rules(descriptor, path, watch), watch)
-    except (Refusal, OSError):
+    except (Rejected, OSError):
         raise IngestError(f"The folder {path!r} cannot be read", "check its permissions") from None
     finally:
         os.close(descriptor)
-    return Listing(tuple(sorted(entries, key=lambda entry: entry.name.lower())), more)
+    return DirListing(tuple(sorted(entries, key=lambda entry: entry.name.lower())), more)
 
 
-def _rules(descriptor: int, path: str, watch: Watch) -> Rules:
+def _rules(descriptor: int, path: str, watch: ReadBudget) -> IgnoreRules:
     folder = Path(path).resolve()
     top, rules = repository(folder), IgnoreFiles(watch, lambda path, refused: None)
     try:
-        return (rules if top is None else rules.above(top, folder)).within(descriptor, "")
-    except Cut:
-        return Everything()
+        return (rules if top is None else rules.with_parents(top, folder)).in_folder(descriptor, "")
+    except LimitReached:
+        return NoIgnore()
 
 
-def _entries(descriptor: int, most: int, rules: Rules, watch: Watch) -> tuple[list[Entry], bool]:
+def _entries(
+    descriptor: int, most: int, rules: IgnoreRules, watch: ReadBudget
+) -> tuple[list[Entry], bool]:
     entries: list[Entry] = []
     with os.scandir(descriptor) as found:
         for looked_at, each in enumerate(found):
@@ -78,12 +80,12 @@ def _entries(descriptor: int, most: int, rules: Rules, watch: Watch) -> tuple[li
                     return entries, True
                 if (entry := _entry(each, rules)) is not None:
                     entries.append(entry)
-            except Cut:
+            except LimitReached:
                 return entries, True
     return entries, False
 
 
-def _entry(found: os.DirEntry[str], rules: Rules) -> Entry | None:
+def _entry(found: os.DirEntry[str], rules: IgnoreRules) -> Entry | None:
     try:
         is_folder = found.is_dir()
         if found.name in VERSION_CONTROL or not (is_folder or found.is_file()):
@@ -94,4 +96,4 @@ def _entry(found: os.DirEntry[str], rules: Rules) -> Entry | None:
     reason = Reason.PRIVATE if private else None
     if reason is None and rules.ignores(found.name, is_folder):
         reason = Reason.IGNORED
-    return Entry(found.name, is_folder, "" if reason is None else WORDS[reason][0])
+    return Entry(found.name, is_folder, "" if reason is None else REASON_TEXTS[reason][0])

@@ -5,30 +5,30 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from app.ingest.budget import Watch
-from app.ingest.file_content import Content, read_content
+from app.ingest.budget import ReadBudget
+from app.ingest.file_content import FileContent, read_content
 from app.ingest.filenames import printable, reading_order
 from app.ingest.limits import Limits
 from app.ingest.records import (
-    WORDS,
-    Cut,
+    REASON_TEXTS,
+    FileRead,
     IngestError,
-    Intake,
+    LimitReached,
+    ReadResult,
     Reason,
-    Refusal,
+    Rejected,
     Skipped,
-    Taken,
-    beyond,
+    limit_reached,
     size_in_words,
 )
 from app.ingest.tree import tree
-from app.ingest.walk import Found, Walk
+from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document
 
 _HEADER = "===== {} =====\n"
 
 
-def read_folder(path: str, left: int, limits: Limits, watch: Watch) -> Intake:
+def read_folder(path: str, left: int, limits: Limits, watch: ReadBudget) -> ReadResult:
     """The files below a folder, at most `left` bytes. What cannot be taken is skipped and listed.
 
     Every file is a document of its own, so that the models always know which file they read, and
@@ -39,7 +39,7 @@ def read_folder(path: str, left: int, limits: Limits, watch: Watch) -> Intake:
     reading.run()
     if not reading.texts:
         raise _nothing(path, reading)
-    return Intake(
+    return ReadResult(
         reading.name,
         tuple(_bundled(reading.texts, limits.documents - 1)),
         tuple(reading.taken),
@@ -49,10 +49,10 @@ def read_folder(path: str, left: int, limits: Limits, watch: Watch) -> Intake:
 
 
 class _Reading:
-    def __init__(self, top: Path, left: int, limits: Limits, watch: Watch) -> None:
+    def __init__(self, top: Path, left: int, limits: Limits, watch: ReadBudget) -> None:
         self.name = printable(top.name or "root")
         self.texts: list[Document] = []
-        self.taken: list[Taken] = []
+        self.taken: list[FileRead] = []
         self.skipped: list[Skipped] = []
         self._left = left
         self._limits = limits
@@ -65,30 +65,30 @@ class _Reading:
                 for found in files:
                     try:
                         self._take(found)
-                    except Refusal as refused:
+                    except Rejected as refused:
                         self._skip(found.path, refused)
-        except Cut as cut:
-            self._skip(self._watch.path, cut.refusal, rest=True)
+        except LimitReached as cut:
+            self._skip(self._watch.path, cut.rejected, rest=True)
 
-    def _take(self, found: Found) -> None:
+    def _take(self, found: FoundFile) -> None:
         limits = self._limits
         if len(self.taken) == limits.files:
-            raise beyond(f"{limits.files:,} files")
+            raise limit_reached(f"{limits.files:,} files")
         content = self._read(found)
         if content.size > self._left:
-            raise beyond(size_in_words(limits.total_bytes))
+            raise limit_reached(size_in_words(limits.total_bytes))
         self._left -= content.size
         path, decoded = f"{self.name}/{printable(found.path)}", content.decoded
         self.texts.append(Document(path, decoded.text))
-        self.taken.append(Taken(path, content.size, decoded.encoding, decoded.lossy))
-        self._watch.took(content.size)
+        self.taken.append(FileRead(path, content.size, decoded.encoding, decoded.lossy))
+        self._watch.add_file(content.size)
 
-    def _read(self, found: Found) -> Content:
+    def _read(self, found: FoundFile) -> FileContent:
         limits = self._limits
-        most, private = limits.file_bytes, limits.private
+        most, private = limits.file_bytes, limits.include_private
         return read_content(found.name, found.folder, limits, self._watch, most, private)
 
-    def _skip(self, path: str, refused: Refusal, rest: bool = False) -> None:
+    def _skip(self, path: str, refused: Rejected, rest: bool = False) -> None:
         path = f"{self.name}/{printable(path)}"
         self.skipped.append(Skipped(path, refused.reason, refused.detail, refused.advice, rest))
 
@@ -98,7 +98,7 @@ def _overview(reading: _Reading, limits: Limits) -> Document:
     top = len(reading.name) + 1
     files = [(each.path[top:], "") for each in reading.taken]
     files += [
-        (each.path[top:], f"left out: {WORDS[each.reason][0]}")
+        (each.path[top:], f"left out: {REASON_TEXTS[each.reason][0]}")
         for each in reading.skipped
         if each.reason not in (Reason.IGNORED, Reason.RULES) and not each.rest
     ]
@@ -130,5 +130,5 @@ def _nothing(path: str, reading: _Reading) -> IngestError:
     problem = f"The folder {path!r} holds no text files that can be read"
     if len(reading.skipped) == 1:
         return IngestError(f"{problem} ({reading.skipped[0].sentence[:-1]})", "give another one")
-    left_out = Intake("", (), (), tuple(reading.skipped)).left_out
+    left_out = ReadResult("", (), (), tuple(reading.skipped)).skipped_summary
     return IngestError(f"{problem} ({left_out})" if left_out else problem, "give another one")

@@ -15,10 +15,10 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-from app.ingest.budget import Watch
-from app.ingest.ignore import Rules
+from app.ingest.budget import ReadBudget
+from app.ingest.ignore import IgnoreRules
 from app.ingest.limits import Limits
-from app.ingest.process import run
+from app.ingest.process import run_bounded
 
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _SETTINGS = ("core.fsmonitor=false", "core.untrackedCache=false", "core.hooksPath=/dev/null")
@@ -40,7 +40,7 @@ class GitList:
             while (path := path.rpartition("/")[0]) and path not in self._folders:
                 self._folders.add(path)
 
-    def within(self, folder: int, path: str) -> Rules:
+    def in_folder(self, folder: int, path: str) -> IgnoreRules:
         return self
 
     def ignores(self, path: str, is_folder: bool) -> bool:
@@ -74,7 +74,7 @@ def repository(folder: Path) -> Path | None:
     return None
 
 
-def git_files(top: Path, folder: Path, limits: Limits, watch: Watch) -> list[str] | None:
+def git_files(top: Path, folder: Path, limits: Limits, watch: ReadBudget) -> list[str] | None:
     """The paths, from `folder` on, of what git does not ignore in a folder of the repository
     `top`; a repository inside it as one path. None when git is not there, is not done in
     `limits.git_seconds`, or cannot read the index. Raises what `watch.check` raises."""
@@ -93,7 +93,7 @@ def git_files(top: Path, folder: Path, limits: Limits, watch: Watch) -> list[str
     with tempfile.TemporaryDirectory(prefix="specchat-") as ours:
         _make_empty_repository(Path(ours))
         environment = _environment(Path(ours), top)
-        done = run(
+        done = run_bounded(
             command,
             limits.git_seconds,
             _MOST_BYTES,

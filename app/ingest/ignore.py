@@ -14,8 +14,8 @@ from typing import Protocol
 
 from pathspec import GitIgnoreSpec, RegexPattern
 
-from app.ingest.budget import Watch
-from app.ingest.records import Reason, Refusal
+from app.ingest.budget import ReadBudget
+from app.ingest.records import Reason, Rejected
 from app.ingest.safe_open import open_folder, read_file
 
 NAME = ".gitignore"
@@ -30,10 +30,10 @@ _FOLDER_MARK = "ps_d"
 _WILDCARD = re.compile(r"\*+")
 
 
-class Rules(Protocol):
+class IgnoreRules(Protocol):
     """What is left out of a folder."""
 
-    def within(self, folder: int, path: str) -> Rules:
+    def in_folder(self, folder: int, path: str) -> IgnoreRules:
         """The rules inside a folder: its descriptor, and its path from the top (ending with '/',
         empty for the top itself)."""
 
@@ -41,10 +41,10 @@ class Rules(Protocol):
         """Whether something in that folder is left out. `path` as above, without a last '/'."""
 
 
-class Everything:
+class NoIgnore:
     """Nothing is left out."""
 
-    def within(self, folder: int, path: str) -> Rules:
+    def in_folder(self, folder: int, path: str) -> IgnoreRules:
         return self
 
     def ignores(self, path: str, is_folder: bool) -> bool:
@@ -54,18 +54,18 @@ class Everything:
 class IgnoreFiles:
     """The rules of the folder we are in, and of those above it."""
 
-    def __init__(self, watch: Watch, report: Callable[[str, Refusal], None]) -> None:
+    def __init__(self, watch: ReadBudget, report: Callable[[str, Rejected], None]) -> None:
         """`report` is called with the path of a .gitignore file that was not used wholly."""
         self._watch = watch
         self._report = report
         # The innermost first: what it prefixes to a path, what it takes off it, its rules.
         self._chain: tuple[tuple[str, str, RuleFile], ...] = ()
 
-    def within(self, folder: int, path: str) -> Rules:
+    def in_folder(self, folder: int, path: str) -> IgnoreRules:
         spec = self._read(folder, path + NAME)
         return self if spec is None else self._with(("", path, spec))
 
-    def above(self, top: Path, folder: Path) -> IgnoreFiles:
+    def with_parents(self, top: Path, folder: Path) -> IgnoreFiles:
         """With the rules that lie above `folder`, down from `top`; without them if they leave out
         the folder itself, which was asked for."""
         names = folder.relative_to(top).parts
@@ -73,7 +73,7 @@ class IgnoreFiles:
         for depth in range(len(names)):
             try:
                 descriptor = open_folder(str(top.joinpath(*names[:depth])))
-            except Refusal:
+            except Rejected:
                 return self
             try:
                 spec = self._read(descriptor, NAME)
@@ -82,7 +82,7 @@ class IgnoreFiles:
             if spec is None:
                 continue
             below = names[depth:]
-            if any(spec.decides("/".join(below[: n + 1]), True) for n in range(len(below))):
+            if any(spec.match("/".join(below[: n + 1]), True) for n in range(len(below))):
                 return self
             rules = rules._with(("/".join([*below, ""]), "", spec))
         return rules
@@ -95,19 +95,19 @@ class IgnoreFiles:
     def _read(self, folder: int, path: str) -> RuleFile | None:
         try:
             data = read_file(NAME, folder, lambda head: _MOST_BYTES, self._watch)
-        except Refusal as refused:
+        except Rejected as refused:
             # A link or a FIFO of that name is no rule file for git either, and is listed itself.
             if refused.reason is Reason.TOO_LARGE:
-                self._report(path, Refusal(Reason.RULES, refused.detail))
+                self._report(path, Rejected(Reason.RULES, refused.detail))
             return None
         spec, whole = parse(data, self._watch)
         if not whole:
-            self._report(path, Refusal(Reason.RULES))
+            self._report(path, Rejected(Reason.RULES))
         return spec
 
     def ignores(self, path: str, is_folder: bool) -> bool:
         for prefix, taken_off, spec in self._chain:
-            decided = spec.decides(prefix + path[len(taken_off) :], is_folder)
+            decided = spec.match(prefix + path[len(taken_off) :], is_folder)
             if decided is not None:
                 return decided
         return False
@@ -122,7 +122,7 @@ class RuleFile:
     whether it means the very path.
     """
 
-    def __init__(self, lines: Iterable[str], watch: Watch | None = None) -> None:
+    def __init__(self, lines: Iterable[str], watch: ReadBudget | None = None) -> None:
         self._watch = watch
         self._last_first = [
             (pattern.regex, bool(pattern.include))
@@ -130,7 +130,7 @@ class RuleFile:
             if isinstance(pattern, RegexPattern) and pattern.regex is not None
         ]
 
-    def decides(self, path: str, is_folder: bool) -> bool | None:
+    def match(self, path: str, is_folder: bool) -> bool | None:
         """Whether the last rule that means this path leaves it out; None if there is none."""
         for regex, leaves_out in self._last_first:
             if self._watch is not None:
@@ -152,7 +152,7 @@ def _means(regex: re.Pattern[str], path: str, is_folder: bool) -> bool:
     return any(match is not None and match.end(_FOLDER_MARK) > len(path) for match in found)
 
 
-def parse(data: bytes, watch: Watch | None = None) -> tuple[RuleFile, bool]:
+def parse(data: bytes, watch: ReadBudget | None = None) -> tuple[RuleFile, bool]:
     """The rules of a .gitignore file, and whether they are all that it holds."""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]

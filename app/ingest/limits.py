@@ -37,7 +37,7 @@ class Limits:
     """Seconds for the text of one PDF file."""
     pdf_memory: int = 1024 * MIB
     """Bytes of memory for the text of one PDF file (where the system can bound it)."""
-    private: bool = False
+    include_private: bool = False
     """Whether files that may hold passwords or keys are read too."""
-    ignored: bool = False
+    include_ignored: bool = False
     """Whether what git ignores is read too."""

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from app.ingest import pdf_worker
-from app.ingest.budget import Watch
+from app.ingest.budget import ReadBudget
 from app.ingest.limits import Limits
-from app.ingest.process import run
-from app.ingest.records import Reason, Refusal
+from app.ingest.process import run_bounded
+from app.ingest.records import Reason, Rejected
 from app.ingest.text import Decoded
 
 _MARK = b"%PDF-"
@@ -37,10 +37,10 @@ def is_pdf(head: bytes) -> bool:
 def check_can_read() -> None:
     """Raises Refusal when the extra is not installed."""
     if importlib.util.find_spec("pypdf") is None:
-        raise Refusal(Reason.PDF, "is a PDF file", _INSTALL)
+        raise Rejected(Reason.PDF, "is a PDF file", _INSTALL)
 
 
-def pdf_text(data: bytes, limits: Limits, watch: Watch) -> Decoded:
+def pdf_text(data: bytes, limits: Limits, watch: ReadBudget) -> Decoded:
     """The text of all pages, each after a line `[Page 1]`. Raises Refusal, and what `watch.check`
     raises."""
     check_can_read()
@@ -49,16 +49,16 @@ def pdf_text(data: bytes, limits: Limits, watch: Watch) -> Decoded:
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
-        done = run(command, limits.pdf_seconds, limits.total_bytes, watch, stdin=file)
+        done = run_bounded(command, limits.pdf_seconds, limits.total_bytes, watch, stdin=file)
     if done is None:
-        raise Refusal(
+        raise Rejected(
             Reason.TOO_SLOW,
             f"is a PDF file whose text does not come within {limits.pdf_seconds:g} seconds",
             "convert it to text first",
         )
     status, written = done
     if status in _FAULTS:
-        raise Refusal(Reason.PDF, *_FAULTS[status])
+        raise Rejected(Reason.PDF, *_FAULTS[status])
     if status != 0:
-        raise Refusal(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
+        raise Rejected(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
     return Decoded(written.decode("utf-8", "replace"), "pdf")

@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from app.ingest.budget import Watch
+from app.ingest.budget import ReadBudget
 
 _LOOK_SECONDS = 0.05
 
 
-def run(
+def run_bounded(
     command: Sequence[str],
     seconds: float,
     most: int,
-    watch: Watch,
+    watch: ReadBudget,
     *,
     stdin: IO[bytes] | None = None,
     folder: str | None = None,
@@ -38,7 +38,7 @@ def run(
         except OSError:
             return None
         try:
-            left = watch.left(seconds)
+            left = watch.time_left(seconds)
             while process.poll() is None and left > 0:
                 watch.check()
                 if os.fstat(output.fileno()).st_size > most:

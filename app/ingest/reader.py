@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from app.ingest.budget import Watch
-from app.ingest.file_content import Content, read_content
+from app.ingest.budget import ReadBudget
+from app.ingest.file_content import FileContent, read_content
 from app.ingest.filenames import printable
 from app.ingest.folder import read_folder
 from app.ingest.limits import Limits
 from app.ingest.records import (
-    Cut,
-    Gathered,
+    FileRead,
     IngestError,
-    Intake,
+    LimitReached,
     Progress,
+    ReadResult,
+    ReadResults,
     Reason,
-    Refusal,
-    Taken,
+    Rejected,
     size_in_words,
 )
 from app.ingest.safe_open import too_large
@@ -37,7 +37,7 @@ def read(
     limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Gathered:
+) -> ReadResults:
     """Read files, folders and `-`, standard input.
 
     A document is named by its file's name, below a folder by its path from that folder's name on.
@@ -54,9 +54,9 @@ def read(
         raise IngestError("Standard input can be read only once", "give '-' once")
     limits = limits or Limits()
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
-    watch = Watch(limits.seconds, progress, cancelled)
+    watch = ReadBudget(limits.seconds, progress, cancelled)
     left = limits.total_bytes
-    intakes: list[Intake] = []
+    intakes: list[ReadResult] = []
     for path in paths:
         if standard_input is not None and path == STDIN:
             intake = standard_input
@@ -69,24 +69,24 @@ def read(
                 "give fewer or smaller files",
             )
         intakes.append(intake)
-    return Gathered(tuple(intakes))
+    return ReadResults(tuple(intakes))
 
 
-def _read_path(path: str, left: int, limits: Limits, watch: Watch) -> Intake:
+def _read_path(path: str, left: int, limits: Limits, watch: ReadBudget) -> ReadResult:
     try:
         mode = _mode(path)
         if stat.S_ISDIR(mode):
             return read_folder(path, left, limits, watch)
         if not stat.S_ISREG(mode):
-            raise Refusal(Reason.SPECIAL)
-        watch.looked_at(printable(path))
+            raise Rejected(Reason.SPECIAL)
+        watch.visit(printable(path))
         content = read_content(path, None, limits, watch, limits.total_bytes, private=True)
-        watch.took(content.size)
+        watch.add_file(content.size)
         return _intake(printable(Path(path).name), content)
-    except Refusal as refused:
+    except Rejected as refused:
         raise _error(repr(path), refused) from None
-    except Cut as cut:
-        raise _error(repr(path), cut.refusal) from None
+    except LimitReached as cut:
+        raise _error(repr(path), cut.rejected) from None
 
 
 def _mode(path: str) -> int:
@@ -103,23 +103,23 @@ def _mode(path: str) -> int:
         raise IngestError(problem, "check its name and permissions") from None
 
 
-def _read_stdin(stdin: BinaryIO | None, limits: Limits) -> Intake:
+def _read_stdin(stdin: BinaryIO | None, limits: Limits) -> ReadResult:
     if stdin is None:
         raise IngestError("There is no standard input here", "give a file instead of '-'")
     data = stdin.read(limits.total_bytes + 1)
     try:
         if len(data) > limits.total_bytes:
             raise too_large(limits.total_bytes)
-        return _intake("standard input", Content(decode(data), len(data)))
-    except Refusal as refused:
+        return _intake("standard input", FileContent(decode(data), len(data)))
+    except Rejected as refused:
         raise _error("Standard input", refused) from None
 
 
-def _intake(name: str, content: Content) -> Intake:
+def _intake(name: str, content: FileContent) -> ReadResult:
     decoded = content.decoded
-    taken = Taken(name, content.size, decoded.encoding, decoded.lossy)
-    return Intake(name, (Document(name, decoded.text),), (taken,))
+    taken = FileRead(name, content.size, decoded.encoding, decoded.lossy)
+    return ReadResult(name, (Document(name, decoded.text),), (taken,))
 
 
-def _error(what: str, refused: Refusal) -> IngestError:
+def _error(what: str, refused: Rejected) -> IngestError:
     return IngestError(f"{what} {refused.detail}", refused.advice)

@@ -39,7 +39,7 @@ class Reason(StrEnum):
     RULES = "rules"
 
 
-WORDS: dict[Reason, tuple[str, str, str]] = {
+REASON_TEXTS: dict[Reason, tuple[str, str, str]] = {
     Reason.IGNORED: ("ignored", "is ignored by git's rules", "name it itself to have it read"),
     Reason.PRIVATE: (
         "private",
@@ -80,28 +80,28 @@ WORDS: dict[Reason, tuple[str, str, str]] = {
 """Of each reason: two or three words, what is wrong as the end of a sentence, and what to do."""
 
 
-class Refusal(Exception):
+class Rejected(Exception):
     """Something that cannot be taken. `detail`, as the end of a sentence, and `advice` say it more
     precisely than the reason does."""
 
     def __init__(self, reason: Reason, detail: str = "", advice: str = "") -> None:
         super().__init__(reason, detail, advice)
         self.reason = reason
-        self.detail = detail or WORDS[reason][1]
-        self.advice = advice or WORDS[reason][2]
+        self.detail = detail or REASON_TEXTS[reason][1]
+        self.advice = advice or REASON_TEXTS[reason][2]
 
 
-class Cut(Exception):
+class LimitReached(Exception):
     """A limit of the whole is reached: what was taken stays, and nothing more is looked at."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Rejected) -> None:
         super().__init__(refusal)
-        self.refusal = refusal
+        self.rejected = refusal
 
 
-def beyond(limit: str) -> Cut:
+def limit_reached(limit: str) -> LimitReached:
     """What to raise at a limit of the whole, which is told in a few words."""
-    return Cut(Refusal(Reason.TOO_MUCH, f"was left out, beyond the limit of {limit}"))
+    return LimitReached(Rejected(Reason.TOO_MUCH, f"was left out, beyond the limit of {limit}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FileRead:
     """A file that was read."""
 
     path: str
@@ -139,13 +139,13 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class ReadResult:
     """What one thing given became: one attachment. Of a folder `tree` shows what it holds, and
     `texts` are its files in the tree's order."""
 
     name: str
     texts: tuple[Document, ...]
-    taken: tuple[Taken, ...]
+    files: tuple[FileRead, ...]
     skipped: tuple[Skipped, ...] = ()
     tree: Document | None = None
 
@@ -156,20 +156,22 @@ class Intake:
     @property
     def size(self) -> int:
         """Bytes of the files taken."""
-        return sum(each.size for each in self.taken)
+        return sum(each.size for each in self.files)
 
     @property
     def summary(self) -> str:
         """`src: 34 files, 1.2 MB; left out 12: 9 ignored, 3 binary`"""
-        files = "1 file" if len(self.taken) == 1 else f"{len(self.taken):,} files"
+        files = "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
         text = f"{self.name}: {files}, {size_in_words(self.size)}"
-        return f"{text}; left out {self.left_out}" if self.skipped else text
+        return f"{text}; left out {self.skipped_summary}" if self.skipped else text
 
     @property
-    def left_out(self) -> str:
+    def skipped_summary(self) -> str:
         """`12: 9 ignored, 3 binary`, or nothing."""
         counts = Counter(each.reason for each in self.skipped if not each.rest)
-        reasons = ", ".join(f"{n:,} {WORDS[reason][0]}" for reason, n in counts.most_common())
+        reasons = ", ".join(
+            f"{n:,} {REASON_TEXTS[reason][0]}" for reason, n in counts.most_common()
+        )
         parts = [f"{counts.total():,}: {reasons}"] if counts else []
         if any(each.rest for each in self.skipped):
             parts.append("the rest, beyond a limit")
@@ -177,18 +179,18 @@ class Intake:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class ReadResults:
     """Everything that was read, in the order given."""
 
-    intakes: tuple[Intake, ...]
+    results: tuple[ReadResult, ...]
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        return tuple(document for intake in self.intakes for document in intake.documents)
+        return tuple(document for intake in self.results for document in intake.documents)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        return tuple(skipped for intake in self.intakes for skipped in intake.skipped)
+        return tuple(skipped for intake in self.results for skipped in intake.skipped)
 
     @property
     def characters(self) -> int:

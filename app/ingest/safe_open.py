@@ -11,8 +11,8 @@ import os
 import stat
 from collections.abc import Callable
 
-from app.ingest.budget import Watch
-from app.ingest.records import Reason, Refusal, size_in_words
+from app.ingest.budget import ReadBudget
+from app.ingest.records import Reason, Rejected, size_in_words
 
 PIECE = 1 << 20
 """Bytes read at a time."""
@@ -32,18 +32,20 @@ def open_folder(name: str, parent: int | None = None) -> int:
             return os.open(name, _FOLDER)
         return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
-        raise refusal(error) from None
+        raise rejection_for(error) from None
 
 
-def status(name: str, parent: int) -> os.stat_result:
+def stat_entry(name: str, parent: int) -> os.stat_result:
     """What `name` in `parent` is, links not followed. Raises Refusal."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except OSError as error:
-        raise refusal(error) from None
+        raise rejection_for(error) from None
 
 
-def read_file(name: str, parent: int | None, most: Callable[[bytes], int], watch: Watch) -> bytes:
+def read_file(
+    name: str, parent: int | None, most: Callable[[bytes], int], watch: ReadBudget
+) -> bytes:
     """All of a regular file, the same before and after. Inside `parent` a link is not followed.
 
     `most` is given its first HEAD bytes, says how many bytes it may have, and raises Refusal when
@@ -53,14 +55,14 @@ def read_file(name: str, parent: int | None, most: Callable[[bytes], int], watch
         try:
             data = _read_once(name, parent, most, watch)
         except OSError as error:
-            raise refusal(error) from None
+            raise rejection_for(error) from None
         if data is not None:
             return data
-    raise Refusal(Reason.CHANGED)
+    raise Rejected(Reason.CHANGED)
 
 
 def _read_once(
-    name: str, parent: int | None, most: Callable[[bytes], int], watch: Watch
+    name: str, parent: int | None, most: Callable[[bytes], int], watch: ReadBudget
 ) -> bytes | None:
     """None when it was changed meanwhile."""
     flags = _FILE if parent is None else _FILE | os.O_NOFOLLOW
@@ -68,7 +70,7 @@ def _read_once(
     try:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
-            raise Refusal(Reason.SPECIAL)
+            raise Rejected(Reason.SPECIAL)
         head = os.read(descriptor, HEAD)
         limit = most(head)
         size = max(before.st_size, len(head))
@@ -83,7 +85,7 @@ def _read_once(
     return bytes(data) if _mark(before) == _mark(after) else None
 
 
-def _rest(descriptor: int, head: bytes, size: int, watch: Watch) -> bytearray:
+def _rest(descriptor: int, head: bytes, size: int, watch: ReadBudget) -> bytearray:
     """Up to `size` bytes and no more: a file may grow as fast as it is read. Files of the kernel
     say that they are empty and are not; of them the caller asks for as much as it takes."""
     data = bytearray(head)
@@ -97,14 +99,14 @@ def _mark(info: os.stat_result) -> tuple[int, int]:
     return info.st_size, info.st_mtime_ns
 
 
-def too_large(limit: int) -> Refusal:
-    return Refusal(Reason.TOO_LARGE, f"is larger than {size_in_words(limit)}")
+def too_large(limit: int) -> Rejected:
+    return Rejected(Reason.TOO_LARGE, f"is larger than {size_in_words(limit)}")
 
 
-def refusal(error: OSError) -> Refusal:
+def rejection_for(error: OSError) -> Rejected:
     """What an error says of the thing that was to be opened or read."""
     if error.errno == errno.ELOOP:
-        return Refusal(Reason.LINK)
+        return Rejected(Reason.LINK)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return Refusal(Reason.CHANGED, "went away while it was read")
-    return Refusal(Reason.UNREADABLE, f"cannot be read ({error.strerror})")
+        return Rejected(Reason.CHANGED, "went away while it was read")
+    return Rejected(Reason.UNREADABLE, f"cannot be read ({error.strerror})")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from charset_normalizer import from_bytes
 
-from app.ingest.records import Reason, Refusal
+from app.ingest.records import Reason, Rejected
 from app.ingest.safe_open import HEAD
 
 # UTF-32 before UTF-16: its little-endian mark begins with that of UTF-16.
@@ -58,7 +58,7 @@ def decode(data: bytes) -> Decoded:
     else:
         decoded = _decode_bytes(data.removeprefix(codecs.BOM_UTF8))
     if not decoded.text.strip():
-        raise Refusal(Reason.EMPTY)
+        raise Rejected(Reason.EMPTY)
     return decoded
 
 
@@ -79,30 +79,30 @@ def _decode_wide(data: bytes, encoding: str) -> Decoded:
     try:
         text = data.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError:
-        raise Refusal(Reason.BINARY) from None
+        raise Rejected(Reason.BINARY) from None
     if _WIDE.search(text):
-        raise Refusal(Reason.BINARY)
+        raise Rejected(Reason.BINARY)
     return Decoded(text, encoding)
 
 
 def _decode_bytes(data: bytes) -> Decoded:
     if b"\0" in data:
-        raise Refusal(Reason.BINARY)
+        raise Rejected(Reason.BINARY)
     try:
         return Decoded(data.decode(), "utf-8")
     except UnicodeDecodeError as error:
         sample = _sample(data, error.start)
     if len(sample) - len(sample.translate(None, _NO_TEXT)) > _NO_TEXT_SHARE * len(sample):
-        raise Refusal(Reason.BINARY)
+        raise Rejected(Reason.BINARY)
     if _is_mostly_utf8(sample):
         return Decoded(data.decode("utf-8", "backslashreplace"), "utf-8", lossy=True)
     encoding = _legacy_encoding(sample)
     if encoding is None:
-        raise Refusal(Reason.ENCODING)
+        raise Rejected(Reason.ENCODING)
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError:
-        raise Refusal(Reason.ENCODING) from None
+        raise Rejected(Reason.ENCODING) from None
     return Decoded(text, encoding)
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.ingest.budget import Watch
+from app.ingest.budget import ReadBudget
 from app.ingest.filenames import is_private, is_private_folder, printable, reading_order
 from app.ingest.git import GitList, git_files, repository
-from app.ingest.ignore import Everything, IgnoreFiles, Rules
+from app.ingest.ignore import IgnoreFiles, IgnoreRules, NoIgnore
 from app.ingest.limits import Limits
-from app.ingest.records import Cut, Reason, Refusal, beyond
-from app.ingest.safe_open import open_folder, refusal, status
+from app.ingest.records import LimitReached, Reason, Rejected, limit_reached
+from app.ingest.safe_open import open_folder, rejection_for, stat_entry
 
 # Never listed: they hold no text of the user's.
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
@@ -25,7 +25,7 @@ _DATALESS = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A regular file that may be read: its name inside `folder`, an open descriptor as long as
     the walk stands here, and its path from the top."""
 
@@ -34,14 +34,14 @@ class Found:
     path: str
 
 
-_Files = Generator[Found, None, None]
+_Files = Generator[FoundFile, None, None]
 
 
 class Walk:
     """One walk through a folder."""
 
     def __init__(
-        self, top: Path, limits: Limits, watch: Watch, skip: Callable[[str, Refusal], None]
+        self, top: Path, limits: Limits, watch: ReadBudget, skip: Callable[[str, Rejected], None]
     ) -> None:
         """`top` is resolved. `skip` is called with the path, from there, of what is left out."""
         self._top = top
@@ -55,26 +55,26 @@ class Walk:
         """Raises Refusal when `top` cannot be opened, Cut at a limit, and Cancelled."""
         descriptor = open_folder(str(self._top))
         self._device = os.fstat(descriptor).st_dev
-        yield from self._folder(descriptor, "", 0, Everything())
+        yield from self._folder(descriptor, "", 0, NoIgnore())
 
-    def _folder(self, descriptor: int, path: str, depth: int, rules: Rules) -> _Files:
+    def _folder(self, descriptor: int, path: str, depth: int, rules: IgnoreRules) -> _Files:
         """`path` ends with '/', or is empty. Closes the descriptor."""
         try:
             names, cut = self._names(descriptor)
             if not path or ".git" in names:
                 rules = self._rules(path)
-            rules = rules.within(descriptor, path)
+            rules = rules.in_folder(descriptor, path)
             for name in names:
                 if name in VERSION_CONTROL:
                     continue
-                self._watch.looked_at(printable(path + name))
+                self._watch.visit(printable(path + name))
                 try:
                     found = self._entry(descriptor, name, path, depth, rules)
-                    if isinstance(found, Found):
+                    if isinstance(found, FoundFile):
                         yield found
                     elif found is not None:
                         yield from self._folder(found, f"{path}{name}/", depth + 1, rules)
-                except Refusal as refused:
+                except Rejected as refused:
                     self._skip(path + name, refused)
             if cut is not None:
                 self._watch.path = printable(path) + "…"
@@ -82,65 +82,67 @@ class Walk:
         finally:
             os.close(descriptor)
 
-    def _names(self, descriptor: int) -> tuple[list[str], Cut | None]:
+    def _names(self, descriptor: int) -> tuple[list[str], LimitReached | None]:
         """Sorted; and what to raise after them if there are more than may be looked at."""
         most, cut = self._entries_left, None
         try:
             with os.scandir(descriptor) as entries:
                 names = [entry.name for entry in itertools.islice(entries, most + 1)]
         except OSError as error:
-            raise refusal(error) from None
+            raise rejection_for(error) from None
         if len(names) > most:
             del names[most:]
-            cut = beyond(f"{self._limits.entries:,} files and folders looked at")
+            cut = limit_reached(f"{self._limits.entries:,} files and folders looked at")
         self._entries_left -= len(names)
         return sorted(names, key=reading_order), cut
 
     def _entry(
-        self, folder: int, name: str, path: str, depth: int, rules: Rules
-    ) -> Found | int | None:
+        self, folder: int, name: str, path: str, depth: int, rules: IgnoreRules
+    ) -> FoundFile | int | None:
         """A file to be read, or the descriptor of a folder to go into. Raises Refusal."""
-        info = status(name, folder)
+        info = stat_entry(name, folder)
         if stat.S_ISLNK(info.st_mode):
-            raise Refusal(Reason.LINK)
+            raise Rejected(Reason.LINK)
         if stat.S_ISDIR(info.st_mode):
             return self._subfolder(folder, name, path, depth, rules)
         if not stat.S_ISREG(info.st_mode):
-            raise Refusal(Reason.SPECIAL, "is no regular file", "give its text in a file")
-        if not self._limits.private and is_private(name):
-            raise Refusal(Reason.PRIVATE)
+            raise Rejected(Reason.SPECIAL, "is no regular file", "give its text in a file")
+        if not self._limits.include_private and is_private(name):
+            raise Rejected(Reason.PRIVATE)
         if rules.ignores(path + name, False):
-            raise Refusal(Reason.IGNORED)
+            raise Rejected(Reason.IGNORED)
         if info.st_size == 0:
-            raise Refusal(Reason.EMPTY)
+            raise Rejected(Reason.EMPTY)
         if getattr(info, "st_flags", 0) & _DATALESS:
-            raise Refusal(Reason.UNREADABLE, "is in iCloud and not on this Mac", "download it")
-        return Found(folder, name, path + name)
+            raise Rejected(Reason.UNREADABLE, "is in iCloud and not on this Mac", "download it")
+        return FoundFile(folder, name, path + name)
 
-    def _subfolder(self, folder: int, name: str, path: str, depth: int, rules: Rules) -> int | None:
-        if not self._limits.private and is_private_folder(name):
-            raise Refusal(Reason.PRIVATE)
+    def _subfolder(
+        self, folder: int, name: str, path: str, depth: int, rules: IgnoreRules
+    ) -> int | None:
+        if not self._limits.include_private and is_private_folder(name):
+            raise Rejected(Reason.PRIVATE)
         too_long = len(os.fsencode(path + name)) > self._limits.path_bytes
         if depth >= self._limits.depth or too_long:
-            raise Refusal(Reason.TOO_DEEP)
+            raise Rejected(Reason.TOO_DEEP)
         descriptor = open_folder(name, folder)
         try:
             if os.fstat(descriptor).st_dev != self._device:
-                raise Refusal(Reason.OUTSIDE)
+                raise Rejected(Reason.OUTSIDE)
             if rules.ignores(path + name, True):
                 if _is_empty(descriptor):  # git lists no empty folders
                     os.close(descriptor)
                     return None
-                raise Refusal(Reason.IGNORED)
+                raise Rejected(Reason.IGNORED)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _rules(self, path: str) -> Rules:
+    def _rules(self, path: str) -> IgnoreRules:
         """What is left out of a folder that is the top, or a repository."""
-        if self._limits.ignored:
-            return Everything()
+        if self._limits.include_ignored:
+            return NoIgnore()
         folder = self._top / path
         files = IgnoreFiles(self._watch, self._skip)
         top = repository(folder)
@@ -150,7 +152,7 @@ class Walk:
         if listed:
             return GitList(path, listed)
         # An empty list: the folder itself is ignored, but it was asked for.
-        return files if listed is not None else files.above(top, folder)
+        return files if listed is not None else files.with_parents(top, folder)
 
 
 def _is_empty(descriptor: int) -> bool:

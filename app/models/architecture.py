@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.models.errors import ModelError
-from app.models.numbers import check_numbers
+from app.models.numbers import check_config_numbers
 
 Config = dict[str, Any]
 
@@ -26,55 +26,55 @@ class Layer:
     `stored` those in memory; they differ where there are experts, of which a token takes `share`.
     `active` elements are alive for each token of a step."""
 
-    kept: int = 0
+    kv_elements: int = 0
     window: int | None = None
     heads: int = 0
-    width: int = 0
-    conv: int = 0
-    state: int = 0
-    expanded: int = 0
-    pairwise: int = 0
-    used: int = 0
-    stored: int = 0
-    active: int = 0
-    share: float = 1.0
+    head_dim: int = 0
+    conv_elements: int = 0
+    state_elements: int = 0
+    expanded_kv: int = 0
+    ssm_heads: int = 0
+    macs: int = 0
+    params: int = 0
+    activations: int = 0
+    expert_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Architecture:
     """A whole model. `context` in tokens, 0 if the configuration names none; `element` bytes of a
     number in the cache; `sinks`: attention with one more column, which no sum leaves out."""
 
-    architecture: str
+    model_type: str
     layers: tuple[Layer, ...]
-    hidden: int
-    vocabulary: int
-    tied: bool
+    hidden_size: int
+    vocab_size: int
+    tied_embeddings: bool
     context: int
-    element: int = 2
-    sinks: bool = False
+    element_bytes: int = 2
+    has_sinks: bool = False
     kv_bits: int | None = None
     """Of a number in the cache, where keys and values are quantised."""
-    beside: int = 0
+    other_params: int = 0
     """Elements of matrices outside the layers and the vocabulary's."""
 
     @property
     def parameters(self) -> int:
         """Elements of all matrices. Norms and biases are left out: under a thousandth."""
-        vocabulary = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return sum(layer.stored for layer in self.layers) + vocabulary + self.beside
+        vocabulary = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
+        return sum(layer.params for layer in self.layers) + vocabulary + self.other_params
 
     @property
-    def active(self) -> int:
+    def active_parameters(self) -> int:
         """Elements that one prompt token is multiplied with. Without the vocabulary's: reading a
         prompt computes no logits but the last token's."""
-        return sum(layer.used for layer in self.layers)
+        return sum(layer.macs for layer in self.layers)
 
 
-def shape_of(config: Config) -> Shape:
+def parse_architecture(config: Config) -> Architecture:
     """Read a config.json. ModelError, in one sentence, when the architecture is one whose memory
     cannot be told from its configuration, or when numbers are missing or absurd."""
-    check_numbers(config)
+    check_config_numbers(config)
     outer = str(config.get("model_type", ""))
     text = {**config, **config["text_config"]} if _is_object(config, "text_config") else config
     kind = str(text.get("model_type") or outer)
@@ -101,16 +101,17 @@ def _first(config: Config, *keys: str, default: Any = 0) -> Any:
     return next((config[key] for key in keys if config.get(key) is not None), default)
 
 
-def _shape(kind: str, c: Config, layers: list[Layer], **more: Any) -> Shape:
+def _architecture(kind: str, c: Config, layers: list[Layer], **more: Any) -> Architecture:
     named = str(_first(c, "dtype", "torch_dtype", default="bfloat16"))
-    return Shape(
-        architecture=kind,
+    return Architecture(
+        model_type=kind,
         layers=tuple(layers),
-        hidden=int(c["hidden_size"]),
-        vocabulary=int(c["vocab_size"]),
-        tied=kind == "gemma2" or bool(c.get("tie_word_embeddings", kind.startswith("gemma"))),
+        hidden_size=int(c["hidden_size"]),
+        vocab_size=int(c["vocab_size"]),
+        tied_embeddings=kind == "gemma2"
+        or bool(c.get("tie_word_embeddings", kind.startswith("gemma"))),
         context=int(_first(c, "max_position_embeddings", "max_seq_len", "seq_length")),
-        element=4 if named == "float32" else 2,
+        element_bytes=4 if named == "float32" else 2,
         **more,
     )
 
@@ -119,22 +120,22 @@ def _shape(kind: str, c: Config, layers: list[Layer], **more: Any) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Feed:
+class _MlpShape:
     """The second half of a layer: a plain network, or experts."""
 
-    used: int
-    stored: int
-    active: int
-    share: float = 1.0
+    macs: int
+    params: int
+    activations: int
+    expert_share: float = 1.0
 
 
-def _plain(c: Config, width: int | None = None, matrices: int = 3) -> _Feed:
+def _dense_mlp(c: Config, width: int | None = None, matrices: int = 3) -> _MlpShape:
     width = int(c["intermediate_size"]) if width is None else width
     weights = matrices * int(c["hidden_size"]) * width
-    return _Feed(weights, weights, matrices * width)
+    return _MlpShape(weights, weights, matrices * width)
 
 
-def _experts(c: Config, matrices: int = 3) -> _Feed:
+def _moe_mlp(c: Config, matrices: int = 3) -> _MlpShape:
     """Routed experts, one or more shared ones, the router, and the projections around them where
     experts work in a smaller space (Nemotron 3 Super)."""
     hidden = int(c["hidden_size"])
@@ -151,26 +152,26 @@ def _experts(c: Config, matrices: int = 3) -> _Feed:
     always = matrices * hidden * shared + gate + hidden * count
     always += 2 * hidden * space if space != hidden else 0
     active = chosen * (2 * space + matrices * width) + matrices * shared
-    return _Feed(
+    return _MlpShape(
         chosen * expert + always, count * expert + always, active, min(chosen / count, 1.0)
     )
 
 
-def _feeds(kind: str, c: Config, layers: int) -> list[_Feed]:
+def _mlps(kind: str, c: Config, layers: int) -> list[_MlpShape]:
     """The feed of each layer."""
     count = int(_first(c, "num_experts", "num_local_experts", "n_routed_experts"))
     if not count:
-        return [_plain(c)] * layers
+        return [_dense_mlp(c)] * layers
     plain_first = int(c.get("first_k_dense_replace") or 0)
     stride = int(_first(c, "decoder_sparse_step", "moe_layer_freq", default=1))
     only = set(c.get("mlp_only_layers") or ())
-    sparse, feeds = _experts(c), []
+    sparse, feeds = _moe_mlp(c), []
     for index in range(layers):
         if kind.startswith(("deepseek", "kimi", "glm4_moe")):
             has_experts = index >= plain_first and index % stride == 0
         else:
             has_experts = index not in only and (index + 1) % stride == 0
-        feeds.append(sparse if has_experts else _plain(c))
+        feeds.append(sparse if has_experts else _dense_mlp(c))
     return feeds
 
 
@@ -178,7 +179,11 @@ def _feeds(kind: str, c: Config, layers: int) -> list[_Feed]:
 
 
 def _attention(
-    c: Config, feed: _Feed, window: int | None = None, width: int | None = None, gated: bool = False
+    c: Config,
+    feed: _MlpShape,
+    window: int | None = None,
+    width: int | None = None,
+    gated: bool = False,
 ) -> Layer:
     """Queries in groups share keys and values (GQA; MHA and MQA are its ends)."""
     hidden, heads = int(c["hidden_size"]), int(c["num_attention_heads"])
@@ -187,51 +192,51 @@ def _attention(
     queries = heads * width * (2 if gated else 1)
     projections = hidden * (queries + 2 * groups * width) + heads * width * hidden
     return Layer(
-        kept=2 * groups * width,
+        kv_elements=2 * groups * width,
         window=window,
         heads=heads,
-        width=width,
-        used=projections + feed.used,
-        stored=projections + feed.stored,
-        active=3 * hidden + 2 * queries + 2 * groups * width + feed.active,
-        share=feed.share,
+        head_dim=width,
+        macs=projections + feed.macs,
+        params=projections + feed.params,
+        activations=3 * hidden + 2 * queries + 2 * groups * width + feed.activations,
+        expert_share=feed.expert_share,
     )
 
 
-def _full(kind: str, c: Config) -> Shape:
+def _attention_only(kind: str, c: Config) -> Architecture:
     """Every layer attends to everything, or to a window where `layer_types` says so."""
     count = int(c["num_hidden_layers"])
-    if kind in _WITHOUT_WIDTH:
+    if kind in _IGNORE_HEAD_DIM:
         c = {**c, "head_dim": None}
-    types = c.get("layer_types") if kind in _WITH_TYPES else None
+    types = c.get("layer_types") if kind in _WITH_LAYER_TYPES else None
     windows = [
         int(c["sliding_window"]) if types and types[i] == "sliding_attention" else None
         for i in range(count)
     ]
-    feeds = _feeds(kind, c, count)
-    return _shape(kind, c, [_attention(c, feeds[i], windows[i]) for i in range(count)])
+    feeds = _mlps(kind, c, count)
+    return _architecture(kind, c, [_attention(c, feeds[i], windows[i]) for i in range(count)])
 
 
-_WITH_TYPES = frozenset({"llama", "mistral", "ministral3", "olmo3"})
+_WITH_LAYER_TYPES = frozenset({"llama", "mistral", "ministral3", "olmo3"})
 """Architectures whose windows mlx-lm minds; others' it reads in full."""
-_WITHOUT_WIDTH = frozenset({"qwen2", "qwen2_moe", "phi3"})
+_IGNORE_HEAD_DIM = frozenset({"qwen2", "qwen2_moe", "phi3"})
 """Those whose heads share the hidden size, whatever `head_dim` says."""
 
 
-def _gpt_oss(kind: str, c: Config) -> Shape:
+def _gpt_oss(kind: str, c: Config) -> Architecture:
     count = int(c["num_hidden_layers"])
     types = c.get("layer_types") or ["sliding_attention", "full_attention"] * (count // 2)
-    window, feed = int(c.get("sliding_window") or 128), _experts(c)
+    window, feed = int(c.get("sliding_window") or 128), _moe_mlp(c)
     biases = int(c["num_local_experts"]) * (2 * int(c["intermediate_size"]) + int(c["hidden_size"]))
-    feed = replace(feed, stored=feed.stored + biases)
+    feed = replace(feed, params=feed.params + biases)
     layers = [
         _attention(c, feed, window if types[i] == "sliding_attention" else None, c.get("head_dim"))
         for i in range(count)
     ]
-    return _shape(kind, c, layers, sinks=True)
+    return _architecture(kind, c, layers, sinks=True)
 
 
-def _gemma3(kind: str, c: Config) -> Shape:
+def _gemma3(kind: str, c: Config) -> Architecture:
     """Defaults are those of mlx-lm: the configurations of the larger ones leave much out."""
     c = {
         "num_attention_heads": 8,
@@ -243,15 +248,15 @@ def _gemma3(kind: str, c: Config) -> Shape:
         "max_position_embeddings": 131072,
         **{key: value for key, value in c.items() if value is not None},
     }
-    every, window, feed = int(c["sliding_window_pattern"]), int(c["sliding_window"]), _plain(c)
+    every, window, feed = int(c["sliding_window_pattern"]), int(c["sliding_window"]), _dense_mlp(c)
     layers = [
         _attention(c, feed, None if (i + 1) % every == 0 else window)
         for i in range(int(c["num_hidden_layers"]))
     ]
-    return _shape(kind, c, layers)
+    return _architecture(kind, c, layers)
 
 
-def _gemma_shared(kind: str, c: Config) -> Shape:
+def _gemma_shared_kv(kind: str, c: Config) -> Architecture:
     """Gemma 3n and 4: the last layers attend to what an earlier one keeps."""
     count, shared = int(c["num_hidden_layers"]), int(c.get("num_kv_shared_layers") or 0)
     every = int(c.get("sliding_window_pattern") or 5)
@@ -266,27 +271,29 @@ def _gemma_shared(kind: str, c: Config) -> Shape:
             one["num_key_value_heads"] = c["num_global_key_value_heads"]
         width = int(c.get("global_head_dim") or c["head_dim"]) if full else int(c["head_dim"])
         doubled = not own and kind != "gemma3n_text" and c.get("use_double_wide_mlp", True)
-        feed = _plain(c, int(c["intermediate_size"]) * (2 if doubled else 1))
+        feed = _dense_mlp(c, int(c["intermediate_size"]) * (2 if doubled else 1))
         if c.get("enable_moe_block"):
-            experts = _experts({**c, "num_experts_per_tok": c["top_k_experts"]})
+            experts = _moe_mlp({**c, "num_experts_per_tok": c["top_k_experts"]})
             feed = replace(
                 experts,
-                used=feed.used + experts.used,
-                stored=feed.stored + experts.stored,
-                active=feed.active + experts.active,
+                macs=feed.macs + experts.macs,
+                params=feed.params + experts.params,
+                activations=feed.activations + experts.activations,
             )
         layer = _attention(one, feed, None if full else int(c["sliding_window"]), width)
         if not own:
-            keys = layer.kept * int(c["hidden_size"])
-            layer = replace(layer, kept=0, used=layer.used - keys, stored=layer.stored - keys)
+            keys = layer.kv_elements * int(c["hidden_size"])
+            layer = replace(
+                layer, kv_elements=0, macs=layer.macs - keys, params=layer.params - keys
+            )
         layers.append(layer)
     # Every layer has its own small embedding of each token, and a gate and a projection for it.
     small, hidden = int(c.get("hidden_size_per_layer_input") or 0), int(c["hidden_size"])
     each = int(c.get("vocab_size_per_layer_input") or 0)
-    return _shape(kind, c, layers, beside=count * small * (each + 3 * hidden))
+    return _architecture(kind, c, layers, beside=count * small * (each + 3 * hidden))
 
 
-def _latent(kind: str, c: Config) -> Shape:
+def _latent_attention(kind: str, c: Config) -> Architecture:
     """Multi-head latent attention (DeepSeek-V3): one latent and one rotated key for all heads are
     kept, and unfolded while a prompt is read. DeepSeek-V3.2 keeps an indexer's keys besides."""
     hidden, heads = int(c["hidden_size"]), int(c["num_attention_heads"])
@@ -307,24 +314,24 @@ def _latent(kind: str, c: Config) -> Shape:
     layers = [
         Layer(
             # mlx-lm keeps the index keys beside values of the same width, which stay empty.
-            kept=latent + rope + 2 * index,
+            kv_elements=latent + rope + 2 * index,
             heads=heads,
-            width=nope + rope,
-            expanded=heads * (nope + value),
-            used=projections + feed.used,
-            stored=projections + feed.stored,
-            active=3 * hidden + 2 * queries + feed.active,
-            share=feed.share,
+            head_dim=nope + rope,
+            expanded_kv=heads * (nope + value),
+            macs=projections + feed.macs,
+            params=projections + feed.params,
+            activations=3 * hidden + 2 * queries + feed.activations,
+            expert_share=feed.expert_share,
         )
-        for feed in _feeds(kind, c, int(c["num_hidden_layers"]))
+        for feed in _mlps(kind, c, int(c["num_hidden_layers"]))
     ]
-    return _shape(kind, c, layers)
+    return _architecture(kind, c, layers)
 
 
 # ------------------------------------------------------------------------------- recurrent layers
 
 
-def _delta(c: Config, feed: _Feed) -> Layer:
+def _gated_delta(c: Config, feed: _MlpShape) -> Layer:
     """Gated delta net: a state of key by value for each value head, and the convolution's tail."""
     hidden = int(c["hidden_size"])
     key = int(c["linear_num_key_heads"]) * int(c["linear_key_head_dim"])
@@ -333,24 +340,24 @@ def _delta(c: Config, feed: _Feed) -> Layer:
     conv, kernel = 2 * key + value, int(c["linear_conv_kernel_dim"])
     projections = hidden * (conv + value + 2 * heads) + value * hidden + conv * kernel
     return Layer(
-        conv=(kernel - 1) * conv,
-        state=heads * int(c["linear_key_head_dim"]) * int(c["linear_value_head_dim"]),
-        used=projections + feed.used,
-        stored=projections + feed.stored,
-        active=3 * hidden + 4 * conv + 2 * value + feed.active,
-        share=feed.share,
+        conv_elements=(kernel - 1) * conv,
+        state_elements=heads * int(c["linear_key_head_dim"]) * int(c["linear_value_head_dim"]),
+        macs=projections + feed.macs,
+        params=projections + feed.params,
+        activations=3 * hidden + 4 * conv + 2 * value + feed.activations,
+        expert_share=feed.expert_share,
     )
 
 
-def _delta_hybrid(kind: str, c: Config) -> Shape:
+def _delta_hybrid(kind: str, c: Config) -> Architecture:
     """Qwen3-Next and Qwen3.5: every fourth layer attends, with a gate on its output."""
     count, every = int(c["num_hidden_layers"]), int(c.get("full_attention_interval") or 4)
-    feeds = _feeds(kind, c, count)
+    feeds = _mlps(kind, c, count)
     layers = [
-        _attention(c, feeds[i], gated=True) if (i + 1) % every == 0 else _delta(c, feeds[i])
+        _attention(c, feeds[i], gated=True) if (i + 1) % every == 0 else _gated_delta(c, feeds[i])
         for i in range(count)
     ]
-    return _shape(kind, c, layers)
+    return _architecture(kind, c, layers)
 
 
 def _mamba(c: Config) -> Layer:
@@ -360,12 +367,12 @@ def _mamba(c: Config) -> Layer:
     projections = hidden * (inner + conv + int(c["mamba_num_heads"])) + inner * hidden
     weights = projections + conv * kernel
     return Layer(
-        conv=(kernel - 1) * conv,
-        state=inner * int(c["ssm_state_size"]),
-        pairwise=int(c["mamba_num_heads"]),
-        used=weights,
-        stored=weights,
-        active=3 * hidden + 4 * conv + 3 * inner,
+        conv_elements=(kernel - 1) * conv,
+        state_elements=inner * int(c["ssm_state_size"]),
+        ssm_heads=int(c["mamba_num_heads"]),
+        macs=weights,
+        params=weights,
+        activations=3 * hidden + 4 * conv + 3 * inner,
     )
 
 
@@ -380,39 +387,44 @@ _BLOCKS = {
 }
 
 
-def _nemotron(kind: str, c: Config) -> Shape:
+def _nemotron(kind: str, c: Config) -> Architecture:
     """Nemotron-H: each block is one of Mamba 2, attention, network or experts. Its networks have
     two matrices instead of three."""
     pattern = c.get("hybrid_override_pattern") or [
         _BLOCKS[name] for name in _first(c, "layers_block_type", "layer_types", default=())
     ]
-    nothing = _Feed(0, 0, 0)
+    nothing = _MlpShape(0, 0, 0)
     blocks: dict[str, Callable[[], Layer]] = {
         "M": lambda: _mamba(c),
         "*": lambda: _attention(c, nothing),
-        "-": lambda: _fed(_plain(c, matrices=2)),
-        "E": lambda: _fed(_experts(c, matrices=2)),
+        "-": lambda: _mlp_layer(_dense_mlp(c, matrices=2)),
+        "E": lambda: _mlp_layer(_moe_mlp(c, matrices=2)),
     }
     layers = [blocks[block]() for block in pattern]
     if not layers:
         raise KeyError("hybrid_override_pattern")
-    return _shape(kind, c, layers)
+    return _architecture(kind, c, layers)
 
 
-def _fed(feed: _Feed) -> Layer:
-    return Layer(used=feed.used, stored=feed.stored, active=feed.active, share=feed.share)
+def _mlp_layer(feed: _MlpShape) -> Layer:
+    return Layer(
+        macs=feed.macs,
+        params=feed.params,
+        activations=feed.activations,
+        expert_share=feed.expert_share,
+    )
 
 
-_BUILDERS: dict[str, Callable[[str, Config], Shape]] = {
+_BUILDERS: dict[str, Callable[[str, Config], Architecture]] = {
     **dict.fromkeys(
         ("llama", "mistral", "mixtral", "ministral3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-        _full,
+        _attention_only,
     ),
-    **dict.fromkeys(("phi3", "glm4", "glm4_moe", "gemma2", "olmo2", "seed_oss"), _full),
+    **dict.fromkeys(("phi3", "glm4", "glm4_moe", "gemma2", "olmo2", "seed_oss"), _attention_only),
     "gpt_oss": _gpt_oss,
     **dict.fromkeys(("gemma3", "gemma3_text"), _gemma3),
-    **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4"), _gemma_shared),
-    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"), _latent),
+    **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4"), _gemma_shared_kv),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"), _latent_attention),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _delta_hybrid
     ),

@@ -48,11 +48,11 @@ def folder_name(repository: str) -> str:
     return _PREFIX + repository.replace("/", "--")
 
 
-def default_cache() -> Cache:
+def default_cache() -> ModelCache:
     """The one that huggingface_hub uses: HF_HUB_CACHE, or below HF_HOME."""
     from huggingface_hub import constants
 
-    return Cache(Path(constants.HF_HUB_CACHE))
+    return ModelCache(Path(constants.HF_HUB_CACHE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +69,43 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class ModelCache:
     """A model cache in `folder`. Nothing is created before something is written."""
 
     folder: Path
 
     @property
-    def own(self) -> Path:
+    def app_folder(self) -> Path:
         """What is specchat's in it."""
         return self.folder / ".specchat"
 
-    def repository(self, name: str) -> Path:
+    def repository_folder(self, name: str) -> Path:
         return self.folder / folder_name(name)
 
-    def pull(self, name: str) -> Path:
+    def download_folder(self, name: str) -> Path:
         """Where an unfinished download of a model lies."""
-        return self.own / "pulls" / folder_name(name)
+        return self.app_folder / "pulls" / folder_name(name)
 
-    def lock(self, name: str) -> Path:
+    def lock_path(self, name: str) -> Path:
         """Held by whoever fetches, removes or restores a model. Never removed itself."""
-        return self.own / "locks" / f"{folder_name(name)}.lock"
+        return self.app_folder / "locks" / f"{folder_name(name)}.lock"
 
-    def record(self, name: str, commit: str) -> Path:
+    def manifest_path(self, name: str, commit: str) -> Path:
         """The manifest of what was verified and published."""
-        return self.own / "verified" / folder_name(name) / f"{commit}.json"
+        return self.app_folder / "verified" / folder_name(name) / f"{commit}.json"
 
     def commit(self, name: str) -> str | None:
         """The commit that `main` is at here."""
         with suppress(OSError, UnicodeDecodeError):
-            commit = (self.repository(name) / "refs" / "main").read_text("ascii").strip()
+            commit = (self.repository_folder(name) / "refs" / "main").read_text("ascii").strip()
             return commit if COMMIT.fullmatch(commit) else None
         return None
 
-    def snapshot(self, name: str) -> Path | None:
+    def snapshot_folder(self, name: str) -> Path | None:
         """The folder that a loader opens, if the model is here; it may be incomplete when another
         program left it so."""
         commit = self.commit(name)
-        folder = self.repository(name) / "snapshots" / commit if commit else None
+        folder = self.repository_folder(name) / "snapshots" / commit if commit else None
         return folder if folder is not None and folder.is_dir() else None
 
     def names(self) -> list[str]:
@@ -121,7 +121,7 @@ class Cache:
         return [found for name in self.names() if (found := self.find(name)) is not None]
 
     def find(self, name: str) -> Installed | None:
-        snapshot = self.snapshot(name)
+        snapshot = self.snapshot_folder(name)
         if snapshot is None:
             return None
         try:
@@ -129,18 +129,18 @@ class Cache:
             fault = None
         except ModelError as error:
             fault = str(error)
-        size = disk_size(self.repository(name))
+        size = disk_size(self.repository_folder(name))
         used = set(links(snapshot).values())
-        unused = [blob for blob in blobs(self.repository(name)) if blob not in used]
+        unused = [blob for blob in blobs(self.repository_folder(name)) if blob not in used]
         older = sum(map(_size, unused))
         return Installed(name, snapshot.name, snapshot, size, older, fault)
 
     def verified(self, name: str, commit: str) -> Manifest | None:
         """What was published of a commit, if all of it is still here in its right size."""
-        manifest = read_manifest(self.record(name, commit))
+        manifest = read_manifest(self.manifest_path(name, commit))
         if manifest is None or manifest.commit != commit:
             return None
-        folder = self.repository(name) / "snapshots" / commit
+        folder = self.repository_folder(name) / "snapshots" / commit
         here = all(_size(folder / file.path) == file.size for file in manifest.files)
         return manifest if here else None
 
@@ -151,7 +151,7 @@ class Cache:
         Bytes first, then the links to them, then the name: whenever this is cut short, there is
         either the old state or the new one, and doing it again goes on.
         """
-        repository = self.repository(manifest.repository)
+        repository = self.repository_folder(manifest.repository)
         # The folders of a cache are for whom the user's umask says, as huggingface_hub's are.
         for folder in ("blobs", "snapshots", "refs"):
             (repository / folder).mkdir(parents=True, exist_ok=True)
@@ -168,9 +168,9 @@ class Cache:
             self._link(f"{up}blobs/{file.digest}", path)
         sync_path(snapshot)
         sync_path(snapshot.parent)
-        manifest.write(self.record(manifest.repository, manifest.commit))
+        manifest.write(self.manifest_path(manifest.repository, manifest.commit))
         main = repository / "refs" / "main"
-        aside = self.own / f"{uuid4().hex}.part"
+        aside = self.app_folder / f"{uuid4().hex}.part"
         with written_aside(aside) as out:
             out.write(manifest.commit.encode("ascii"))
         put(aside, main)
@@ -180,7 +180,7 @@ class Cache:
     def _link(self, target: str, path: Path) -> None:
         if path.is_symlink() and os.readlink(path) == target:
             return
-        aside = self.own / f"{uuid4().hex}.part"
+        aside = self.app_folder / f"{uuid4().hex}.part"
         os.symlink(target, aside)
         os.replace(aside, path)
 
@@ -188,7 +188,7 @@ class Cache:
         """Create what is specchat's in it. OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("pulls", "locks", "verified", "trash"):
-            make_folder(self.own / name)
+            make_folder(self.app_folder / name)
 
 
 def blobs(repository: Path) -> list[Path]:

@@ -6,53 +6,55 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.models import draft_selection
-from app.models.cache import Cache
-from app.models.draft_selection import Candidate, Measured, Tokenizers
+from app.models.cache import ModelCache
+from app.models.draft_selection import DraftCandidate, MeasuredRatio, TokenizerCache
 from app.models.embedded import EMBEDDED
 from app.models.fit import Fit, Machine, fit
-from app.models.model_info import Described, describe
+from app.models.model_info import ModelDetails, find_model
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ModelOverview:
     """A model, what it takes `alone`, and its `drafts`, the best one first."""
 
-    model: Described
-    alone: Fit
-    drafts: tuple[Candidate, ...]
+    model: ModelDetails
+    alone_fit: Fit
+    drafts: tuple[DraftCandidate, ...]
 
     @property
-    def taken(self) -> Candidate | None:
+    def best_draft(self) -> DraftCandidate | None:
         """The draft that it would get, or None when reading everything is as good."""
-        return draft_selection.choice(self.drafts)
+        return draft_selection.best_draft(self.drafts)
 
     @property
     def fit(self) -> Fit:
         """With that draft, or alone."""
-        return self.taken.fit if self.taken else self.alone
+        return self.best_draft.fit if self.best_draft else self.alone_fit
 
 
 def overview(
-    models: Iterable[Described],
+    models: Iterable[ModelDetails],
     machine: Machine,
-    measured: Measured = lambda target, draft: None,
-    tokenizers: Tokenizers | None = None,
-) -> list[Known]:
+    measured: MeasuredRatio = lambda target, draft: None,
+    tokenizers: TokenizerCache | None = None,
+) -> list[ModelOverview]:
     """Each of `models`, any other of which may be its draft. Reads the tokenizers of those that are
     here, which takes about a second each, unless `tokenizers` knows them."""
-    models, tokenizers = list(models), tokenizers or Tokenizers()
+    models, tokenizers = list(models), tokenizers or TokenizerCache()
     return [
-        Known(
+        ModelOverview(
             target,
-            fit(target.sized, None, machine),
-            tuple(draft_selection.candidates(target, models, machine, measured, tokenizers)),
+            fit(target.size, None, machine),
+            tuple(draft_selection.draft_candidates(target, models, machine, measured, tokenizers)),
         )
         for target in models
     ]
 
 
-def embedded_pair(cache: Cache, machine: Machine) -> Known:
+def embedded_pair(cache: ModelCache, machine: Machine) -> ModelOverview:
     """The pair that ships with the program. ModelError when it is damaged."""
-    target = describe(EMBEDDED, cache, ())
-    draft = draft_selection.candidate(target, describe(EMBEDDED, cache, (), draft=True), machine)
-    return Known(target, fit(target.sized, None, machine), (draft,))
+    target = find_model(EMBEDDED, cache, ())
+    draft = draft_selection.assess_draft(
+        target, find_model(EMBEDDED, cache, (), draft=True), machine
+    )
+    return ModelOverview(target, fit(target.size, None, machine), (draft,))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from app.models.architecture import Shape, shape_of
+from app.models.architecture import Architecture, parse_architecture
 from app.models.cache import is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError
@@ -32,12 +32,12 @@ class Entry:
     download: int = 0
     licence: str = ""
     draft: bool = False
-    known: str = ""
-    shape: Shape | None = None
-    own: bool = False
+    measured: str = ""
+    architecture: Architecture | None = None
+    custom: bool = False
 
-    def mentions(self, word: str) -> bool:
-        architecture = self.shape.architecture if self.shape else ""
+    def matches(self, word: str) -> bool:
+        architecture = self.architecture.model_type if self.architecture else ""
         said = (self.name, self.family, self.quantised, self.licence, architecture)
         return any(word in text.casefold() for text in said)
 
@@ -61,7 +61,7 @@ def catalogue(folder: Path | None = None) -> tuple[Entry, ...]:
 def search(entries: tuple[Entry, ...], text: str) -> tuple[Entry, ...]:
     """Those that mention every word of `text`, in the order given."""
     words = text.casefold().split()
-    return tuple(entry for entry in entries if all(map(entry.mentions, words)))
+    return tuple(entry for entry in entries if all(map(entry.matches, words)))
 
 
 def find(entries: tuple[Entry, ...], name: str) -> Entry | None:
@@ -98,7 +98,9 @@ def add(folder: Path | None, name: str) -> str:
 
 
 _BEGINNING = "# Your own models, beside those that specchat knows: `name` is all that is needed.\n"
-_TEXTS = ("name", "family", "tokenizer", "quantised", "licence", "known")
+_TEXTS = ("name", "family", "tokenizer", "quantised", "licence", "measured", "known")
+_OLD_KEYS = {"known": "measured"}
+"""Keys of catalogues that were written before they were renamed."""
 
 
 def _entries(text: str, file: str, own: bool) -> tuple[Entry, ...]:
@@ -127,9 +129,9 @@ def _entry(model: Any, where: str, own: bool) -> Entry:
             raise ModelError(
                 f"{key!r} in {where} is no {_KINDS[kind]}", "write it as specchat's own are"
             )
-    rest = {key: value for key, value in model.items() if key != "config"}
-    shape = shape_of(model["config"]) if "config" in model else None
-    return Entry(**rest, shape=shape, own=own)
+    rest = {_OLD_KEYS.get(key, key): value for key, value in model.items() if key != "config"}
+    architecture = parse_architecture(model["config"]) if "config" in model else None
+    return Entry(**rest, architecture=architecture, custom=own)
 
 
 _KINDS = {str: "text in quotes", int: "whole number", bool: "true or false", dict: "table"}

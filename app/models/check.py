@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.models.errors import ModelError
-from app.models.numbers import check_numbers
+from app.models.numbers import check_config_numbers
 from app.models.tokenizer_bounds import check_tokenizer
 
 INDEX = "model.safetensors.index.json"
@@ -107,7 +107,7 @@ def _check_config(config: dict[str, Any]) -> None:
         )
     for key in ("model_file", "auto_map"):
         _refuse_code(config, "config.json", key)
-    check_numbers(config)
+    check_config_numbers(config)
 
 
 def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:

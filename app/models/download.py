@@ -13,39 +13,44 @@ import httpx2
 
 from app.models.errors import DownloadError, disk_error
 from app.models.hub import Hub
-from app.models.manifest import Manifest, digest_of
-from app.models.partial_file import Part, Segment
-from app.models.progress import Meter
-from app.models.retry import Patience, Retry
+from app.models.manifest import Manifest, file_digest
+from app.models.partial_file import PartialFile, Segment
+from app.models.progress import ProgressMeter
+from app.models.retry import RetryableError, RetryPolicy
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Concurrency:
     """How much is fetched at once, and how often it is secured. Sizes in bytes: what may be
     fetched twice after a kill is `connections` times `checkpoint`."""
 
     connections: int = 4
-    segment: int = 64 << 20
-    checkpoint: int = 2 << 20
+    segment_bytes: int = 64 << 20
+    checkpoint_bytes: int = 2 << 20
 
 
-class Fetching:
+class Downloader:
     """Brings the parts of one commit here."""
 
     def __init__(
-        self, hub: Hub, manifest: Manifest, effort: Effort, patience: Patience, meter: Meter
+        self,
+        hub: Hub,
+        manifest: Manifest,
+        effort: Concurrency,
+        patience: RetryPolicy,
+        meter: ProgressMeter,
     ) -> None:
         self._hub = hub
         self._manifest = manifest
         self._effort = effort
         self._patience = patience
         self._meter = meter
-        self._queue: deque[tuple[Part, Segment]] = deque()
+        self._queue: deque[tuple[PartialFile, Segment]] = deque()
         self._halted = Event()
 
-    async def run(self, parts: Iterable[Part]) -> None:
+    async def run(self, parts: Iterable[PartialFile]) -> None:
         """Return when all parts are verified. Raises DownloadError or ModelError for the first
         that cannot be; the others then keep what they have, as they do when this is cancelled."""
         parts = list(parts)
@@ -71,22 +76,22 @@ class Fetching:
             if part.complete and not part.hashing:
                 await self._finish(part)
 
-    async def _finish(self, part: Part) -> None:
+    async def _finish(self, part: PartialFile) -> None:
         """Compare the digest. A wrong one is fetched once more, from the first byte."""
         part.hashing = True
         path, wanted = part.path, part.file.digest
         self._meter.note = f"checking {part.file.path}"
         try:
             found = await asyncio.to_thread(
-                digest_of, path, wanted, lambda _: None, self._halted.is_set
+                file_digest, path, wanted, lambda _: None, self._halted.is_set
             )
         except OSError as error:
             raise disk_error(error) from None
         self._meter.note = ""
         if found == wanted:
-            return part.accept()
+            return part.mark_verified()
         part.mismatches += 1
-        self._again(part)
+        self._restart(part)
         if part.mismatches > 1:
             raise DownloadError(
                 f"{part.file.path!r} arrived altered twice",
@@ -94,26 +99,26 @@ class Fetching:
             )
         await self._work()
 
-    def _again(self, part: Part, whole: bool = False) -> None:
+    def _restart(self, part: PartialFile, whole: bool = False) -> None:
         self._meter.add(-part.done)
         part.restart(whole)
         self._queue.extendleft((part, segment) for segment in reversed(part.segments))
 
-    async def _fetch(self, part: Part, segment: Segment) -> None:
+    async def _fetch(self, part: PartialFile, segment: Segment) -> None:
         """Until the segment is whole, or the part was begun anew."""
         failures, most = 0, segment.done
         while not segment.complete and segment in part.segments:
             try:
-                await self._once(part, segment)
-            except Retry as retry:
+                await self._request(part, segment)
+            except RetryableError as retry:
                 # Fetching the same bytes again and again is no progress.
-                if segment.done >= most + min(self._patience.least, segment.end - most):
+                if segment.done >= most + min(self._patience.min_bytes, segment.end - most):
                     failures = 0
                 most = max(most, segment.done)
                 failures += 1
-                await self._hub.rest(retry, failures)
+                await self._hub.backoff(retry, failures)
 
-    async def _once(self, part: Part, segment: Segment) -> None:
+    async def _request(self, part: PartialFile, segment: Segment) -> None:
         """One request. Returns early when the part was begun anew meanwhile."""
         first, last = segment.start + segment.done, segment.end - 1
         alone = len(part.segments) == 1
@@ -131,47 +136,49 @@ class Fetching:
             elif response.status_code == 200:
                 _check_length(part, response)
                 if not alone:
-                    return self._again(part, whole=True)
+                    return self._restart(part, whole=True)
                 self._meter.add(-segment.done)
                 part.rewind(segment)
             else:
                 raise _other_size(part)
             await self._receive(part, segment, response)
 
-    async def _receive(self, part: Part, segment: Segment, response: httpx2.Response) -> None:
+    async def _receive(
+        self, part: PartialFile, segment: Segment, response: httpx2.Response
+    ) -> None:
         try:
-            async for chunk in self._patience.steady(response.aiter_raw()):
+            async for chunk in self._patience.with_stall_timeout(response.aiter_raw()):
                 if segment not in part.segments:
                     return
                 if segment.start + segment.done + len(chunk) > segment.end:
                     raise _other_size(part)
                 part.write(segment, chunk)
                 self._meter.add(len(chunk))
-                if segment.done - segment.recorded >= self._effort.checkpoint:
+                if segment.done - segment.recorded >= self._effort.checkpoint_bytes:
                     await asyncio.to_thread(part.checkpoint, segment)
         finally:
             # Also when cancelled: what came is kept.
             if segment in part.segments:
                 part.checkpoint(segment)
         if not segment.complete:
-            raise Retry("the connection ended early")
+            raise RetryableError("the connection ended early")
 
 
-def _check_range(part: Part, response: httpx2.Response, first: int, last: int) -> None:
+def _check_range(part: PartialFile, response: httpx2.Response, first: int, last: int) -> None:
     told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
     if told is None or int(told[1]) != first or int(told[2]) > last:
-        raise Retry("the server sent other bytes than it was asked for")
+        raise RetryableError("the server sent other bytes than it was asked for")
     if told[3] != "*" and int(told[3]) != part.file.size:
         raise _other_size(part)
 
 
-def _check_length(part: Part, response: httpx2.Response) -> None:
+def _check_length(part: PartialFile, response: httpx2.Response) -> None:
     length = response.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:19]) != part.file.size:
         raise _other_size(part)
 
 
-def _other_size(part: Part) -> DownloadError:
+def _other_size(part: PartialFile) -> DownloadError:
     return DownloadError(
         f"{part.file.path!r} is not as long as the hub's list says, {part.file.size:,} bytes",
         "pull again, and take another model if it stays so",

@@ -12,7 +12,7 @@ from typing import Any
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 _WANTED = re.compile(
     r"[\w+-][\w.+-]*\.json|model[\w.+-]*\.safetensors|[\w+-][\w.+-]*\.jinja"
     r"|additional_chat_templates/[\w+-][\w.+-]*\.jinja"
@@ -25,14 +25,14 @@ _PICKLES = frozenset(
 )
 
 
-def wanted_files(repository: str, entries: list[Any]) -> tuple[ModelFile, ...]:
+def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, ...]:
     """The files to fetch, in the order of their names: JSON, safetensors, tokenizer and templates.
 
     `entries` are those of the hub's recursive tree. ModelError when the model brings code or
     pickles, when it is no whole text model, or when the list cannot be true.
     """
-    if len(entries) > MOST_FILES:
-        raise too_long(repository)
+    if len(entries) > MAX_FILES:
+        raise too_many_files(repository)
     files: dict[str, ModelFile] = {}
     folded: set[str] = set()
     for entry in entries:
@@ -103,9 +103,9 @@ def _file(repository: str, path: str, entry: dict[str, Any]) -> ModelFile:
         raise _untrue(repository, f"{path!r} has no size or no digest") from None
 
 
-def too_long(repository: str) -> ModelError:
+def too_many_files(repository: str) -> ModelError:
     return ModelError(
-        f"{repository} lists more than {MOST_FILES:,} files, which no model needs",
+        f"{repository} lists more than {MAX_FILES:,} files, which no model needs",
         "check its name",
     )
 

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import httpx2
 
 from app.models.errors import DownloadError, ModelError
-from app.models.file_filter import MOST_FILES, too_long
+from app.models.file_filter import MAX_FILES, too_many_files
 from app.models.manifest import COMMIT
-from app.models.retry import Patience, Retry, asked_to_wait
+from app.models.retry import RetryableError, RetryPolicy, retry_after
 
 _REDIRECTS = 8
 _LONGEST_ANSWER = 32 << 20
@@ -35,9 +35,9 @@ of them take, and a segment may take longer than the usual five seconds."""
 T = TypeVar("T")
 
 
-def client(patience: Patience, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
+def hub_client(patience: RetryPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
     """What connections are made with. Raises ModelError for a proxy that cannot be used."""
-    timeout = httpx2.Timeout(patience.stall, connect=patience.connect, pool=None)
+    timeout = httpx2.Timeout(patience.stall_timeout, connect=patience.connect_timeout, pool=None)
     try:
         return httpx2.AsyncClient(timeout=timeout, verify=tls or True, limits=LIMITS)
     except (httpx2.InvalidURL, ValueError):
@@ -52,7 +52,7 @@ class Hub:
     scheme, host and port."""
 
     def __init__(
-        self, client: httpx2.AsyncClient, endpoint: str, token: str | None, patience: Patience
+        self, client: httpx2.AsyncClient, endpoint: str, token: str | None, patience: RetryPolicy
     ) -> None:
         """Raises ModelError when `endpoint` or `token` cannot be used."""
         self._client = client
@@ -103,12 +103,12 @@ class Hub:
             if not isinstance(page, list):
                 raise _no_hub()
             entries += page
-            if len(entries) > MOST_FILES:
-                raise too_long(repository)
+            if len(entries) > MAX_FILES:
+                raise too_many_files(repository)
             if following is None:
                 return entries
             url = following
-        raise too_long(repository)
+        raise too_many_files(repository)
 
     @asynccontextmanager
     async def file(
@@ -120,34 +120,34 @@ class Hub:
         async with self._get(repository, url, headers, commit) as response:
             encoding = response.headers.get("content-encoding", "identity")
             if encoding != "identity":
-                raise Retry("the hub sent the file compressed")
+                raise RetryableError("the hub sent the file compressed")
             yield response
 
-    async def patiently(self, action: Callable[[], Awaitable[T]]) -> T:
+    async def with_retries(self, action: Callable[[], Awaitable[T]]) -> T:
         """The result of `action`, tried again on Retry. DownloadError when it never succeeds."""
-        for failures in range(1, self._patience.tries + 1):
+        for failures in range(1, self._patience.max_attempts + 1):
             try:
                 return await action()
-            except Retry as retry:
-                await self.rest(retry, failures)
+            except RetryableError as retry:
+                await self.backoff(retry, failures)
         raise AssertionError("rest raises at the last try")
 
-    async def rest(self, retry: Retry, failures: int) -> None:
+    async def backoff(self, retry: RetryableError, failures: int) -> None:
         """Wait before the next try. DownloadError after too many, or when the hub asks for more
         than one waits for here."""
-        if retry.after is not None and retry.after > self._patience.longest:
+        if retry.retry_after is not None and retry.retry_after > self._patience.max_wait:
             raise DownloadError(
-                f"The hub asks to wait {retry.after / 60:,.0f} minutes, and what was fetched is"
-                " kept",
+                f"The hub asks to wait {retry.retry_after / 60:,.0f} minutes, and what was"
+                " fetched is kept",
                 "pull again after that",
             )
-        if failures >= self._patience.tries:
+        if failures >= self._patience.max_attempts:
             raise DownloadError(
                 f"The download stopped after {failures} tries, {retry.reason}, and what was"
                 " fetched is kept",
                 "check the connection and pull again",
             )
-        wait = self._patience.wait(failures, retry.after)
+        wait = self._patience.delay(failures, retry.retry_after)
         self.on_wait(f"{retry.reason}, trying again in {wait:.0f} s")
         await asyncio.sleep(wait)
         self.on_wait("")
@@ -159,14 +159,14 @@ class Hub:
             body = bytearray()
             async with self._get(repository, url, {}) as response:
                 if response.status_code != 200:
-                    raise Retry(f"the hub answered with status {response.status_code}")
-                async for chunk in self._patience.steady(response.aiter_raw()):
+                    raise RetryableError(f"the hub answered with status {response.status_code}")
+                async for chunk in self._patience.with_stall_timeout(response.aiter_raw()):
                     body += chunk
                     if len(body) > _LONGEST_ANSWER:
                         raise _no_hub()
                 return bytes(body), response.links.get("next", {}).get("url")
 
-        body, following = await self.patiently(once)
+        body, following = await self.with_retries(once)
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
@@ -187,13 +187,13 @@ class Hub:
             async with AsyncExitStack() as stack:
                 yield await self._followed(stack, repository, url, headers, commit)
         except httpx2.TimeoutException:
-            raise Retry("the server does not answer") from None
+            raise RetryableError("the server does not answer") from None
         except httpx2.ConnectError:
-            raise Retry("the server cannot be reached") from None
+            raise RetryableError("the server cannot be reached") from None
         except httpx2.ProxyError:
-            raise Retry("the proxy refuses") from None
+            raise RetryableError("the proxy refuses") from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError):
-            raise Retry("the connection broke") from None
+            raise RetryableError("the connection broke") from None
         except httpx2.InvalidURL:
             raise _no_hub() from None
 
@@ -212,7 +212,7 @@ class Hub:
             stack.push_async_callback(response.aclose)
             told = response.headers.get("x-repo-commit")
             if at_hub and commit is not None and told is not None and told != commit:
-                raise Retry("the hub answered with another commit")
+                raise RetryableError("the hub answered with another commit")
             if not response.has_redirect_location:
                 if response.status_code not in (200, 206, 416):
                     raise self._failure(repository, response, at_hub)
@@ -229,13 +229,13 @@ class Hub:
                 raise _no_hub()
             await self._empty(response)
             url = following
-        raise Retry("the server redirects in a circle")
+        raise RetryableError("the server redirects in a circle")
 
     async def _empty(self, response: httpx2.Response) -> None:
         """Let the connection of an answer that says nothing go back to where it is taken from."""
         read = 0
-        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError, Retry):
-            async for chunk in self._patience.steady(response.aiter_raw()):
+        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError, RetryableError):
+            async for chunk in self._patience.with_stall_timeout(response.aiter_raw()):
                 read += len(chunk)
                 if read > _SHORT:
                     break
@@ -249,23 +249,25 @@ class Hub:
             own["Authorization"] = f"Bearer {self._token}"
         request = self._client.build_request("GET", url, headers=own | headers)
         try:
-            async with asyncio.timeout(self._patience.connect + self._patience.stall):
+            async with asyncio.timeout(
+                self._patience.connect_timeout + self._patience.stall_timeout
+            ):
                 return await self._client.send(request, stream=True, follow_redirects=False)
         except TimeoutError:
-            raise Retry("the server does not answer") from None
+            raise RetryableError("the server does not answer") from None
 
     def _failure(
         self, repository: str, response: httpx2.Response, at_hub: bool
-    ) -> Retry | ModelError:
+    ) -> RetryableError | ModelError:
         status, code = response.status_code, response.headers.get("x-error-code", "")
-        after = asked_to_wait(response.headers)
+        after = retry_after(response.headers)
         if status in (408, 425, 429) or status >= 500 or status < 400:
             who = "the hub" if at_hub else "the storage server"
             busy = "has had too many requests" if status == 429 else f"answers with status {status}"
-            return Retry(f"{who} {busy}", after)
+            return RetryableError(f"{who} {busy}", after)
         if not at_hub:
             # Signed addresses expire: the next try asks the hub for a fresh one.
-            return Retry(f"the storage server refuses with status {status}", after)
+            return RetryableError(f"the storage server refuses with status {status}", after)
         if code == "GatedRepo" or status == 403:
             if self._token is None:
                 return ModelError(

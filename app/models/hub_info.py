@@ -11,11 +11,11 @@ from typing import Any
 
 from app.models.cache import check_repository, is_repository
 from app.models.errors import DownloadError, ModelError
-from app.models.file_filter import wanted_files
-from app.models.hub import Hub, client
+from app.models.file_filter import files_to_download
+from app.models.hub import Hub, hub_client
 from app.models.manifest import ModelFile
-from app.models.pull import Settings
-from app.models.retry import Patience, Retry
+from app.models.pull import HubSettings
+from app.models.retry import RetryableError, RetryPolicy
 
 _LARGEST = 4 << 20
 """Bytes of a config.json; the longest are under 100 KB."""
@@ -23,7 +23,7 @@ _MOST_FOUND = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class HubModel:
     """A model at the hub: the object in its config.json, and the files that a pull would fetch."""
 
     repository: str
@@ -31,7 +31,7 @@ class Remote:
     files: tuple[ModelFile, ...]
 
 
-def look(repository: str, settings: Settings) -> Remote:
+def fetch_hub_model(repository: str, settings: HubSettings) -> HubModel:
     """Ask the hub. Blocks; ModelError when there is no such model, when it would be refused, or
     when the hub cannot be reached."""
     check_repository(repository)
@@ -44,7 +44,7 @@ def look(repository: str, settings: Settings) -> Remote:
         ) from None
 
 
-def search(words: str, settings: Settings) -> tuple[str, ...]:
+def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
     """Repositories of models for MLX whose names have these words, the most used first. Blocks;
     ModelError when the hub cannot be asked."""
 
@@ -61,30 +61,32 @@ def search(words: str, settings: Settings) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def _asked(settings: Settings) -> AsyncIterator[tuple[Hub, Patience]]:
+async def _asked(settings: HubSettings) -> AsyncIterator[tuple[Hub, RetryPolicy]]:
     """Somebody waits for the answer: better none soon than one in minutes."""
-    patience = replace(settings.patience, tries=min(settings.patience.tries, 2))
-    async with client(patience, settings.tls) as connections:
+    patience = replace(
+        settings.retry_policy, max_attempts=min(settings.retry_policy.max_attempts, 2)
+    )
+    async with hub_client(patience, settings.tls) as connections:
         yield Hub(connections, settings.endpoint, settings.token, patience), patience
 
 
-async def _look(repository: str, settings: Settings) -> Remote:
+async def _look(repository: str, settings: HubSettings) -> HubModel:
     async with _asked(settings) as (hub, patience):
         commit = await hub.commit(repository)
-        files = wanted_files(repository, await hub.tree(repository, commit))
+        files = files_to_download(repository, await hub.tree(repository, commit))
 
         async def read() -> bytes:
             body = bytearray()
             async with hub.file(repository, commit, "config.json", None) as response:
                 if response.status_code != 200:
-                    raise Retry(f"the hub answered with status {response.status_code}")
-                async for chunk in patience.steady(response.aiter_raw()):
+                    raise RetryableError(f"the hub answered with status {response.status_code}")
+                async for chunk in patience.with_stall_timeout(response.aiter_raw()):
                     body += chunk
                     if len(body) > _LARGEST:
                         break
             return bytes(body)
 
-        body = await hub.patiently(read)
+        body = await hub.with_retries(read)
     try:
         config = json.loads(body)
     except (ValueError, RecursionError):
@@ -93,4 +95,4 @@ async def _look(repository: str, settings: Settings) -> Remote:
         raise ModelError(
             f"The config.json of {repository} holds no JSON object", "take another model"
         )
-    return Remote(repository, config, files)
+    return HubModel(repository, config, files)

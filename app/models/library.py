@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.models.cache import Cache, default_cache
+from app.models.cache import ModelCache, default_cache
 from app.models.catalogue import Entry, catalogue
 from app.paths import config_path
 
 if TYPE_CHECKING:
-    from app.models.hub_info import Remote
-    from app.models.pull import Settings
+    from app.models.hub_info import HubModel
+    from app.models.pull import HubSettings
 
 
-def _user_settings() -> Settings:
-    from app.models.pull import default_settings
+def _user_settings() -> HubSettings:
+    from app.models.pull import default_hub_settings
 
-    return default_settings()
+    return default_hub_settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,25 @@ class Library:
     """`own` is the folder of the user's catalogue; `hub` says how the hub is reached. What speaks
     to it is imported when it is needed: that takes longer than all else here."""
 
-    cache: Cache
-    own: Path | None = None
-    hub: Callable[[], Settings] = _user_settings
+    cache: ModelCache
+    config_folder: Path | None = None
+    hub_settings: Callable[[], HubSettings] = _user_settings
 
     def entries(self) -> tuple[Entry, ...]:
         """Of both catalogues. ModelError when the user's cannot be used."""
-        return catalogue(self.own)
+        return catalogue(self.config_folder)
 
-    def look(self, repository: str) -> Remote:
+    def fetch_hub_model(self, repository: str) -> HubModel:
         """Ask the hub for a repository. Blocks; ModelError."""
-        from app.models.hub_info import look
+        from app.models.hub_info import fetch_hub_model
 
-        return look(repository, self.hub())
+        return fetch_hub_model(repository, self.hub_settings())
 
     def search(self, words: str) -> tuple[str, ...]:
         """Ask the hub for models with these words in their names. Blocks; ModelError."""
-        from app.models.hub_info import search
+        from app.models.hub_info import search_hub
 
-        return search(words, self.hub())
+        return search_hub(words, self.hub_settings())
 
 
 def default_library() -> Library:

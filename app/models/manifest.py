@@ -70,11 +70,11 @@ def read_manifest(path: Path) -> Manifest | None:
         return None
 
 
-class Interrupted(Exception):
+class HashingStopped(Exception):
     """Hashing was asked to stop."""
 
 
-def digest_of(
+def file_digest(
     path: Path,
     like: str,
     on_bytes: Callable[[int], object] = lambda count: None,
@@ -91,7 +91,7 @@ def digest_of(
             state = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
         while block := file.read(_BLOCK):
             if stopped():
-                raise Interrupted
+                raise HashingStopped
             state.update(block)
             on_bytes(len(block))
     return state.hexdigest()

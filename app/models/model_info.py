@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.models.architecture import shape_of
-from app.models.cache import Cache, check_repository, is_repository
+from app.models.architecture import parse_architecture
+from app.models.cache import ModelCache, check_repository, is_repository
 from app.models.catalogue import Entry, find
 from app.models.check import read_json
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import Sized
-from app.models.resolve import locate
+from app.models.fit import ModelSize
+from app.models.resolve import resolve_model
 from app.models.weights import listed_bytes, loaded_bytes
 
 if TYPE_CHECKING:
-    from app.models.hub_info import Remote
+    from app.models.hub_info import HubModel
 
-Look = Callable[[str], "Remote"]
+HubLookup = Callable[[str], "HubModel"]
 """Asks the hub for a repository. Raises ModelError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ModelDetails:
     """What is known of a model. `folder` is None when it is not on this machine, `entry` when it
     is not in the catalogue."""
 
-    sized: Sized
+    size: ModelSize
     folder: Path | None
     entry: Entry | None
     quantised: str = ""
@@ -37,20 +37,20 @@ class Described:
 
     @property
     def name(self) -> str:
-        return self.sized.name
+        return self.size.name
 
     @property
-    def here(self) -> bool:
+    def installed(self) -> bool:
         return self.folder is not None
 
 
-def describe(
+def find_model(
     name: str,
-    cache: Cache,
+    cache: ModelCache,
     entries: tuple[Entry, ...],
-    look: Look | None = None,
+    look: HubLookup | None = None,
     draft: bool = False,
-) -> Described:
+) -> ModelDetails:
     """What is here comes first, then the catalogue, then the hub, which is only asked with `look`.
     `draft` picks the embedded pair's draft instead of its target. ModelError."""
     entry = find(entries, name)
@@ -59,10 +59,12 @@ def describe(
     folder = _folder(name, cache, draft)
     if folder is not None:
         config = read_json(folder / "config.json")
-        sized = Sized(name, shape_of(config), loaded_bytes(folder))
-        return Described(sized, folder, entry, _quantised(config))
-    if entry is not None and entry.shape is not None and entry.download:
-        return Described(Sized(name, entry.shape, entry.download), None, entry, entry.quantised)
+        sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
+        return ModelDetails(sized, folder, entry, _quantised(config))
+    if entry is not None and entry.architecture is not None and entry.download:
+        return ModelDetails(
+            ModelSize(name, entry.architecture, entry.download), None, entry, entry.quantised
+        )
     check_repository(name)
     if look is None:
         raise ModelError(
@@ -70,8 +72,8 @@ def describe(
             f"`specchat models fit {name}` asks the hub, `specchat models search` lists others",
         )
     remote = look(name)
-    sized = Sized(name, shape_of(remote.config), listed_bytes(remote.files))
-    return Described(sized, None, entry, _quantised(remote.config))
+    sized = ModelSize(name, parse_architecture(remote.config), listed_bytes(remote.files))
+    return ModelDetails(sized, None, entry, _quantised(remote.config))
 
 
 def _quantised(config: dict[str, Any]) -> str:
@@ -83,23 +85,23 @@ def _quantised(config: dict[str, Any]) -> str:
     return named.removeprefix("torch.") if isinstance(named, str) else ""
 
 
-def _folder(name: str, cache: Cache, draft: bool) -> Path | None:
+def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
     """Where a model lies on this machine, if it does. A folder comes before a repository."""
     try:
         if name == EMBEDDED or Path(name).expanduser().is_dir():
-            return locate(name, draft=draft, cache=cache)
+            return resolve_model(name, draft=draft, cache=cache)
     except (OSError, ValueError, RuntimeError):
         return None
-    return cache.snapshot(name) if is_repository(name) else None
+    return cache.snapshot_folder(name) if is_repository(name) else None
 
 
-def everything(cache: Cache, entries: tuple[Entry, ...]) -> list[Described]:
+def known_models(cache: ModelCache, entries: tuple[Entry, ...]) -> list[ModelDetails]:
     """All models in the cache and in the catalogue whose memory can be told. Reads no weights."""
     names = dict.fromkeys([*cache.names(), *(entry.name for entry in entries)])
     found = []
     for name in names:
         try:
-            found.append(describe(name, cache, entries))
+            found.append(find_model(name, cache, entries))
         except (ModelError, OSError):
             # Incomplete ones, and architectures that nothing is known of: `list` says so.
             continue

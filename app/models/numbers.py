@@ -25,7 +25,7 @@ _FREE = re.compile(r"max_|rope|theta|token")
 _NAMING_MODULES = frozenset({"quantization", "quantization_config"})
 
 
-def check_numbers(config: dict[str, Any]) -> None:
+def check_config_numbers(config: dict[str, Any]) -> None:
     """ModelError when a number in `config`, or the length of a list, is not one of a model,
     wherever in it that is."""
     for key, value in _entries(config):

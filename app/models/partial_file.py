@@ -41,7 +41,7 @@ class Segment:
         return self.start + self.done == self.end
 
 
-class Part:
+class PartialFile:
     """One file being fetched into `folder`. Every method but the constructor raises DownloadError
     for what the disk refuses."""
 
@@ -53,11 +53,11 @@ class Part:
         self._segment_bytes = segment_bytes
         self._data = folder / file.digest
         self._journal = folder / f"{file.digest}.journal"
-        self.verified = folder / f"{file.digest}.verified"
+        self.verified_path = folder / f"{file.digest}.verified"
         """Where it lies once its digest was right."""
         self._descriptors: tuple[int, int] | None = None
         # Checkpoints run on other threads, and a closed descriptor's number may be another file's.
-        self._guard = threading.RLock()
+        self._lock = threading.RLock()
 
     @property
     def path(self) -> Path:
@@ -75,8 +75,8 @@ class Part:
     def load(self) -> None:
         """Go on with what an earlier process left, or begin. A model has many files, so none is
         kept open before it is written."""
-        with _told():
-            segments = resumable(self._data, self._journal, self.file.size)
+        with _disk_errors():
+            segments = read_journal(self._data, self._journal, self.file.size)
             if segments is None:
                 return self.restart()
             self.segments = segments
@@ -85,7 +85,7 @@ class Part:
         """Forget every byte. `whole` makes one segment of it, for servers that send no ranges."""
         size = self.file.size
         step = max(size, 1) if whole else self._segment_bytes
-        with self._guard, _told():
+        with self._lock, _disk_errors():
             self.close()
             self.hashing = False
             segments = _segments(size, step)
@@ -100,8 +100,8 @@ class Part:
         """Append to a segment. `chunk` must fit into it."""
         offset = segment.start + segment.done
         assert offset + len(chunk) <= segment.end
-        with _told():
-            data, _ = self._opened()
+        with _disk_errors():
+            data, _ = self._open()
             view = memoryview(chunk)
             while view:
                 written = os.pwrite(data, view, offset)
@@ -111,44 +111,44 @@ class Part:
     def rewind(self, segment: Segment) -> None:
         """Forget the bytes of a segment."""
         segment.done = 0
-        with self._guard, _told():
+        with self._lock, _disk_errors():
             self._record(segment, 0)
 
     def checkpoint(self, segment: Segment) -> None:
         """Bring a segment's bytes to the disk, then name them in the journal."""
         done = segment.done
-        with self._guard, _told():
+        with self._lock, _disk_errors():
             if self._descriptors is not None and done != segment.recorded:
                 sync(self._descriptors[0])
                 self._record(segment, done)
 
-    def accept(self) -> None:
+    def mark_verified(self) -> None:
         """Its digest is right: from now on it lies at `verified`."""
-        with _told():
+        with _disk_errors():
             if self._descriptors is not None:
                 sync(self._descriptors[0])
             self.close()
-            os.replace(self._data, self.verified)
+            os.replace(self._data, self.verified_path)
             self._journal.unlink(missing_ok=True)
 
     def close(self) -> None:
-        with self._guard:
+        with self._lock:
             for descriptor in self._descriptors or ():
                 os.close(descriptor)
             self._descriptors = None
 
     def _record(self, segment: Segment, done: int) -> None:
-        if not self._current(segment):
+        if not self._is_current(segment):
             return
         place = _HEADER.size + _DONE.size * segment.index
-        os.pwrite(self._opened()[1], _DONE.pack(done), place)
+        os.pwrite(self._open()[1], _DONE.pack(done), place)
         segment.recorded = done
 
-    def _current(self, segment: Segment) -> bool:
+    def _is_current(self, segment: Segment) -> bool:
         """Not one from before a restart."""
         return segment.index < len(self.segments) and self.segments[segment.index] is segment
 
-    def _opened(self) -> tuple[int, int]:
+    def _open(self) -> tuple[int, int]:
         if self._descriptors is None:
             data = os.open(self._data, os.O_RDWR)
             try:
@@ -160,7 +160,7 @@ class Part:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _disk_errors() -> Iterator[None]:
     """DownloadError for what the disk refuses."""
     try:
         yield
@@ -168,7 +168,7 @@ def _told() -> Iterator[None]:
         raise disk_error(error) from None
 
 
-def resumable(data: Path, journal: Path, size: int) -> list[Segment] | None:
+def read_journal(data: Path, journal: Path, size: int) -> list[Segment] | None:
     """What a part of `size` bytes has already, or None when that cannot be told."""
     with suppress(OSError, struct.error):
         content = journal.read_bytes()
@@ -193,7 +193,7 @@ def fetched_bytes(folder: Path, file: ModelFile) -> int:
     if (folder / f"{file.digest}.verified").exists():
         return file.size
     data, journal = folder / file.digest, folder / f"{file.digest}.journal"
-    return sum(segment.done for segment in resumable(data, journal, file.size) or ())
+    return sum(segment.done for segment in read_journal(data, journal, file.size) or ())
 
 
 def _segments(size: int, step: int) -> list[Segment]:

@@ -20,11 +20,11 @@ class Progress:
     done: int
     total: int
     speed: float
-    left: float | None
+    seconds_left: float | None
     note: str = ""
 
 
-class Meter:
+class ProgressMeter:
     """Counts bytes. Not for several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

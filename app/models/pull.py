@@ -17,17 +17,17 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-from app.models.cache import Cache, check_repository
+from app.models.cache import ModelCache, check_repository
 from app.models.check import INDEX, check_configs, check_model, shards
-from app.models.download import Effort, Fetching
+from app.models.download import Concurrency, Downloader
 from app.models.errors import DownloadError, ModelError, disk_error
-from app.models.file_filter import wanted_files
-from app.models.hub import Hub, client
-from app.models.manifest import Manifest, digest_of, read_manifest
-from app.models.partial_file import Part, fetched_bytes
-from app.models.progress import Meter, Progress
-from app.models.retry import Patience
-from app.models.unfinished import hold
+from app.models.file_filter import files_to_download
+from app.models.hub import Hub, hub_client
+from app.models.manifest import Manifest, file_digest, read_manifest
+from app.models.partial_file import PartialFile, fetched_bytes
+from app.models.progress import Progress, ProgressMeter
+from app.models.retry import RetryPolicy
+from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder
 
 _TICK = 0.2
@@ -35,28 +35,28 @@ _TICK = 0.2
 
 
 class Outcome(Enum):
-    FETCHED = "fetched"
-    HERE = "here"
+    DOWNLOADED = "fetched"
+    UP_TO_DATE = "here"
     """This commit was here already."""
     STOPPED = "stopped"
     PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HubSettings:
     """Where the hub is and how it is treated. `reserve`: bytes that stay free on the disk; `tls`:
     instead of the system's certificates."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
-    patience: Patience = field(default_factory=Patience)
-    effort: Effort = field(default_factory=Effort)
-    reserve: int = 2 << 30
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    concurrency: Concurrency = field(default_factory=Concurrency)
+    reserve_bytes: int = 2 << 30
     tls: ssl.SSLContext | None = None
-    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
 
 
-def default_settings() -> Settings:
+def default_hub_settings() -> HubSettings:
     """The endpoint (HF_ENDPOINT) and token that huggingface_hub itself would use. ModelError when
     it is set to be offline, or its token cannot be had."""
     from huggingface_hub import constants, get_token
@@ -72,7 +72,7 @@ def default_settings() -> Settings:
             raise ModelError(
                 "The stored token cannot be read", "log in again with `hf auth login`"
             ) from None
-    return Settings(constants.ENDPOINT, token)
+    return HubSettings(constants.ENDPOINT, token)
 
 
 class Pull:
@@ -80,9 +80,9 @@ class Pull:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: ModelCache,
         repository: str,
-        settings: Settings,
+        settings: HubSettings,
         on_progress: Callable[[Progress], object] = lambda progress: None,
     ) -> None:
         """ModelError when `repository` is no name."""
@@ -90,11 +90,11 @@ class Pull:
         self._cache = cache
         self._settings = settings
         self._on_progress = on_progress
-        self._folder = cache.pull(repository)
-        self._meter = Meter()
+        self._folder = cache.download_folder(repository)
+        self._meter = ProgressMeter()
         self.progress = self._meter.read()
         """As last reported."""
-        self._adopted: dict[str, Path] = {}
+        self._reused: dict[str, Path] = {}
         self._stop = Event()
         self._halt_hashing = Event()
 
@@ -107,7 +107,7 @@ class Pull:
         """Fetch what is missing. Raises ModelError: a DownloadError when pulling again goes on."""
         try:
             self._cache.prepare()
-            lock = hold(self._cache, self.repository)
+            lock = lock_model(self._cache, self.repository)
             try:
                 make_folder(self._folder / "parts")
                 self._pause_file.unlink(missing_ok=True)
@@ -140,51 +140,51 @@ class Pull:
                     return Outcome.PAUSED if paused else Outcome.STOPPED
 
     async def _work(self) -> Outcome:
-        patience = self._settings.patience
-        async with client(patience, self._settings.tls) as connections:
+        patience = self._settings.retry_policy
+        async with hub_client(patience, self._settings.tls) as connections:
             hub = Hub(connections, self._settings.endpoint, self._settings.token, patience)
             hub.on_wait = self._note
             self._note("asking the hub")
             commit = await hub.commit(self.repository)
-            if self._already(commit):
+            if self._is_up_to_date(commit):
                 shutil.rmtree(self._folder, ignore_errors=True)
-                return Outcome.HERE
-            files = wanted_files(self.repository, await hub.tree(self.repository, commit))
+                return Outcome.UP_TO_DATE
+            files = files_to_download(self.repository, await hub.tree(self.repository, commit))
             manifest = Manifest(self.repository, commit, files)
             await self._fetch_all(hub, manifest)
         # Hashed and looked at; from here on nothing waits for the network or can be cancelled.
-        found = self._found(manifest)
+        found = self._verified_paths(manifest)
         self._inspect(manifest, found, check_model)
         own = {digest: path for digest, path in found.items() if path.is_relative_to(self._folder)}
         self._cache.publish(manifest, own)
         shutil.rmtree(self._folder, ignore_errors=True)
-        return Outcome.FETCHED
+        return Outcome.DOWNLOADED
 
-    def _already(self, commit: str) -> bool:
+    def _is_up_to_date(self, commit: str) -> bool:
         here = self._cache.verified(self.repository, commit)
         return here is not None and self._cache.commit(self.repository) == commit
 
     async def _fetch_all(self, hub: Hub, manifest: Manifest) -> None:
         self._check_space(manifest)
         manifest.write(self._folder / "manifest.json")
-        self._forget_others(manifest)
-        await self._adopt(manifest)
+        self._delete_stale_parts(manifest)
+        await self._reuse_blobs(manifest)
         parts = self._parts(manifest)
         done = manifest.size - sum(part.file.size - part.done for part in parts)
         self._meter.start(done, manifest.size)
         self._note("")
-        work = (hub, manifest, self._settings.effort, self._settings.patience, self._meter)
+        work = (hub, manifest, self._settings.concurrency, self._settings.retry_policy, self._meter)
         weights = [part for part in parts if part.file.path.endswith(".safetensors")]
-        await Fetching(*work).run(part for part in parts if part not in weights)
+        await Downloader(*work).run(part for part in parts if part not in weights)
         # Before the weights: a model that will be refused is not worth hours.
         try:
             check = partial(self._check_small, manifest=manifest)
-            self._inspect(manifest, self._found(manifest), check)
+            self._inspect(manifest, self._verified_paths(manifest), check)
         except ModelError:
             if not any(part.done for part in weights):
                 shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        await Fetching(*work).run(weights)
+        await Downloader(*work).run(weights)
 
     def _check_small(self, folder: Path, manifest: Manifest) -> None:
         """ModelError when the files but the weights already say that the model cannot be used."""
@@ -197,13 +197,13 @@ class Pull:
                 )
 
     def _check_space(self, manifest: Manifest) -> None:
-        blobs = self._cache.repository(self.repository) / "blobs"
+        blobs = self._cache.repository_folder(self.repository) / "blobs"
         needed = 0
         for file in {file.digest: file for file in manifest.files}.values():
             blob = blobs / file.digest
             if not blob.exists() or blob.stat().st_size != file.size:
                 needed += file.size - fetched_bytes(self._folder / "parts", file)
-        free, reserve = self._settings.free(self._cache.folder), self._settings.reserve
+        free, reserve = self._settings.free_bytes(self._cache.folder), self._settings.reserve_bytes
         if needed and needed + reserve > free:
             raise DownloadError(
                 f"{self.repository} needs {needed / 1e9:,.1f} GB more, and {reserve / 1e9:,.1f} GB"
@@ -211,17 +211,17 @@ class Pull:
                 "free some space, or set HF_HUB_CACHE to a folder on another disk",
             )
 
-    def _forget_others(self, manifest: Manifest) -> None:
+    def _delete_stale_parts(self, manifest: Manifest) -> None:
         """Remove parts of files that this commit no longer has."""
         wanted = {file.digest for file in manifest.files}
         for path in (self._folder / "parts").iterdir():
             if path.name.partition(".")[0] not in wanted:
                 path.unlink(missing_ok=True)
 
-    async def _adopt(self, manifest: Manifest) -> None:
+    async def _reuse_blobs(self, manifest: Manifest) -> None:
         """Blobs that another program fetched are used once their digest was found to be right."""
-        blobs = self._cache.repository(self.repository) / "blobs"
-        records = self._cache.record(self.repository, manifest.commit).parent.glob("*.json")
+        blobs = self._cache.repository_folder(self.repository) / "blobs"
+        records = self._cache.manifest_path(self.repository, manifest.commit).parent.glob("*.json")
         earlier = [record for record in map(read_manifest, records) if record is not None]
         trusted = {file.digest for record in earlier for file in record.files}
         for file in manifest.files:
@@ -231,25 +231,27 @@ class Pull:
             if file.digest not in trusted:
                 self._note(f"checking {file.path}, which is here already")
                 digest = (blob, file.digest, lambda _: None, self._halt_hashing.is_set)
-                if await asyncio.to_thread(digest_of, *digest) != file.digest:
+                if await asyncio.to_thread(file_digest, *digest) != file.digest:
                     continue
-            self._adopted[file.digest] = blob
+            self._reused[file.digest] = blob
 
-    def _parts(self, manifest: Manifest) -> list[Part]:
+    def _parts(self, manifest: Manifest) -> list[PartialFile]:
         """Of the files that are not here in full, each content once."""
-        parts: dict[str, Part] = {}
+        parts: dict[str, PartialFile] = {}
         for file in manifest.files:
-            part = Part(self._folder / "parts", file, self._settings.effort.segment)
-            if file.digest not in self._adopted and not part.verified.exists():
+            part = PartialFile(
+                self._folder / "parts", file, self._settings.concurrency.segment_bytes
+            )
+            if file.digest not in self._reused and not part.verified_path.exists():
                 parts.setdefault(file.digest, part)
         for part in parts.values():
             part.load()
         return list(parts.values())
 
-    def _found(self, manifest: Manifest) -> dict[str, Path]:
+    def _verified_paths(self, manifest: Manifest) -> dict[str, Path]:
         """Where the verified bytes of each digest lie by now."""
         parts = self._folder / "parts"
-        return self._adopted | {
+        return self._reused | {
             file.digest: verified
             for file in manifest.files
             if (verified := parts / f"{file.digest}.verified").exists()

@@ -6,48 +6,48 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.models.catalogue import Entry, catalogue
-from app.models.draft_selection import candidates, choice
-from app.models.fit import Fit, Machine, Sized, machine_of
-from app.models.model_info import Described
+from app.models.draft_selection import best_draft, draft_candidates
+from app.models.fit import Fit, Machine, ModelSize, mac_with
+from app.models.model_info import ModelDetails
 
-LONG = 65_536
+LONG_DOCUMENT_TOKENS = 65_536
 """Tokens of a long document: a pair that reads those comes before a larger one that does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    target: Described
-    draft: Described
+class Recommendation:
+    target: ModelDetails
+    draft: ModelDetails
     fit: Fit
 
     @property
     def download(self) -> int:
         """Bytes of both."""
-        return self.target.sized.weights + self.draft.sized.weights
+        return self.target.size.weight_bytes + self.draft.size.weight_bytes
 
 
-def offer(entries: Iterable[Entry], machine: Machine) -> Offer | None:
+def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
     """The largest target that reads a long document there, or the longest one, with the draft that
     makes it sooner."""
     models = [
-        Described(Sized(entry.name, entry.shape, entry.download), None, entry)
+        ModelDetails(ModelSize(entry.name, entry.architecture, entry.download), None, entry)
         for entry in entries
-        if entry.shape is not None and entry.download
+        if entry.architecture is not None and entry.download
     ]
     found = [
-        Offer(target, taken.draft, taken.fit)
+        Recommendation(target, taken.draft, taken.fit)
         for target in models
-        if (taken := choice(candidates(target, models, machine))) is not None
+        if (taken := best_draft(draft_candidates(target, models, machine))) is not None
     ]
 
-    def worth(each: Offer) -> tuple[int, int]:
-        return min(each.fit.longest, LONG), each.target.sized.weights
+    def worth(each: Recommendation) -> tuple[int, int]:
+        return min(each.fit.max_tokens, LONG_DOCUMENT_TOKENS), each.target.size.weight_bytes
 
     return max(found, key=worth, default=None)
 
 
-def offer_here() -> Offer | None:
+def recommend_for_this_machine() -> Recommendation | None:
     """For this machine, taken for a Mac. Looks at no disk."""
     import psutil  # here: the screen is drawn before it is needed
 
-    return offer(catalogue(), machine_of(psutil.virtual_memory().total))
+    return recommend(catalogue(), mac_with(psutil.virtual_memory().total))

@@ -9,10 +9,10 @@ from app.models import embedded
 from app.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from app.models.cache import Cache
+    from app.models.cache import ModelCache
 
 
-def locate(name: str, *, draft: bool = False, cache: Cache | None = None) -> Path:
+def resolve_model(name: str, *, draft: bool = False, cache: ModelCache | None = None) -> Path:
     """The folder of a model: `embedded`, the path of a folder, or a Hugging Face repository id
     (`organisation/name`) whose files are already in the local cache, or in `cache`.
 
@@ -32,7 +32,7 @@ def locate(name: str, *, draft: bool = False, cache: Cache | None = None) -> Pat
 
     if not is_repository(name):
         raise ModelError(f"There is no model folder {name!r}", _ADVICE)
-    snapshot = (cache or default_cache()).snapshot(name)
+    snapshot = (cache or default_cache()).snapshot_folder(name)
     if snapshot is None:
         raise ModelError(
             f"There is no folder {name!r}, and the local cache has no model of that name",

@@ -13,40 +13,40 @@ from email.utils import parsedate_to_datetime
 _RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d{1,9})\b")
 
 
-class Retry(Exception):
+class RetryableError(Exception):
     """A request failed in a way that may pass. `reason` is a clause for people, without a full
     stop; `after` is how many seconds the server asked to wait, if it did."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.after = after
+        self.retry_after = after
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """Seconds, but for `least` (bytes) and `tries` (attempts in a row that brought nothing)."""
 
-    connect: float = 15.0
-    stall: float = 20.0
+    connect_timeout: float = 15.0
+    stall_timeout: float = 20.0
     """A connection that brings fewer than `least` bytes in this time is given up."""
-    least: int = 2048
-    tries: int = 6
+    min_bytes: int = 2048
+    max_attempts: int = 6
     backoff: float = 1.0
-    longest: float = 120.0
+    max_wait: float = 120.0
     """The longest wait between two tries, also when the server asks for more."""
 
-    def wait(self, failures: int, after: float | None) -> float:
+    def delay(self, failures: int, after: float | None) -> float:
         """Seconds before the next try: doubling from `backoff`, never less than the server asked
         for, and scattered so that many clients do not return at once."""
         # Not a secret: it only has to differ from client to client.
         scattered = self.backoff * 2.0 ** (failures - 1) * random.uniform(0.75, 1.25)
-        return max(min(scattered, self.longest), after or 0.0)
+        return max(min(scattered, self.max_wait), after or 0.0)
 
-    async def steady(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def with_stall_timeout(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The chunks, as long as they come fast enough. Retry when they do not."""
         clock = asyncio.get_running_loop().time
-        deadline, got = clock() + self.stall, 0
+        deadline, got = clock() + self.stall_timeout, 0
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -54,14 +54,14 @@ class Patience:
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise Retry("the connection stalled") from None
+                raise RetryableError("the connection stalled") from None
             got += len(chunk)
-            if got >= self.least:
-                deadline, got = clock() + self.stall, 0
+            if got >= self.min_bytes:
+                deadline, got = clock() + self.stall_timeout, 0
             yield chunk
 
 
-def asked_to_wait(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds, from Retry-After (a number or a date) or a used-up RateLimit; None without."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():

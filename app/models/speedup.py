@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from app.models.architecture import Layer, Shape
-from app.models.fit import SSM_CHUNK, Sized
+from app.models.architecture import Architecture, Layer
+from app.models.fit import SSM_CHUNK, ModelSize
 from app.sessions.records import Run
 
 OVERHEAD = 0.02
 """`e` until it was measured on a Mac: the question and eight tokens are observed, chunks chosen."""
-MOST_RATIO = 0.15
+MAX_RATIO = 0.15
 """Of `r`, from where on a warning is due: at keep 20 % a third of the gain is gone."""
-LENGTH = 32_768
+REFERENCE_TOKENS = 32_768
 """Tokens of the prompt that costs are compared at."""
 TILE = 32
 """Tokens that share one read of a matrix in MLX's quantised products on Metal."""
-BALANCE = 34
+OPERATIONS_PER_BYTE = 34
 """Operations in the time of reading one byte: an M2 Ultra's 27.2 TFLOP/s over its 800 GB/s. The
 other M chips are near it, since cores and memory channels grow together."""
 SSM_PASSES = 13
@@ -42,50 +42,54 @@ def speedup(ratio: float, keep: float, overhead: float = OVERHEAD) -> float:
     return 1 / (ratio + keep + overhead)
 
 
-def ratio(target: Sized, draft: Sized, tokens: int = LENGTH) -> float:
+def cost_ratio(target: ModelSize, draft: ModelSize, tokens: int = REFERENCE_TOKENS) -> float:
     """`r`, predicted from both configurations and from how large their weights are."""
-    return cost(draft, tokens) / cost(target, tokens)
+    return token_cost(draft, tokens) / token_cost(target, tokens)
 
 
-def cost(model: Sized, tokens: int = LENGTH) -> float:
+def token_cost(model: ModelSize, tokens: int = REFERENCE_TOKENS) -> float:
     """What the prefill of one token takes, in operations, on average over a prompt of `tokens`."""
-    element = model.weights / model.shape.parameters
-    return operations(model.shape, tokens) + BALANCE * bytes_read(model.shape, element)
+    element = model.weight_bytes / model.architecture.parameters
+    return operations_per_token(model.architecture, tokens) + OPERATIONS_PER_BYTE * bytes_per_token(
+        model.architecture, element
+    )
 
 
-def operations(shape: Shape, tokens: int = LENGTH) -> float:
+def operations_per_token(shape: Architecture, tokens: int = REFERENCE_TOKENS) -> float:
     """Multiplications and additions for one prompt token, on average over a prompt of `tokens`."""
-    return sum(2 * layer.used + _attention(layer, tokens) for layer in shape.layers)
+    return sum(2 * layer.macs + _attention(layer, tokens) for layer in shape.layers)
 
 
 def _attention(layer: Layer, tokens: int) -> float:
     """Each query is compared with half the prompt on average, and sums up as many values. A state
     is decayed, written and read once for each token."""
     seen = min(layer.window, tokens / 2) if layer.window else tokens / 2
-    return 4 * layer.heads * layer.width * seen + 6 * layer.state
+    return 4 * layer.heads * layer.head_dim * seen + 6 * layer.state_elements
 
 
-def bytes_read(shape: Shape, element: float) -> float:
+def bytes_per_token(shape: Architecture, element: float) -> float:
     """Bytes from memory for one prompt token: a tile's share of the matrices, `element` bytes for
     each of their numbers, and what Mamba layers read besides."""
-    return sum(element * _touched(layer) / TILE + _scanned(layer) for layer in shape.layers)
+    return sum(
+        element * _params_per_tile(layer) / TILE + _ssm_bytes(layer) for layer in shape.layers
+    )
 
 
-def _touched(layer: Layer) -> float:
+def _params_per_tile(layer: Layer) -> float:
     """Elements of matrices that a tile of tokens needs: each expert that one of them takes, if
     they take theirs independently."""
-    if layer.share >= 1:
-        return layer.stored
-    experts = (layer.stored - layer.used) / (1 - layer.share)
-    return layer.stored - experts * (1 - layer.share) ** TILE
+    if layer.expert_share >= 1:
+        return layer.params
+    experts = (layer.params - layer.macs) / (1 - layer.expert_share)
+    return layer.params - experts * (1 - layer.expert_share) ** TILE
 
 
-def _scanned(layer: Layer) -> float:
+def _ssm_bytes(layer: Layer) -> float:
     """Bytes that a Mamba layer reads for one token, in float32: its state, and its heads' matrices
     of a chunk's tokens by tokens, again and again. Other states stay in registers."""
-    if not layer.pairwise:
+    if not layer.ssm_heads:
         return 0.0
-    return 4 * (layer.state + SSM_PASSES * layer.pairwise * SSM_CHUNK)
+    return 4 * (layer.state_elements + SSM_PASSES * layer.ssm_heads * SSM_CHUNK)
 
 
 def measured_ratio(runs: Iterable[Run], target: str, draft: str) -> float | None:

@@ -11,15 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from app.models.cache import Cache, blobs, check_repository, disk_size, links
+from app.models.cache import ModelCache, blobs, check_repository, disk_size, links
 from app.models.errors import ModelError, disk_error
-from app.models.unfinished import hold
+from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder, put, written_aside
 from app.util.durable import sync_path
 
 
 @dataclass(frozen=True, slots=True)
-class Trashed:
+class TrashedModel:
     """A removed model, `whole` or only its older commits. `size` in bytes is what emptying the
     trash frees."""
 
@@ -30,21 +30,21 @@ class Trashed:
     folder: Path
 
 
-def remove(cache: Cache, repository: str, older: bool = False) -> Trashed:
+def remove(cache: ModelCache, repository: str, older: bool = False) -> TrashedModel:
     """Move a model to the trash, with an unfinished download of it. `older` moves only commits
     other than the one in use, and of the blobs those that no commit left uses. ModelError when
     there is nothing to remove, or another process is busy with it."""
-    folder = cache.repository(check_repository(repository))
+    folder = cache.repository_folder(check_repository(repository))
     try:
         cache.prepare()
-        lock = hold(cache, repository)
+        lock = lock_model(cache, repository)
         try:
             if older:
                 return _remove_older(cache, repository, folder)
-            if not folder.is_dir() and not cache.pull(repository).is_dir():
-                raise not_here(repository)
+            if not folder.is_dir() and not cache.download_folder(repository).is_dir():
+                raise not_installed(repository)
             entry = _entry(cache, repository, whole=True)
-            for path, name in ((folder, "repository"), (cache.pull(repository), "pull")):
+            for path, name in ((folder, "repository"), (cache.download_folder(repository), "pull")):
                 if path.is_dir():
                     os.rename(path, entry / name)
                     sync_path(path.parent)
@@ -56,10 +56,10 @@ def remove(cache: Cache, repository: str, older: bool = False) -> Trashed:
         raise disk_error(error) from None
 
 
-def _remove_older(cache: Cache, repository: str, folder: Path) -> Trashed:
-    snapshot = cache.snapshot(repository)
+def _remove_older(cache: ModelCache, repository: str, folder: Path) -> TrashedModel:
+    snapshot = cache.snapshot_folder(repository)
     if snapshot is None:
-        raise not_here(repository)
+        raise not_installed(repository)
     old = [path for path in snapshot.parent.iterdir() if path != snapshot]
     used = set(links(snapshot).values())
     unused = [blob for blob in blobs(folder) if blob not in used]
@@ -75,17 +75,17 @@ def _remove_older(cache: Cache, repository: str, folder: Path) -> Trashed:
     return _read(entry)
 
 
-def trashed(cache: Cache) -> list[Trashed]:
+def trashed(cache: ModelCache) -> list[TrashedModel]:
     """What is in the trash, the newest first."""
     found = []
     with suppress(OSError):
-        for entry in (cache.own / "trash").iterdir():
+        for entry in (cache.app_folder / "trash").iterdir():
             with suppress(OSError, ValueError, KeyError, TypeError):
                 found.append(_read(entry))
     return sorted(found, key=lambda each: each.when, reverse=True)
 
 
-def restore(cache: Cache, repository: str) -> Trashed:
+def restore(cache: ModelCache, repository: str) -> TrashedModel:
     """Bring back what was removed last of a model. ModelError when that is nothing, or when the
     model is here again."""
     check_repository(repository)
@@ -95,7 +95,7 @@ def restore(cache: Cache, repository: str) -> Trashed:
             f"{repository} is not in the trash", "`specchat models list --trash` shows what is"
         )
     try:
-        lock = hold(cache, repository)
+        lock = lock_model(cache, repository)
         try:
             if entry.whole:
                 _restore_whole(cache, entry)
@@ -109,10 +109,10 @@ def restore(cache: Cache, repository: str) -> Trashed:
     return entry
 
 
-def _restore_whole(cache: Cache, entry: Trashed) -> None:
+def _restore_whole(cache: ModelCache, entry: TrashedModel) -> None:
     places = {
-        "repository": cache.repository(entry.repository),
-        "pull": cache.pull(entry.repository),
+        "repository": cache.repository_folder(entry.repository),
+        "pull": cache.download_folder(entry.repository),
     }
     if (entry.folder / "repository").exists() and places["repository"].exists():
         raise ModelError(
@@ -126,8 +126,8 @@ def _restore_whole(cache: Cache, entry: Trashed) -> None:
             sync_path(place.parent)
 
 
-def _restore_older(cache: Cache, entry: Trashed) -> None:
-    source, folder = entry.folder / "repository", cache.repository(entry.repository)
+def _restore_older(cache: ModelCache, entry: TrashedModel) -> None:
+    source, folder = entry.folder / "repository", cache.repository_folder(entry.repository)
     # Bytes first, as when a commit is published.
     for kind in ("blobs", "snapshots"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _restore_older(cache: Cache, entry: Trashed) -> None:
         sync_path(folder / kind)
 
 
-def empty(cache: Cache) -> int:
+def empty(cache: ModelCache) -> int:
     """Delete what is in the trash, for good; returns the bytes that were freed. ModelError when
     the disk refuses; then the rest is still there."""
     freed = 0
@@ -149,22 +149,22 @@ def empty(cache: Cache) -> int:
             freed += entry.size
         # Whatever was being moved when a process ended, without an entry to show for it.
         with suppress(FileNotFoundError):
-            for path in (cache.own / "trash").iterdir():
+            for path in (cache.app_folder / "trash").iterdir():
                 shutil.rmtree(path, ignore_errors=True)
     except OSError as error:
         raise disk_error(error) from None
     return freed
 
 
-def not_here(repository: str) -> ModelError:
+def not_installed(repository: str) -> ModelError:
     return ModelError(
         f"{repository} is not in the model cache", "`specchat models list` shows what is"
     )
 
 
-def _entry(cache: Cache, repository: str, whole: bool) -> Path:
+def _entry(cache: ModelCache, repository: str, whole: bool) -> Path:
     """A new place in the trash."""
-    entry = cache.own / "trash" / uuid4().hex
+    entry = cache.app_folder / "trash" / uuid4().hex
     make_folder(entry)
     content = {"repository": repository, "whole": whole, "when": datetime.now().astimezone()}
     aside = entry / "entry.part"
@@ -174,12 +174,12 @@ def _entry(cache: Cache, repository: str, whole: bool) -> Path:
     return entry
 
 
-def _read(entry: Path) -> Trashed:
+def _read(entry: Path) -> TrashedModel:
     content = json.loads((entry / "entry.json").read_bytes())
     when = datetime.fromisoformat(content["when"])
     if not any((entry / name).exists() for name in ("repository", "pull")):
         raise ValueError("nothing was moved here")
-    return Trashed(
+    return TrashedModel(
         check_repository(content["repository"]),
         bool(content["whole"]),
         when,

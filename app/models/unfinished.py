@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 
-from app.models.cache import Cache, check_repository
+from app.models.cache import ModelCache, check_repository
 from app.models.errors import ModelError, disk_error
 from app.models.manifest import Manifest, ModelFile, read_manifest
 from app.models.partial_file import fetched_bytes
@@ -18,7 +18,7 @@ _PATIENCE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedDownload:
     """A download that was begun: bytes that are here of all, and whether a process is at it."""
 
     repository: str
@@ -27,10 +27,10 @@ class Unfinished:
     running: bool
 
 
-def hold(cache: Cache, repository: str) -> Lock:
+def lock_model(cache: ModelCache, repository: str) -> Lock:
     """The lock of one model. ModelError when another process has it; OSError."""
     try:
-        return Lock(cache.lock(repository), _PATIENCE)
+        return Lock(cache.lock_path(repository), _PATIENCE)
     except BlockingIOError:
         pass
     raise ModelError(
@@ -39,12 +39,12 @@ def hold(cache: Cache, repository: str) -> Lock:
     )
 
 
-def is_running(cache: Cache, repository: str) -> bool:
+def is_running(cache: ModelCache, repository: str) -> bool:
     """Is a process fetching, removing or restoring this model?"""
-    if not cache.lock(repository).exists():
+    if not cache.lock_path(repository).exists():
         return False
     try:
-        Lock(cache.lock(repository)).release()
+        Lock(cache.lock_path(repository)).release()
     except BlockingIOError:
         return True
     except OSError:
@@ -53,36 +53,38 @@ def is_running(cache: Cache, repository: str) -> bool:
     return False
 
 
-def unfinished(cache: Cache) -> list[Unfinished]:
+def unfinished(cache: ModelCache) -> list[UnfinishedDownload]:
     """The downloads that were begun and are not done."""
     found = []
     with suppress(OSError):
-        for folder in sorted((cache.own / "pulls").iterdir()):
+        for folder in sorted((cache.app_folder / "pulls").iterdir()):
             manifest = read_manifest(folder / "manifest.json")
-            if manifest is not None and cache.pull(manifest.repository) == folder:
+            if manifest is not None and cache.download_folder(manifest.repository) == folder:
                 done = _done(cache, manifest)
                 running = is_running(cache, manifest.repository)
-                found.append(Unfinished(manifest.repository, done, manifest.size, running))
+                found.append(UnfinishedDownload(manifest.repository, done, manifest.size, running))
     return found
 
 
-def pause(cache: Cache, repository: str) -> None:
+def pause(cache: ModelCache, repository: str) -> None:
     """Ask the process that fetches this model to stop and keep what it has. ModelError when there
     is none."""
     check_repository(repository)
-    if not (cache.pull(repository).is_dir() and is_running(cache, repository)):
+    if not (cache.download_folder(repository).is_dir() and is_running(cache, repository)):
         raise ModelError(
             f"No download of {repository} is running", "`specchat models list` shows what is"
         )
     try:
-        os.close(os.open(cache.pull(repository) / "pause", os.O_CREAT | os.O_WRONLY, 0o600))
+        os.close(
+            os.open(cache.download_folder(repository) / "pause", os.O_CREAT | os.O_WRONLY, 0o600)
+        )
     except OSError as error:
         raise disk_error(error) from None
 
 
-def _done(cache: Cache, manifest: Manifest) -> int:
-    parts = cache.pull(manifest.repository) / "parts"
-    blobs = cache.repository(manifest.repository) / "blobs"
+def _done(cache: ModelCache, manifest: Manifest) -> int:
+    parts = cache.download_folder(manifest.repository) / "parts"
+    blobs = cache.repository_folder(manifest.repository) / "blobs"
     files: dict[str, ModelFile] = {file.digest: file for file in manifest.files}
     return sum(
         file.size if (blobs / digest).exists() else fetched_bytes(parts, file)
@@ -90,18 +92,18 @@ def _done(cache: Cache, manifest: Manifest) -> int:
     )
 
 
-def discard(cache: Cache, repository: str) -> None:
+def discard(cache: ModelCache, repository: str) -> None:
     """Delete what was fetched of a download that is not done. The model itself, if an earlier
     commit of it is here, stays. ModelError when there is no such download, or a process is at
     it."""
-    folder = cache.pull(check_repository(repository))
+    folder = cache.download_folder(check_repository(repository))
     if not folder.is_dir():
         raise ModelError(
             f"There is no unfinished download of {repository}",
             "`specchat models list` shows what there is",
         )
     try:
-        lock = hold(cache, repository)
+        lock = lock_model(cache, repository)
         try:
             shutil.rmtree(folder)
         finally:

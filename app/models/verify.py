@@ -6,39 +6,39 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.models.cache import Cache, check_repository, links
+from app.models.cache import ModelCache, check_repository, links
 from app.models.errors import ModelError
-from app.models.manifest import Interrupted, digest_of, read_manifest
-from app.models.progress import Meter, Progress
-from app.models.trash import not_here
+from app.models.manifest import HashingStopped, file_digest, read_manifest
+from app.models.progress import Progress, ProgressMeter
+from app.models.trash import not_installed
 
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """Counts of files, and one sentence for each fault. `unknown` are files that do not say what
     they should be; `ended` is False when it was stopped before the end."""
 
-    whole: int
+    intact: int
     unknown: int
     faults: tuple[str, ...]
-    ended: bool = True
+    completed: bool = True
 
 
 def verify(
-    cache: Cache,
+    cache: ModelCache,
     repository: str,
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Verdict:
+) -> VerifyResult:
     """Hash every file of a model's snapshot, also of one that another program fetched: a blob's
     name is its digest. After a fault the next pull looks at every file again. ModelError when the
     model is not here."""
-    snapshot = cache.snapshot(check_repository(repository))
+    snapshot = cache.snapshot_folder(check_repository(repository))
     if snapshot is None:
-        raise not_here(repository)
-    record = cache.record(repository, snapshot.name)
+        raise not_installed(repository)
+    record = cache.manifest_path(repository, snapshot.name)
     manifest = read_manifest(record)
     expected = {snapshot / file.path: file.digest for file in manifest.files} if manifest else {}
     for path, blob in links(snapshot).items():
@@ -46,7 +46,7 @@ def verify(
         if path not in expected and _DIGEST.fullmatch(blob.name):
             expected[path] = blob.name
     sizes = {path: path.stat().st_size for path in expected if path.is_file()}
-    meter = Meter()
+    meter = ProgressMeter()
     meter.start(0, sum(sizes.values()))
     faults = [f"{path.name!r} is missing" for path in expected if path not in sizes]
     whole = 0
@@ -58,12 +58,12 @@ def verify(
     for path in sizes:
         meter.note = f"checking {path.name}"
         try:
-            if digest_of(path, expected[path], read, stopped) == expected[path]:
+            if file_digest(path, expected[path], read, stopped) == expected[path]:
                 whole += 1
             else:
                 faults.append(f"{path.name!r} was altered")
-        except Interrupted:
-            return Verdict(whole, 0, _sentences(repository, faults), ended=False)
+        except HashingStopped:
+            return VerifyResult(whole, 0, _sentences(repository, faults), completed=False)
         except OSError as error:
             faults.append(f"{path.name!r} cannot be read ({error.strerror})")
     if faults:
@@ -71,7 +71,7 @@ def verify(
         for each in record.parent.glob("*.json"):
             each.unlink(missing_ok=True)
     unknown = sum(path not in expected for path in links(snapshot))
-    return Verdict(whole, unknown, _sentences(repository, faults))
+    return VerifyResult(whole, unknown, _sentences(repository, faults))
 
 
 def _sentences(repository: str, faults: list[str]) -> tuple[str, ...]:

@@ -179,8 +179,8 @@ class Settings:
             files=documents.files,
             depth=documents.depth,
             seconds=documents.seconds,
-            private=private,
-            ignored=ignored,
+            include_private=private,
+            include_ignored=ignored,
         )
 
     @property

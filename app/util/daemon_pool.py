@@ -18,7 +18,7 @@ class DaemonPool:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._begun = 0
+        self._started = 0
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
@@ -32,8 +32,8 @@ class DaemonPool:
                     future.set_exception(error)
 
         self._work.put(run)
-        if self._begun < self._threads:
-            self._begun += 1
+        if self._started < self._threads:
+            self._started += 1
             threading.Thread(target=self._run, name="disk", daemon=True).start()
         return future
 
@@ -42,7 +42,7 @@ class DaemonPool:
         with suppress(queue.Empty):
             while True:
                 self._work.get_nowait()
-        for _ in range(self._begun):
+        for _ in range(self._started):
             self._work.put(None)
 
     def _run(self) -> None:

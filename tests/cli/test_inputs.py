@@ -12,7 +12,7 @@ import pytest
 
 from app.cli import inputs
 from app.cli.arguments import parser
-from app.cli.inputs import read_given
+from app.cli.inputs import read_inputs
 from app.ingest.limits import Limits
 from app.ingest.records import IngestError, Progress
 
@@ -28,7 +28,7 @@ def docs(tmp_path: Path) -> Path:
 
 
 def told(path: Path, capsys: pytest.CaptureFixture[str], limits: Limits | None = None) -> list[str]:
-    read_given([str(path)], limits)
+    read_inputs([str(path)], limits)
     out, err = capsys.readouterr()
     assert out == ""
     return err.splitlines()
@@ -43,7 +43,7 @@ def test_what_was_taken_of_a_folder_and_what_was_not(
         "Left out: docs/e is empty: give one that holds text.",
         "Left out: docs/x.log is ignored by git's rules: name it itself to have it read.",
     ]
-    assert told(docs, capsys, Limits(private=True, ignored=True)) == [
+    assert told(docs, capsys, Limits(include_private=True, include_ignored=True)) == [
         "Read docs: 4 files, 10 bytes; left out 1: 1 empty.",
         "Left out: docs/e is empty: give one that holds text.",
     ]
@@ -62,7 +62,7 @@ def test_many_are_told_in_one_line(docs: Path, capsys: pytest.CaptureFixture[str
     for number in range(30):
         (docs / f"empty {number}").touch()
     lines = told(docs, capsys)
-    assert len(lines) == 1 + inputs.LISTED + 1
+    assert len(lines) == 1 + inputs.MAX_LISTED + 1
     assert lines[-1] == "Left out: 23 more."
     assert ".env" in lines[1], "what matters comes first"
 
@@ -79,7 +79,7 @@ def test_progress_is_shown_on_a_terminal_only(
 ) -> None:
     for terminal, expected in ((False, ""), (True, "\r\x1b[Kreading: 1 taken of 2 looked at")):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        live = inputs.Live()
+        live = inputs.ProgressLine()
         live.show(Progress(2, 1, 3, "a"))
         assert capsys.readouterr().err == expected
     live.clear()
@@ -106,7 +106,7 @@ def test_what_is_piped_in_is_a_document_where_nothing_is_named(
 ) -> None:
     with piped(monkeypatch, "zählt\n".encode()) as start:
         os.close(start)
-        (document,) = read_given([]).documents
+        (document,) = read_inputs([]).documents
     assert (document.name, document.text) == ("standard input", "zählt\n")
 
 
@@ -115,27 +115,27 @@ def test_a_file_as_standard_input_is_a_document_and_a_binary_one_is_refused(
 ) -> None:
     with (docs / "a").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert [each.text for each in read_given([]).documents] == ["a"]
+        assert [each.text for each in read_inputs([]).documents] == ["a"]
     (docs / "binary").write_bytes(b"\0\1")
     with (docs / "binary").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         with pytest.raises(IngestError, match="Standard input"):
-            read_given([])
+            read_inputs([])
 
 
 def test_standard_input_that_holds_nothing_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with piped(monkeypatch) as start:
         os.close(start)
-        assert read_given([]).documents == ()
+        assert read_inputs([]).documents == ()
     with open(os.devnull) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert read_given([]).documents == ()
+        assert read_inputs([]).documents == ()
 
 
 def test_an_open_pipe_is_waited_for_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inputs, "PATIENCE", 0.0)
+    monkeypatch.setattr(inputs, "SILENCE_SECONDS", 0.0)
 
     def said(text: str) -> int:
         os.close(start)
@@ -143,17 +143,17 @@ def test_an_open_pipe_is_waited_for_and_that_is_said(
 
     with piped(monkeypatch) as start, monkeypatch.context() as patch:
         patch.setattr(sys.stderr, "write", said)  # else it would be waited for without end
-        assert read_given([]).documents == ()
+        assert read_inputs([]).documents == ()
 
 
 def test_a_pipe_beside_named_files_is_not_read_and_that_is_said(
     docs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with piped(monkeypatch) as start:
-        assert len(read_given([str(docs / "a")]).documents) == 1  # waits for nobody
+        assert len(read_inputs([str(docs / "a")]).documents) == 1  # waits for nobody
         assert capsys.readouterr().err == ""
         os.write(start, b"text")
-        assert len(read_given([str(docs / "a")]).documents) == 1
+        assert len(read_inputs([str(docs / "a")]).documents) == 1
         assert "not read beside -f" in capsys.readouterr().err
         os.close(start)
-        assert len(read_given([str(docs / "a"), "-"]).documents) == 2
+        assert len(read_inputs([str(docs / "a"), "-"]).documents) == 2

@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from app.cli import icon, launcher
-from app.cli.launcher import Launcher, for_linux, for_mac, own_program, put, take_away
+from app.cli.launcher import (
+    Launcher,
+    for_linux,
+    for_mac,
+    own_program,
+    remove_launcher,
+    write_launcher,
+)
 from app.cli.main import run
 from app.errors import UserError
 
@@ -41,14 +48,14 @@ def files_below(folder: Path) -> set[Path]:
 def test_written_twice_and_taken_away(tmp_path: Path, program: Path, kind: Kind) -> None:
     place = tmp_path / "place"
     made = kind(place, program)
-    put(made)
-    put(made)
+    write_launcher(made)
+    write_launcher(made)
     assert files_below(place) == set(made.files)
     assert all(os.access(path, os.X_OK) == (path in made.programs) for path in made.files)
-    assert take_away(made)
+    assert remove_launcher(made)
     assert files_below(place) == set()
     assert not made.shown.exists()
-    assert not take_away(made)
+    assert not remove_launcher(made)
 
 
 @pytest.mark.parametrize("kind", [for_mac, for_linux])
@@ -56,7 +63,7 @@ def test_what_others_wrote_stays(tmp_path: Path, program: Path, kind: Kind) -> N
     made = kind(tmp_path / "place", program)
     made.marked.parent.mkdir(parents=True)
     made.marked.write_text("somebody else's")
-    for act in (put, take_away):
+    for act in (write_launcher, remove_launcher):
         with pytest.raises(UserError, match="was not written by specchat"):
             act(made)
     assert made.marked.read_text() == "somebody else's"
@@ -66,12 +73,12 @@ def test_what_others_wrote_stays(tmp_path: Path, program: Path, kind: Kind) -> N
 def test_a_folder_that_cannot_be_written(tmp_path: Path, program: Path) -> None:
     (tmp_path / "place").write_text("a file")
     with pytest.raises(UserError, match="cannot be changed"):
-        put(for_mac(tmp_path / "place", program))
+        write_launcher(for_mac(tmp_path / "place", program))
 
 
 def test_the_bundle(tmp_path: Path, program: Path) -> None:
     made = for_mac(tmp_path / "with space", program)
-    put(made)
+    write_launcher(made)
     contents = made.shown / "Contents"
     information = plistlib.loads((contents / "Info.plist").read_bytes())
     start = contents / "MacOS" / information["CFBundleExecutable"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.cli import model_fit
-from app.models.cache import Cache
+from app.models.cache import ModelCache
 from app.sessions.records import Role
 from app.sessions.store import Store
 from tests.cli.conftest import Shell
@@ -246,7 +246,7 @@ def test_a_damaged_store_does_not_matter(home: Path) -> None:
 
 def test_an_incomplete_model_is_left_out(shell: Shell, tmp_path: Path, remote: str) -> None:
     shell("pull", remote)
-    snapshot = Cache(tmp_path / "hub").snapshot(remote)
+    snapshot = ModelCache(tmp_path / "hub").snapshot_folder(remote)
     assert snapshot is not None
     (snapshot / "model-00002-of-00002.safetensors").unlink()
     files.write(snapshot / "tokenizer_config.json", {})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.cli.models import Display, progress_line, size
-from app.models.cache import Cache
-from app.models.progress import Meter, Progress
+from app.models.cache import ModelCache
+from app.models.progress import Progress, ProgressMeter
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
 from tests.models.fake_hub import FakeHub, Fault
@@ -64,7 +64,7 @@ def test_an_unfinished_one(shell: Shell, hub: FakeHub) -> None:
 
 def test_damage_is_told(shell: Shell, tmp_path: Path) -> None:
     shell("pull", NAME)
-    snapshot = Cache(tmp_path / "hub").snapshot(NAME)
+    snapshot = ModelCache(tmp_path / "hub").snapshot_folder(NAME)
     assert snapshot is not None
     (snapshot / "config.json").write_text('{"model_type": "qwen2"}')
     status, out, _ = shell("verify", NAME)
@@ -116,7 +116,7 @@ def test_progress_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_speed_is_that_of_the_last_seconds_and_bytes_never_run_backwards() -> None:
     times = iter((0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 60.0, 60.0))
-    meter = Meter(lambda: next(times))
+    meter = ProgressMeter(lambda: next(times))
     meter.start(100, 1000)
     assert meter.read() == Progress(100, 1000, 0.0, None, "")
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_speed_is_that_of_the_last_seconds_and_bytes_never_run_backwards() -> No
         assert meter.read().speed == pytest.approx(100)
     meter.add(-300)
     assert meter.read().done == 400
-    assert meter.read().left == pytest.approx(9.0)
+    assert meter.read().seconds_left == pytest.approx(9.0)
     assert meter.read().speed == 0.0
     meter.add(5000)
     assert meter.read().done == 1000

@@ -26,7 +26,7 @@ from app.engine.prefill import (
     prefill,
     set_next_position,
 )
-from app.models.architecture import shape_of
+from app.models.architecture import parse_architecture
 from app.models.fit import cache_bytes
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Failed, Loaded, SnapshotRestored
@@ -92,7 +92,7 @@ def test_what_it_takes_is_foretold_within_a_hundredth(name: str, bits: int, wide
     prefill(model, cache, ids, None, StepSize(64), lambda done: None)
     held = sum(int(c.nbytes) for c in cache)
     config = {**tiny.config_of(name), "dtype": "float32"}
-    shape = replace(shape_of(config), kv_bits=bits)
+    shape = replace(parse_architecture(config), kv_bits=bits)
     assert cache_bytes(shape, tokens, 64) == pytest.approx(held, rel=0.01)
     growing = CacheSize.of(cache).growing
     assert growing < {8: 0.35, 4: 0.22}[bits] * CacheSize.of(filled(model, ids)).growing

@@ -9,7 +9,7 @@ import pytest
 
 from app.ingest.limits import Limits
 from app.ingest.reader import read
-from app.ingest.records import IngestError, Intake
+from app.ingest.records import IngestError, ReadResult
 
 
 def written(path: Path, content: bytes | str = b"text") -> Path:
@@ -25,14 +25,14 @@ def folder(root: Path, **files: bytes | str) -> Path:
     return root
 
 
-def intake(path: Path, limits: Limits | None = None) -> Intake:
-    (only,) = read([str(path)], limits=limits).intakes
+def intake(path: Path, limits: Limits | None = None) -> ReadResult:
+    (only,) = read([str(path)], limits=limits).results
     return only
 
 
-def names(taken: Intake) -> list[str]:
+def names(taken: ReadResult) -> list[str]:
     """The paths of what was taken, without the folder's name."""
-    return [each.path.partition("/")[2] for each in taken.taken]
+    return [each.path.partition("/")[2] for each in taken.files]
 
 
 def check_sentence(sentence: str) -> None:

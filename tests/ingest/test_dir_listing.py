@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest.dir_listing import Listing, list_folder
+from app.ingest.dir_listing import DirListing, list_folder
 from app.ingest.records import Cancelled, IngestError
 from tests.ingest.helpers import check_sentence, written
 
 
-def listed(path: Path, most: int = 100, seconds: float = 10.0) -> Listing:
+def listed(path: Path, most: int = 100, seconds: float = 10.0) -> DirListing:
     return list_folder(str(path), most, seconds)
 
 
@@ -25,7 +25,7 @@ def test_names_kinds_and_what_would_be_left_out(tmp_path: Path) -> None:
     (tmp_path / "sub" / "loop").symlink_to("loop")
     (tmp_path / "sub" / "link").symlink_to("keep")
     found = {
-        each.name: (each.is_folder, each.left_out) for each in listed(tmp_path / "sub").entries
+        each.name: (each.is_folder, each.skip_reason) for each in listed(tmp_path / "sub").entries
     }
     assert found == {
         ".env": (False, "private"),
@@ -35,7 +35,7 @@ def test_names_kinds_and_what_would_be_left_out(tmp_path: Path) -> None:
         "link": (True, ""),
         "out": (True, ""),
     }
-    assert [e.name for e in listed(tmp_path).entries if e.left_out] == ["out"]
+    assert [e.name for e in listed(tmp_path).entries if e.skip_reason] == ["out"]
     assert ".git" not in [each.name for each in listed(tmp_path).entries]
 
 
@@ -43,13 +43,13 @@ def test_no_more_than_asked_are_looked_at(tmp_path: Path) -> None:
     for number in range(20):
         written(tmp_path / f"{number:02}")
     assert len(listed(tmp_path, most=7).entries) == 7
-    assert listed(tmp_path, most=7).more
-    assert not listed(tmp_path, most=20).more
+    assert listed(tmp_path, most=7).truncated
+    assert not listed(tmp_path, most=20).truncated
 
 
 def test_a_slow_folder_gives_what_it_gave(tmp_path: Path) -> None:
     written(tmp_path / "a")
-    assert listed(tmp_path, seconds=-1.0) == Listing((), more=True)
+    assert listed(tmp_path, seconds=-1.0) == DirListing((), truncated=True)
 
 
 def test_cancelled(tmp_path: Path) -> None:

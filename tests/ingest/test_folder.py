@@ -9,7 +9,7 @@ import pytest
 
 from app.ingest.filenames import is_private, printable
 from app.ingest.limits import Limits
-from app.ingest.records import Reason, Taken
+from app.ingest.records import FileRead, Reason
 from app.ingest.tree import tree
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
@@ -46,10 +46,10 @@ def test_a_folder_is_a_tree_and_its_files(tmp_path: Path) -> None:
 def test_encodings_are_told(tmp_path: Path) -> None:
     docs = folder(tmp_path / "docs", a="größe".encode("cp1252"), b="größe " * 9 + "\n")
     written(docs / "c", ("größe " * 9).encode() + b"\xff")
-    assert intake(docs).taken == (
-        Taken("docs/a", 5, "cp1252", False),
-        Taken("docs/b", 73, "utf-8", False),
-        Taken("docs/c", 73, "utf-8", True),
+    assert intake(docs).files == (
+        FileRead("docs/a", 5, "cp1252", False),
+        FileRead("docs/b", 73, "utf-8", False),
+        FileRead("docs/c", 73, "utf-8", True),
     )
 
 
@@ -67,7 +67,7 @@ def test_more_files_than_documents_share_them(tmp_path: Path) -> None:
         "===== docs/00 =====\ntext 0\n\n===== docs/01 =====\ntext 1\n\n===== docs/02 =====\n"
         "text 2\n"
     )
-    assert len(taken.taken) == 10
+    assert len(taken.files) == 10
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_what_is_private_is_read_when_asked_for(tmp_path: Path) -> None:
     taken = intake(docs)
     assert names(taken) == ["a"]
     assert {each.reason for each in taken.skipped} == {Reason.PRIVATE}
-    assert names(intake(docs, Limits(private=True))) == [".aws/x", ".env", "a", "deploy"]
+    assert names(intake(docs, Limits(include_private=True))) == [".aws/x", ".env", "a", "deploy"]
 
 
 def test_what_is_ignored_is_read_when_asked_for(tmp_path: Path) -> None:
     docs = folder(tmp_path / "docs", **{".gitignore": "*.log", "a.log": "a", "b": "b"})
     assert names(intake(docs)) == [".gitignore", "b"]
-    assert names(intake(docs, Limits(ignored=True))) == [".gitignore", "a.log", "b"]
+    assert names(intake(docs, Limits(include_ignored=True))) == [".gitignore", "a.log", "b"]
 
 
 PRIVATE = [

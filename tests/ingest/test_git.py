@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.ingest import git
-from app.ingest.budget import Watch
+from app.ingest.budget import ReadBudget
 from app.ingest.git import GitList, git_files, repository
 from app.ingest.limits import Limits
 from app.ingest.records import Cancelled
@@ -30,7 +30,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def listed(top: Path, limits: Limits | None = None) -> list[str] | None:
-    return git_files(top, top, limits or Limits(), Watch(60))
+    return git_files(top, top, limits or Limits(), ReadBudget(60))
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_git_that_is_not_done_in_time(repo: Path) -> None:
     assert listed(repo, Limits(git_seconds=0.2)) is None
     assert time.monotonic() - start < 5
     with pytest.raises(Cancelled):
-        git_files(repo, repo, Limits(), Watch(60, cancelled=lambda: True))
+        git_files(repo, repo, Limits(), ReadBudget(60, cancelled=lambda: True))
 
 
 def test_a_git_that_fails_floods_or_is_missing(

@@ -16,7 +16,7 @@ import pytest
 from app.ingest import safe_open, walk
 from app.ingest.limits import Limits
 from app.ingest.reader import read
-from app.ingest.records import Intake, Reason
+from app.ingest.records import ReadResult, Reason
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
 OUTSIDE = "nobody may read this"
@@ -245,7 +245,7 @@ def elsewhere(place: Place) -> None:
 def cloud(place: Place) -> None:
     """As macOS marks a file that is only in iCloud."""
     written(place.root / "x", OUTSIDE)
-    real = walk.status
+    real = walk.stat_entry
 
     @dataclass
     class Info:
@@ -257,7 +257,7 @@ def cloud(place: Place) -> None:
         info = real(name, parent)
         return Info(info.st_mode, info.st_size) if name == "x" else info
 
-    place.patch.setattr(walk, "status", status)
+    place.patch.setattr(walk, "stat_entry", status)
 
 
 def hostile_git(kind: Callable[[Path], object]) -> Callable[[Place], object]:
@@ -400,7 +400,7 @@ def test_a_hostile_folder(place: Place, case: Case) -> None:
         assert len(os.listdir("/proc/self/fd")) == len(before), "a descriptor was left open"
 
 
-def check(taken: Intake, case: Case) -> None:
+def check(taken: ReadResult, case: Case) -> None:
     assert not any(OUTSIDE in document.text for document in taken.documents)
     for each in taken.skipped:
         check_sentence(each.sentence)
@@ -478,4 +478,4 @@ def test_a_folder_of_100_000_files(place: Place) -> None:
     written(place.root / "x" / "0", "text")
     for number in range(6_000):
         written(place.root / "x" / f"{number}", "text")
-    assert len(intake(place.root).taken) == 5_000
+    assert len(intake(place.root).files) == 5_000

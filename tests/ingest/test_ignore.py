@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.ingest import git, walk
-from app.ingest.budget import Watch
+from app.ingest.budget import ReadBudget
 from app.ingest.ignore import parse
 from app.ingest.limits import Limits
-from app.ingest.records import Reason, Refusal
+from app.ingest.records import Reason, Rejected
 from app.ingest.walk import Walk
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
 
@@ -38,10 +38,10 @@ def with_and_without_git(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 def walked(top: Path) -> list[str]:
-    def skip(path: str, refused: Refusal) -> None:
+    def skip(path: str, refused: Rejected) -> None:
         assert refused.reason in (Reason.IGNORED, Reason.EMPTY)
 
-    return sorted(found.path for found in Walk(top, Limits(), Watch(60), skip).files())
+    return sorted(found.path for found in Walk(top, Limits(), ReadBudget(60), skip).files())
 
 
 TREE = {
@@ -149,7 +149,7 @@ def test_without_git_it_is_as_with_git(
         (place / ".git").mkdir()
     written(place / ".gitignore", "\n".join(top) + "\n")
     written(place / "w" / ".gitignore", "\n".join(inner) + "\n")
-    with_git = git.git_files(place, place, Limits(), Watch(60))
+    with_git = git.git_files(place, place, Limits(), ReadBudget(60))
     assert with_git is not None
     with monkeypatch.context() as patch:
         patch.setattr(walk, "git_files", lambda *_: None)
@@ -180,6 +180,6 @@ def test_hostile_rules_are_not_slow_and_are_told(tmp_path: Path, case: str) -> N
 def test_rules_that_are_no_rules_are_passed_over() -> None:
     spec, whole = parse(b"\xef\xbb\xbf*.log\n\\\n!\n[z-a]\n\xff\n  \n")
     assert whole
-    assert spec.decides("a.log", False)
-    assert spec.decides(os.fsdecode(b"\xff"), False)
-    assert spec.decides("a", False) is None
+    assert spec.match("a.log", False)
+    assert spec.match(os.fsdecode(b"\xff"), False)
+    assert spec.match("a", False) is None

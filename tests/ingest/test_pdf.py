@@ -67,7 +67,7 @@ def test_the_text_of_a_pdf_file(tmp_path: Path) -> None:
     assert read([str(path)]).documents == (Document("a.pdf", text),)
     taken = intake(folder(tmp_path, b="b"))
     assert names(taken) == ["a.pdf", "b"]
-    assert taken.taken[0].encoding == "pdf"
+    assert taken.files[0].encoding == "pdf"
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.ingest import safe_open
 from app.ingest.limits import Limits
 from app.ingest.reader import read
-from app.ingest.records import Cancelled, Gathered, IngestError, Progress, Reason
+from app.ingest.records import Cancelled, IngestError, Progress, ReadResults, Reason
 from app.protocol.prompt import Document
 from tests.ingest.helpers import intake, names, refusal, written
 
@@ -24,7 +24,7 @@ def test_a_file(tmp_path: Path) -> None:
 
 
 def test_nothing() -> None:
-    assert read([]) == Gathered(())
+    assert read([]) == ReadResults(())
 
 
 def test_standard_input() -> None:

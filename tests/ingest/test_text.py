@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ingest.records import Reason, Refusal
+from app.ingest.records import Reason, Rejected
 from app.ingest.text import decode, is_binary
 
 GERMAN = "Der Vertrag regelt die Kündigung der Räume, Größe und Maße.\n"
@@ -82,20 +82,20 @@ NO_TEXT = {
 
 @pytest.mark.parametrize("case", NO_TEXT)
 def test_no_text(case: str) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(Rejected) as caught:
         decode(NO_TEXT[case])
     assert caught.value.reason is Reason.BINARY
 
 
 @pytest.mark.parametrize("data", [b"", b" \n\t", codecs.BOM_UTF8, codecs.BOM_UTF16_LE + b"\n\0"])
 def test_empty(data: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(Rejected) as caught:
         decode(data)
     assert caught.value.reason is Reason.EMPTY
 
 
 def test_no_known_encoding() -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(Rejected) as caught:
         decode(JAPANESE.encode("euc_jp") * 2_000 + b"\xff\n")
     assert caught.value.reason is Reason.ENCODING
 
@@ -110,7 +110,7 @@ def test_utf8_comes_back_byte_for_byte(text: str) -> None:
 def test_any_bytes_are_a_text_or_refused(data: bytes) -> None:
     try:
         decoded = decode(data)
-    except Refusal:
+    except Rejected:
         return
     decoded.text.encode()
     assert "\0" not in decoded.text

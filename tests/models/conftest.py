@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models.cache import Cache
+from app.models.cache import ModelCache
 from tests.models.fake_hub import FakeHub
 from tests.models.pulls import NAME, TOKEN, Puller, tiny_model
 
@@ -22,12 +22,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "hub")
+def cache(tmp_path: Path) -> ModelCache:
+    return ModelCache(tmp_path / "hub")
 
 
 @pytest.fixture
-def puller(cache: Cache, hub: FakeHub) -> Puller:
+def puller(cache: ModelCache, hub: FakeHub) -> Puller:
     return Puller(cache, hub)
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.models.cache import Cache, blobs
-from app.models.download import Effort
+from app.models.cache import ModelCache, blobs
+from app.models.download import Concurrency
 from app.models.errors import ModelError
-from app.models.manifest import digest_of
+from app.models.manifest import file_digest
 from app.models.progress import Progress
-from app.models.pull import Outcome, Pull, Settings
-from app.models.retry import Patience
+from app.models.pull import HubSettings, Outcome, Pull
+from app.models.retry import RetryPolicy
 from tests.models import files
 from tests.models.fake_hub import FakeHub
 
@@ -24,8 +24,10 @@ NAME = "org/tiny"
 TOKEN = "hf_TokenThatMustNotShow"
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Without certificates: reading those takes longer than a pull."""
-QUICK = Patience(connect=2, stall=0.4, least=16, tries=4, backoff=0.01, longest=0.3)
-SMALL = Effort(connections=3, segment=1 << 16, checkpoint=1 << 14)
+QUICK = RetryPolicy(
+    connect_timeout=2, stall_timeout=0.4, min_bytes=16, max_attempts=4, backoff=0.01, max_wait=0.3
+)
+SMALL = Concurrency(connections=3, segment_bytes=1 << 16, checkpoint_bytes=1 << 14)
 
 
 def weights(name: str, size: int, seed: int = 0) -> bytes:
@@ -63,23 +65,25 @@ SKIPPED = {".gitattributes", "README.md", "onnx/model.onnx"}
 class Puller:
     """Pulls into one cache, and keeps what it reported."""
 
-    cache: Cache
+    cache: ModelCache
     hub: FakeHub
     token: str | None = None
     reports: list[Progress] = field(default_factory=list)
 
-    def settings(self, effort: Effort = SMALL, patience: Patience = QUICK) -> Settings:
-        return Settings(self.hub.endpoint, self.token, patience, effort, reserve=0, tls=NO_TLS)
+    def settings(self, effort: Concurrency = SMALL, patience: RetryPolicy = QUICK) -> HubSettings:
+        return HubSettings(
+            self.hub.endpoint, self.token, patience, effort, reserve_bytes=0, tls=NO_TLS
+        )
 
-    def pull(self, name: str = NAME, settings: Settings | None = None) -> Outcome:
+    def pull(self, name: str = NAME, settings: HubSettings | None = None) -> Outcome:
         self.reports.clear()
         pull = Pull(self.cache, name, settings or self.settings(), self.reports.append)
         return pull.run()
 
 
-def check_whole(cache: Cache, hub: FakeHub, name: str = NAME) -> None:
+def check_whole(cache: ModelCache, hub: FakeHub, name: str = NAME) -> None:
     """The snapshot holds exactly what it should."""
-    snapshot = cache.snapshot(name)
+    snapshot = cache.snapshot_folder(name)
     assert snapshot is not None
     expected = {p: d for p, d in hub.repositories[name].files.items() if p not in SKIPPED}
     assert snapshot.name == hub.repositories[name].commit
@@ -88,15 +92,15 @@ def check_whole(cache: Cache, hub: FakeHub, name: str = NAME) -> None:
     for path, data in expected.items():
         assert found[path].read_bytes() == data
         assert not found[path].readlink().is_absolute()
-    assert not cache.pull(name).exists()
+    assert not cache.download_folder(name).exists()
 
 
-def check_clean(cache: Cache) -> None:
+def check_clean(cache: ModelCache) -> None:
     """No byte that was not verified lies where a loader could look."""
     for name in cache.names():
-        for blob in blobs(cache.repository(name)):
-            assert digest_of(blob, blob.name) == blob.name
-        for link in (cache.repository(name) / "snapshots").rglob("*"):
+        for blob in blobs(cache.repository_folder(name)):
+            assert file_digest(blob, blob.name) == blob.name
+        for link in (cache.repository_folder(name) / "snapshots").rglob("*"):
             assert link.exists()
 
 

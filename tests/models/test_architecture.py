@@ -14,9 +14,9 @@ from mlx.utils import tree_flatten
 
 from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
-from app.models.architecture import shape_of
+from app.models.architecture import parse_architecture
 from app.models.errors import ModelError
-from app.models.fit import cache_bytes, growth
+from app.models.fit import bytes_per_token, cache_bytes
 from tests import tiny
 
 TABLE = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
@@ -33,7 +33,7 @@ def by_hand(text: str) -> int:
 def test_as_many_elements_as_mlx_lm_builds(name: str) -> None:
     model = tiny.build(name)
     matrices = sum(a.size for _, a in tree_flatten(model.parameters()) if a.ndim >= 2)
-    assert shape_of(tiny.config_of(name)).parameters == matrices
+    assert parse_architecture(tiny.config_of(name)).parameters == matrices
 
 
 @pytest.mark.parametrize("name", [*BUILT, *LATENT, "gemma3n"])
@@ -51,7 +51,7 @@ def test_the_cache_is_as_large_as_the_real_one(name: str, step: int) -> None:
             real += sum(a.nbytes // a.shape[2] * rows for a in (part.keys, part.values))
         else:
             real += part.nbytes
-    shape = shape_of({**tiny.config_of(name), "dtype": "float32"})
+    shape = parse_architecture({**tiny.config_of(name), "dtype": "float32"})
     assert cache_bytes(shape, tokens, step) == pytest.approx(real, rel=0.01)
 
 
@@ -62,27 +62,29 @@ def test_the_table_is_long_enough() -> None:
 
 @pytest.mark.parametrize("row", TABLE, ids=[row["source"].split(",")[0] for row in TABLE])
 def test_real_configurations_against_sums_by_hand(row: dict[str, Any]) -> None:
-    shape = shape_of(row["numbers"])
+    shape = parse_architecture(row["numbers"])
     each, fixed = by_hand(row["cache"]), by_hand(row["fixed"])
-    assert growth(shape) == each
+    assert bytes_per_token(shape) == each
     assert cache_bytes(shape, 65_536, step=1) == each * 65_536 + fixed
     assert shape.parameters / 1e9 == pytest.approx(row["billions"], rel=0.015)
     if "active" in row:
         # Makers count with the vocabulary's matrix, some with both.
-        least = shape.active / 1e9
-        most = least + 2 * shape.vocabulary * shape.hidden / 1e9
+        least = shape.active_parameters / 1e9
+        most = least + 2 * shape.vocab_size * shape.hidden_size / 1e9
         assert least * 0.95 <= row["active"] <= most * 1.05
 
 
 def test_a_float32_model_keeps_twice_as_much() -> None:
     config = {**TABLE[0]["numbers"], "torch_dtype": "float32"}
-    assert growth(shape_of(config)) == 2 * growth(shape_of(TABLE[0]["numbers"]))
+    assert bytes_per_token(parse_architecture(config)) == 2 * bytes_per_token(
+        parse_architecture(TABLE[0]["numbers"])
+    )
 
 
 def test_a_configuration_around_the_text_models() -> None:
     inner = {**TABLE[9]["numbers"], "model_type": "qwen3_5_text"}
     outer = {"model_type": "qwen3_5", "text_config": inner, "vision_config": {"hidden_size": 9}}
-    assert shape_of(outer) == shape_of(inner)
+    assert parse_architecture(outer) == parse_architecture(inner)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,6 @@ def test_a_configuration_around_the_text_models() -> None:
 )
 def test_what_cannot_be_told_is_said_in_one_sentence(config: dict[str, Any]) -> None:
     with pytest.raises(ModelError) as error:
-        shape_of(config)
+        parse_architecture(config)
     assert str(error.value).endswith(".")
     assert "\n" not in str(error.value)

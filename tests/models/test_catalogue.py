@@ -6,32 +6,32 @@ from pathlib import Path
 
 import pytest
 
-from app.models.cache import Cache, is_repository
+from app.models.cache import ModelCache, is_repository
 from app.models.catalogue import Entry, catalogue, find, search
-from app.models.draft_selection import candidates, choice
+from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
-from app.models.fit import machine_of
-from app.models.model_info import Described, describe, everything
+from app.models.fit import mac_with
+from app.models.model_info import ModelDetails, find_model, known_models
 
 OURS = catalogue()
-NOWHERE = Cache(Path("nowhere"))
+NOWHERE = ModelCache(Path("nowhere"))
 
 
 @pytest.mark.parametrize("entry", OURS, ids=[entry.name for entry in OURS])
 def test_every_entry_says_all_and_its_size_can_be_true(entry: Entry) -> None:
     assert is_repository(entry.name)
     assert all((entry.family, entry.tokenizer, entry.quantised, entry.licence))
-    assert entry.shape is not None
-    assert entry.shape.context >= 32_768
+    assert entry.architecture is not None
+    assert entry.architecture.context >= 32_768
     # 4 bits, scales and offsets; small models that see bring a picture's half as large again.
-    bits = entry.download * 8 / entry.shape.parameters
+    bits = entry.download * 8 / entry.architecture.parameters
     assert 4.2 < bits < 7.5
     named = next(
         float(part[:-1])
         for part in entry.name.replace("_", "-").upper().split("-")
         if part.endswith("B") and part[:-1].replace(".", "").isdigit()
     )
-    assert entry.shape.parameters / 1e9 == pytest.approx(named, rel=0.1, abs=0.26)
+    assert entry.architecture.parameters / 1e9 == pytest.approx(named, rel=0.1, abs=0.26)
 
 
 def test_names_are_there_once() -> None:
@@ -48,12 +48,12 @@ def test_the_families_of_the_papers_and_todays_usual_ones_are_there() -> None:
 
 @pytest.mark.parametrize("gigabytes", [8, 16, 24, 32, 64, 128])
 def test_there_is_a_pair_for_every_mac(gigabytes: int) -> None:
-    machine, models = machine_of(gigabytes << 30), everything(NOWHERE, OURS)
+    machine, models = mac_with(gigabytes << 30), known_models(NOWHERE, OURS)
     found = []
     for target in models:
-        taken = choice(candidates(target, models, machine))
-        if taken is not None and taken.fit.longest >= 16_384 and taken.speedup() >= 1.4:
-            found.append((target.sized.shape.parameters, target.name))
+        taken = best_draft(draft_candidates(target, models, machine))
+        if taken is not None and taken.fit.max_tokens >= 16_384 and taken.speedup() >= 1.4:
+            found.append((target.size.architecture.parameters, target.name))
     assert len(found) >= 3
     # Larger machines are offered larger models.
     assert max(found)[0] / 1e9 > {8: 2, 16: 7, 24: 11, 32: 25, 64: 30, 128: 110}[gigabytes]
@@ -79,7 +79,7 @@ def own(folder: Path, text: str) -> tuple[Entry, ...]:
 def test_a_user_adds_a_model_by_its_name(tmp_path: Path) -> None:
     assert catalogue(tmp_path) == OURS
     entries = own(tmp_path, '[[model]]\nname = "org/mine"\n')
-    assert entries[0] == Entry("org/mine", own=True)
+    assert entries[0] == Entry("org/mine", custom=True)
     assert entries[1:] == OURS
 
 
@@ -105,9 +105,9 @@ def test_a_whole_entry_of_a_user_is_known_before_it_is_here(tmp_path: Path) -> N
     num_attention_heads = 4
     vocab_size = 128
     """
-    found: Described = describe("org/mine", NOWHERE, own(tmp_path, text))
-    assert found.sized.weights == 1_000_000
-    assert not found.here
+    found: ModelDetails = find_model("org/mine", NOWHERE, own(tmp_path, text))
+    assert found.size.weight_bytes == 1_000_000
+    assert not found.installed
 
 
 @pytest.mark.parametrize(

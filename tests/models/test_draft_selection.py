@@ -10,27 +10,27 @@ from typing import Any
 import pytest
 
 from app.models import speedup
-from app.models.architecture import shape_of
-from app.models.cache import Cache
+from app.models.architecture import parse_architecture
+from app.models.cache import ModelCache
 from app.models.catalogue import Entry, catalogue
-from app.models.draft_selection import candidates, choice
+from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
-from app.models.fit import Sized, machine_of
-from app.models.model_info import Described, describe, everything
+from app.models.fit import ModelSize, mac_with
+from app.models.model_info import ModelDetails, find_model, known_models
 from app.sessions.records import Run
 from tests.models import files
 
 OURS = catalogue()
-NOWHERE = Cache(Path("nowhere"))
-MACHINE = machine_of(128 << 30)
+NOWHERE = ModelCache(Path("nowhere"))
+MACHINE = mac_with(128 << 30)
 
 
-def known(name: str) -> Described:
-    return describe(f"mlx-community/{name}", NOWHERE, OURS)
+def known(name: str) -> ModelDetails:
+    return find_model(f"mlx-community/{name}", NOWHERE, OURS)
 
 
-def drafts(target: Described, **more: Any) -> list[str]:
-    found = candidates(target, everything(NOWHERE, OURS), MACHINE, **more)
+def drafts(target: ModelDetails, **more: Any) -> list[str]:
+    found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE, **more)
     return [candidate.draft.name.partition("/")[2] for candidate in found]
 
 
@@ -52,16 +52,16 @@ def test_what_has_no_draft() -> None:
 
 
 def test_a_draft_that_does_not_pay_is_named_but_not_taken() -> None:
-    found = candidates(known("Qwen3-1.7B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    found = draft_candidates(known("Qwen3-1.7B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     assert [candidate.draft.name.partition("/")[2] for candidate in found] == ["Qwen3-0.6B-4bit"]
-    assert choice(found) is None
+    assert best_draft(found) is None
 
 
 def test_a_draft_with_more_active_parameters_than_its_target_is_offered_where_it_pays() -> None:
     """1.86 times sooner on a Mac; it was left out, since 3.6 billion are more than 2.4."""
-    found = candidates(known("Qwen3.5-35B-A3B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    found = draft_candidates(known("Qwen3.5-35B-A3B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     draft = next(each for each in found if "Qwen3.5-4B" in each.draft.name)
-    assert draft.worth
+    assert draft.worthwhile
     assert "how fast experts are read differs" in draft.notes[0]
 
 
@@ -72,7 +72,7 @@ def test_speedup_is_the_formula() -> None:
 
 def test_operations_by_hand() -> None:
     """Two layers, four heads of 16, 8 * 4 elements each, at 100 tokens."""
-    shape = shape_of(
+    shape = parse_architecture(
         {
             "model_type": "qwen3",
             "hidden_size": 64,
@@ -84,31 +84,31 @@ def test_operations_by_hand() -> None:
         }
     )
     matrices = 4 * 64 * 64 + 3 * 64 * 128
-    assert speedup.operations(shape, 100) == 2 * (2 * matrices + 4 * 64 * 50)
+    assert speedup.operations_per_token(shape, 100) == 2 * (2 * matrices + 4 * 64 * 50)
 
 
 def test_a_warning_above_fifteen_hundredths() -> None:
-    found = candidates(known("Qwen3-14B-4bit"), everything(NOWHERE, OURS), MACHINE)
+    found = draft_candidates(known("Qwen3-14B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     for candidate in found:
         warned = any("so that no keep makes it more than" in note for note in candidate.notes)
-        assert warned == (candidate.ratio > 0.15)
+        assert warned == (candidate.cost_ratio > 0.15)
     assert {
-        c.ratio > 0.15
-        for c in candidates(known("Qwen3-32B-4bit"), everything(NOWHERE, OURS), MACHINE)
+        c.cost_ratio > 0.15
+        for c in draft_candidates(known("Qwen3-32B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     } == {True, False}
 
 
 def test_a_draft_with_a_shorter_context_is_taken_with_a_word() -> None:
     target = known("Qwen3-30B-A3B-Instruct-2507-4bit")
-    found = candidates(target, everything(NOWHERE, OURS), MACHINE)
+    found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE)
     assert any("made for 40,960 tokens" in note for note in found[0].notes)
 
 
 def test_what_does_not_fit_is_not_taken() -> None:
-    small = machine_of(16 << 30)
-    found = candidates(known("Qwen3-32B-4bit"), everything(NOWHERE, OURS), small)
+    small = mac_with(16 << 30)
+    found = draft_candidates(known("Qwen3-32B-4bit"), known_models(NOWHERE, OURS), small)
     assert found
-    assert choice(found) is None
+    assert best_draft(found) is None
     assert all("16 GB" in candidate.notes[-1] for candidate in found[:1])
 
 
@@ -167,10 +167,10 @@ def test_the_clock_is_believed_before_the_configuration() -> None:
         asked.append((target, draft))
         return 0.5 if draft == "Qwen3-0.6B-4bit" else None
 
-    found = candidates(target, everything(NOWHERE, OURS), MACHINE, measured)
+    found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE, measured)
     assert ("Qwen3-8B-4bit", "Qwen3-0.6B-4bit") in asked
-    clocked = next(c for c in found if c.by_clock)
-    assert clocked.ratio == 0.5
+    clocked = next(c for c in found if c.measured)
+    assert clocked.cost_ratio == 0.5
     assert "as measured here" in clocked.notes[0]
     # At 1.4 it is worth its while, and still the smallest.
     assert found[0] is clocked
@@ -196,8 +196,8 @@ def folder(path: Path, layers: int = 2, kind: str = "qwen3", **tokenizer: Any) -
     return path
 
 
-def here(path: Path) -> Described:
-    return describe(str(path), NOWHERE, OURS)
+def here(path: Path) -> ModelDetails:
+    return find_model(str(path), NOWHERE, OURS)
 
 
 def test_models_in_folders_pair_by_the_content_of_their_tokenizers(tmp_path: Path) -> None:
@@ -208,23 +208,23 @@ def test_models_in_folders_pair_by_the_content_of_their_tokenizers(tmp_path: Pat
     blind = here(folder(tmp_path / "blind", kind="gemma2"))
     broken = here(folder(tmp_path / "broken"))
     (tmp_path / "broken" / "tokenizer.json").write_text("{}")
-    found = candidates(target, [same, other, larger, blind, broken, target], MACHINE)
+    found = draft_candidates(target, [same, other, larger, blind, broken, target], MACHINE)
     assert [candidate.draft.name for candidate in found] == [str(tmp_path / "same")]
 
 
 def test_a_model_that_is_here_and_one_to_download_pair_by_the_catalogue(tmp_path: Path) -> None:
     mine = replace(here(folder(tmp_path / "mine")), entry=Entry("mine", tokenizer="qwen3"))
-    assert candidates(known("Qwen3-8B-4bit"), [mine], MACHINE)
-    assert not candidates(known("Qwen3.5-9B-4bit"), [mine], MACHINE)
+    assert draft_candidates(known("Qwen3-8B-4bit"), [mine], MACHINE)
+    assert not draft_candidates(known("Qwen3.5-9B-4bit"), [mine], MACHINE)
     unknown = replace(mine, entry=None)
-    assert not candidates(known("Qwen3-8B-4bit"), [unknown], MACHINE)
+    assert not draft_candidates(known("Qwen3-8B-4bit"), [unknown], MACHINE)
 
 
 def test_a_large_model_of_the_family_is_offered_only_where_it_is_here() -> None:
     target = known("Qwen3-32B-4bit")
     large = known("Qwen3-14B-4bit")
-    assert not candidates(target, [large], MACHINE)
-    assert candidates(target, [replace(large, folder=Path("x"))], MACHINE)
+    assert not draft_candidates(target, [large], MACHINE)
+    assert draft_candidates(target, [replace(large, folder=Path("x"))], MACHINE)
 
 
 def test_weights_that_a_text_model_does_not_load_are_not_counted(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_weights_that_a_text_model_does_not_load_are_not_counted(tmp_path: Path)
     header = json.dumps(tensors).encode()
     data = len(header).to_bytes(8, "little") + header + bytes(100)
     (path / "model.safetensors").write_bytes(data)
-    assert here(path).sized == Sized(str(path), shape_of(SIZES), 5)
+    assert here(path).size == ModelSize(str(path), parse_architecture(SIZES), 5)
 
 
 @pytest.mark.parametrize("header", [b"[]", b'{"w": 3}', b'{"w": {"data_offsets": [1]}}', b"{"])

@@ -18,19 +18,19 @@ from app.engine.loader import CacheMaker
 from app.engine.score_blocks import MAX_QUERY_ROWS
 from app.errors import UserError
 from app.models import fit as reckoned
-from app.models.architecture import Layer, Shape, shape_of
+from app.models.architecture import Architecture, Layer, parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import (
-    FUSED,
+    FUSED_HEAD_DIMS,
     Machine,
-    Sized,
+    ModelSize,
     cache_bytes,
     fit,
-    in_bits,
-    machine_of,
-    memory_of,
+    mac_with,
+    parse_memory,
     scoring_bytes,
     step_bytes,
+    with_kv_bits,
 )
 from app.protocol.options import DEFAULT_TUNING
 from tests import tiny
@@ -54,14 +54,14 @@ mlx_patches.install()
 def larger(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Builds the oracle's architectures large enough that what they read shows beside weights."""
 
-    def build(name: str) -> tuple[Any, Shape]:
+    def build(name: str) -> tuple[Any, Architecture]:
         config = copy.deepcopy(tiny.CONFIGS[name])
         for part in (config, config.get("text_config", {})):
             part.update({key: value for key, value in LARGER.items() if key in part})
         if "layer_types" in config:
             config["layer_types"] = ["sliding_attention", "full_attention"] * 2
         monkeypatch.setitem(tiny.CONFIGS, name, config)
-        return tiny.build(name), shape_of({**tiny.config_of(name), "dtype": "float32"})
+        return tiny.build(name), parse_architecture({**tiny.config_of(name), "dtype": "float32"})
 
     return build
 
@@ -106,11 +106,11 @@ def test_what_scoring_needs(heads: int, tokens: int, dtype: mx.Dtype) -> None:
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     observations.observe(MAX_QUERY_ROWS, [None] * 3, run)
-    layer = Layer(kept=2 * 2 * 32, heads=heads, width=32)
-    expected = scoring_bytes(Shape("", (layer,), 1, 1, True, 0), tokens)
+    layer = Layer(kv_elements=2 * 2 * 32, heads=heads, head_dim=32)
+    expected = scoring_bytes(Architecture("", (layer,), 1, 1, True, 0), tokens)
     assert 0.6 * expected < mx.get_peak_memory() - before < 1.1 * expected
     assert expected == score_blocks.scoring_bytes(tokens, heads, 32), "the engine's own sum"
-    assert GPU.fused_head_sizes == FUSED
+    assert GPU.fused_head_sizes == FUSED_HEAD_DIMS
 
 
 MAC = {8: 21.7, 32: 23.8, 64: 26.7, 100: 29.8, 130: 32.5, 160: 35.2, 176: 36.5, 192: 38.0}
@@ -120,7 +120,7 @@ steps of 2,048 on an M5 Max with mlx 0.32.0 (mlx-lm issue 1480)."""
 
 @pytest.mark.parametrize("thousands", MAC)
 def test_a_macs_peaks_are_foretold_within_a_tenth(thousands: int) -> None:
-    shape = shape_of(row("Qwen/Qwen3.5-35B-A3B"))
+    shape = parse_architecture(row("Qwen/Qwen3.5-35B-A3B"))
     weights = 20_391_405_152
     tokens = thousands * 1000
     peak = weights + cache_bytes(shape, tokens, 2048) + step_bytes(shape, tokens, 2048)
@@ -131,8 +131,8 @@ def row(source: str) -> dict[str, Any]:
     return next(r["numbers"] for r in TABLE if r["source"].startswith(source))
 
 
-def sized(source: str, weights: float) -> Sized:
-    return Sized(source, shape_of(row(source)), int(weights))
+def sized(source: str, weights: float) -> ModelSize:
+    return ModelSize(source, parse_architecture(row(source)), int(weights))
 
 
 QWEN = sized("Qwen/Qwen3-14B", 8.3e9)
@@ -140,86 +140,86 @@ SMALL = sized("Qwen/Qwen3-0.6B", 335e6)
 
 
 def test_the_lines_add_up() -> None:
-    found = fit(QWEN, SMALL, machine_of(32 << 30), tokens=10_000)
-    assert [line.what for line in found.lines] == [
+    found = fit(QWEN, SMALL, mac_with(32 << 30), tokens=10_000)
+    assert [line.label for line in found.items] == [
         "target, weights",
         "target, cache",
         "draft, weights",
         "draft, cache",
         "one step",
     ]
-    assert found.lines[1].bytes == 40 * 2 * 8 * 128 * 2 * 10_000
-    assert found.lines[3].bytes == 28 * 2 * 8 * 128 * 2 * 10_000
-    assert found.total == sum(line.bytes for line in found.lines)
-    assert found.total == reckoned.peak(QWEN, SMALL, 10_000)
+    assert found.items[1].bytes == 40 * 2 * 8 * 128 * 2 * 10_000
+    assert found.items[3].bytes == 28 * 2 * 8 * 128 * 2 * 10_000
+    assert found.total == sum(line.bytes for line in found.items)
+    assert found.total == reckoned.peak_bytes(QWEN, SMALL, 10_000)
 
 
 @pytest.mark.parametrize("gigabytes", [8, 16, 24, 32, 64, 128])
 @pytest.mark.parametrize("draft", [None, SMALL])
-def test_the_longest_is_the_last_that_fits(gigabytes: int, draft: Sized | None) -> None:
-    machine = machine_of(gigabytes << 30)
+def test_the_longest_is_the_last_that_fits(gigabytes: int, draft: ModelSize | None) -> None:
+    machine = mac_with(gigabytes << 30)
     found = fit(QWEN, draft, machine)
-    if found.longest:
-        assert reckoned.peak(QWEN, draft, found.longest) <= machine.room
-        assert found.total <= machine.room
-    if found.longest < QWEN.shape.context:
-        beyond = max(found.longest, reckoned.LEAST - 1024) + 1024
-        assert reckoned.peak(QWEN, draft, beyond) > machine.room
-    assert found.sparse >= found.longest
+    if found.max_tokens:
+        assert reckoned.peak_bytes(QWEN, draft, found.max_tokens) <= machine.budget
+        assert found.total <= machine.budget
+    if found.max_tokens < QWEN.architecture.context:
+        beyond = max(found.max_tokens, reckoned.MIN_TOKENS - 1024) + 1024
+        assert reckoned.peak_bytes(QWEN, draft, beyond) > machine.budget
+    assert found.max_sparse_tokens >= found.max_tokens
 
 
 def test_verdicts() -> None:
-    assert fit(QWEN, SMALL, machine_of(8 << 30)).verdict == "too big"
-    assert fit(QWEN, SMALL, machine_of(64 << 30)).verdict == "fits 40K"
+    assert fit(QWEN, SMALL, mac_with(8 << 30)).verdict == "too big"
+    assert fit(QWEN, SMALL, mac_with(64 << 30)).verdict == "fits 40K"
     wide = sized("Qwen/Qwen3.5-4B", 3e9)
-    assert fit(wide, None, machine_of(128 << 30)).verdict == "fits 256K"
+    assert fit(wide, None, mac_with(128 << 30)).verdict == "fits 256K"
 
 
 def test_a_draft_that_needs_more_for_its_step_than_the_target() -> None:
     """Unfused, in steps of 2,048: its moment comes before the target has a cache."""
     target, draft = sized("Nemotron 3 Super", 68e9), sized("Qwen/Qwen3.5-4B", 3e9)
-    found = fit(target, draft, machine_of(128 << 30), tokens=32_768)
-    assert found.lines[-1].why.startswith("of the draft")
-    weights = target.weights + draft.weights
-    assert found.total == weights + cache_bytes(draft.shape, 32_768, 2048) + step_bytes(
-        draft.shape, 32_768, 2048
+    found = fit(target, draft, mac_with(128 << 30), tokens=32_768)
+    assert found.items[-1].explanation.startswith("of the draft")
+    weights = target.weight_bytes + draft.weight_bytes
+    assert found.total == weights + cache_bytes(draft.architecture, 32_768, 2048) + step_bytes(
+        draft.architecture, 32_768, 2048
     )
 
 
 def test_windows_stop_growing_and_sparse_reading_keeps_them() -> None:
-    shape = shape_of(row("OpenPipe/gemma-3-12b"))
+    shape = parse_architecture(row("OpenPipe/gemma-3-12b"))
     assert cache_bytes(shape, 65_536) - cache_bytes(shape, 32_768) == 32_768 * 8 * 2 * 8 * 256 * 2
     assert cache_bytes(shape, 65_536, windows=False) == 65_536 * 48 * 2 * 8 * 256 * 2
 
 
 def test_fused_attention_writes_no_scores() -> None:
-    shape = shape_of(row("Qwen/Qwen3-14B"))
+    shape = parse_architecture(row("Qwen/Qwen3-14B"))
     scores = 40 * 512 * 32_768 * 2 + 2 * 512 * 32_768
     assert step_bytes(shape, 32_768, fused=UNFUSED) - step_bytes(shape, 32_768) == scores
 
 
 def test_sinks_copy_the_scores() -> None:
-    shape = shape_of(row("openai/gpt-oss-20b"))
+    shape = parse_architecture(row("openai/gpt-oss-20b"))
     scores = 3 * 64 * 512 * 32_768 * 2 + 2 * 512 * 32_768
     assert step_bytes(shape, 32_768, fused=UNFUSED) - step_bytes(shape, 32_768) == scores
 
 
 def test_the_share_of_a_mac() -> None:
-    assert machine_of(16 << 30).ceiling == pytest.approx(10922.67 * 2**20, rel=1e-6)
-    assert machine_of(32 << 30).ceiling == pytest.approx(21845.34 * 2**20, rel=1e-6)
-    assert machine_of(64 << 30).ceiling == 49152 << 20
-    assert Machine(10, 10).room == 9
+    assert mac_with(16 << 30).ceiling == pytest.approx(10922.67 * 2**20, rel=1e-6)
+    assert mac_with(32 << 30).ceiling == pytest.approx(21845.34 * 2**20, rel=1e-6)
+    assert mac_with(64 << 30).ceiling == 49152 << 20
+    assert Machine(10, 10).budget == 9
 
 
 @pytest.mark.parametrize("text", ["32GB", "32 gb", "32", " 32 GiB ", "32G"])
 def test_sizes_of_a_memory(text: str) -> None:
-    assert memory_of(text) == 32 << 30
+    assert parse_memory(text) == 32 << 30
 
 
 @pytest.mark.parametrize("text", ["", "0", "0GB", "-8", "8.5GB", "8TB", "lots", "99999999", "٣٢"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UserError, match="32GB"):
-        memory_of(text)
+        parse_memory(text)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -228,7 +228,7 @@ def test_the_peak_with_a_quantised_cache_is_foretold_within_a_tenth(
     name: str, bits: int, larger: Any
 ) -> None:
     model, full = larger(name)
-    shape = in_bits(full, bits)
+    shape = with_kv_bits(full, bits)
     cache = prefill.make_positioned_cache(CacheMaker(model, find_quantisation(model, bits)))
     ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
     mx.clear_cache()
@@ -245,12 +245,12 @@ def test_the_peak_with_a_quantised_cache_is_foretold_within_a_tenth(
 
 
 def test_fewer_bits_make_longer_prompts_fit() -> None:
-    shape = shape_of(row("Qwen/Qwen3-14B"))
+    shape = parse_architecture(row("Qwen/Qwen3-14B"))
     sums = [
-        fit(Sized("q", in_bits(shape, bits), 8_300_000_000), None, machine_of(16 << 30))
+        fit(ModelSize("q", with_kv_bits(shape, bits), 8_300_000_000), None, mac_with(16 << 30))
         for bits in (None, 8, 4)
     ]
-    assert sums[0].longest < sums[1].longest < sums[2].longest
-    assert "keys and values dequantised" in sums[1].lines[-1].why
+    assert sums[0].max_tokens < sums[1].max_tokens < sums[2].max_tokens
+    assert "keys and values dequantised" in sums[1].items[-1].explanation
     with pytest.raises(ModelError, match="sinks"):
-        in_bits(shape_of(row("openai/gpt-oss-20b")), 8)
+        with_kv_bits(parse_architecture(row("openai/gpt-oss-20b")), 8)

@@ -11,9 +11,9 @@ from typing import Any
 import mlx_lm.models
 import pytest
 
-from app.models.architecture import shape_of
+from app.models.architecture import parse_architecture
 from app.models.errors import ModelError
-from app.models.numbers import check_numbers
+from app.models.numbers import check_config_numbers
 from tests import tiny
 
 SOURCES = sorted(Path(mlx_lm.models.__file__).parent.glob("*.py"))
@@ -63,7 +63,7 @@ def test_whatever_mlx_lm_repeats_something_by_is_bounded() -> None:
         value = 10_000_000 if number else ["full_attention"] * 100_000
         for config in ({name: value}, {"text_config": {name: value}}):
             with pytest.raises(ModelError):
-                check_numbers({"model_type": "llama", **config})
+                check_config_numbers({"model_type": "llama", **config})
 
 
 @pytest.mark.parametrize(
@@ -86,22 +86,22 @@ def test_whatever_mlx_lm_repeats_something_by_is_bounded() -> None:
 )
 def test_absurd_counts_are_refused_under_any_name(config: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"config\.json names"):
-        check_numbers(config)
+        check_config_numbers(config)
 
 
 def test_a_hubs_configuration_is_bounded_before_it_is_reckoned_with() -> None:
     """It was not downloaded, so nothing has looked at it yet."""
     with pytest.raises(ModelError, match="10,000,000,000 layers"):
-        shape_of({**tiny.config_of("llama"), "num_hidden_layers": 10_000_000_000})
+        parse_architecture({**tiny.config_of("llama"), "num_hidden_layers": 10_000_000_000})
 
 
 def test_the_numbers_of_real_and_tiny_models_pass() -> None:
     rows = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
     for row in rows:
-        check_numbers(row["numbers"])
+        check_config_numbers(row["numbers"])
     for name in (*tiny.CONFIGS, *tiny.EXTRA):
-        check_numbers(tiny.config_of(name))
+        check_config_numbers(tiny.config_of(name))
     long = {"max_position_embeddings": 10_485_760, "rope_theta": 10**11, "n_positions": 1 << 20}
     large = {"n_embd": 16_384, "vocab_size_per_layer_input": 262_144, "image_token_id": 1 << 32}
     modules = {"ignored_layers": [f"model.layers.{n}" for n in range(50_000)]}
-    check_numbers({**long, **large, "quantization_config": modules})
+    check_config_numbers({**long, **large, "quantization_config": modules})

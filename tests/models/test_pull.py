@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.models.cache import Cache, folder_name
+from app.models.cache import ModelCache, folder_name
 from app.models.errors import ModelError
-from app.models.pull import Outcome, Pull, default_settings
-from app.models.retry import Patience, asked_to_wait
+from app.models.pull import Outcome, Pull, default_hub_settings
+from app.models.retry import RetryPolicy, retry_after
 from app.models.unfinished import is_running, pause, unfinished
 from tests.models import fake_hub as fake
 from tests.models import pulls
@@ -49,8 +49,8 @@ def running(puller: Puller) -> Iterator[tuple[Pull, list[Outcome]]]:
     puller.hub.rate = 0
 
 
-def test_it_arrives_whole(puller: Puller, cache: Cache, hub: FakeHub) -> None:
-    assert puller.pull() is Outcome.FETCHED
+def test_it_arrives_whole(puller: Puller, cache: ModelCache, hub: FakeHub) -> None:
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(cache, hub)
     pulls.check_clean(cache)
     pulls.check_reports(puller.reports)
@@ -64,18 +64,18 @@ def test_it_arrives_whole(puller: Puller, cache: Cache, hub: FakeHub) -> None:
 def test_connections_are_used_again(puller: Puller, hub: FakeHub) -> None:
     """However many segments a file has."""
     hub.add(NAME, pulls.tiny_model(size=3_000_000))
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub)
     asked = [each.server for each in hub.asked]
     assert min(asked.count("hub"), asked.count("storage")) > 60
-    assert hub.connections["hub"] <= puller.settings().effort.connections
-    assert hub.connections["storage"] <= puller.settings().effort.connections
+    assert hub.connections["hub"] <= puller.settings().concurrency.connections
+    assert hub.connections["storage"] <= puller.settings().concurrency.connections
 
 
 @pytest.mark.parametrize("name", ["org/parts", "org/manifest.json", "org/pause", "org/inspected"])
 def test_any_name_of_a_model_will_do(puller: Puller, hub: FakeHub, name: str) -> None:
     hub.add(name, pulls.tiny_model())
-    assert puller.pull(name) is Outcome.FETCHED
+    assert puller.pull(name) is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub, name)
 
 
@@ -87,7 +87,7 @@ def test_more_files_than_a_process_may_open(puller: Puller, hub: FakeHub) -> Non
     here = len(os.listdir("/dev/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (here + 60, limits[1]))
     try:
-        assert puller.pull("org/many") is Outcome.FETCHED
+        assert puller.pull("org/many") is Outcome.DOWNLOADED
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -95,7 +95,7 @@ def test_more_files_than_a_process_may_open(puller: Puller, hub: FakeHub) -> Non
 def test_again_it_is_here_already(puller: Puller, hub: FakeHub) -> None:
     puller.pull()
     before = len(hub.asked)
-    assert puller.pull() is Outcome.HERE
+    assert puller.pull() is Outcome.UP_TO_DATE
     assert len(hub.asked) == before + 1
 
 
@@ -105,13 +105,15 @@ def test_a_new_commit_fetches_what_has_changed(puller: Puller, hub: FakeHub) -> 
     changed = old.files | {"config.json": b'{"model_type": "qwen3", "new": 1}'}
     hub.add(NAME, changed)
     hub.asked.clear()
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub)
     assert {Path(asked.path).name for asked in hub.asked if "resolve" in asked.path} == {
         "config.json"
     }
     assert not [asked for asked in hub.asked if asked.server == "storage"]
-    assert (puller.cache.repository(NAME) / "snapshots" / old.commit / "config.json").exists()
+    assert (
+        puller.cache.repository_folder(NAME) / "snapshots" / old.commit / "config.json"
+    ).exists()
 
 
 def test_a_commit_that_changes_between_two_pulls(puller: Puller, hub: FakeHub) -> None:
@@ -121,45 +123,47 @@ def test_a_commit_that_changes_between_two_pulls(puller: Puller, hub: FakeHub) -
     new = pulls.tiny_model() | {"model-00002-of-00002.safetensors": pulls.weights("b", 9000, 7)}
     hub.add(NAME, new)
     hub.faults, hub.sent = [], {}
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub)
     pulls.check_reports(puller.reports)
 
 
 def test_another_programs_download_is_used_once_it_was_checked(
-    puller: Puller, hub: FakeHub, cache: Cache
+    puller: Puller, hub: FakeHub, cache: ModelCache
 ) -> None:
     """One blob is right, one is not, one is half there."""
-    repository, blobs = hub.repositories[NAME], cache.repository(NAME) / "blobs"
+    repository, blobs = hub.repositories[NAME], cache.repository_folder(NAME) / "blobs"
     blobs.mkdir(parents=True)
     first, second = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
     (blobs / repository.digest(first)).write_bytes(repository.files[first])
     (blobs / repository.digest(second)).write_bytes(bytes(len(repository.files[second])))
     (blobs / repository.digest("config.json")).write_bytes(b"{")
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(cache, hub)
     pulls.check_clean(cache)
     assert not [asked for asked in hub.asked if first in asked.path]
 
 
-def test_another_programs_snapshot_is_completed(puller: Puller, hub: FakeHub, cache: Cache) -> None:
-    repository, folder = hub.repositories[NAME], cache.repository(NAME)
+def test_another_programs_snapshot_is_completed(
+    puller: Puller, hub: FakeHub, cache: ModelCache
+) -> None:
+    repository, folder = hub.repositories[NAME], cache.repository_folder(NAME)
     snapshot = folder / "snapshots" / repository.commit
     snapshot.mkdir(parents=True)
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(repository.commit)
     (snapshot / "config.json").write_bytes(b"{}")
     (snapshot / "merges.txt").symlink_to("../../blobs/nowhere")
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(cache, hub)
 
 
-def test_huggingface_hub_finds_it(puller: Puller, cache: Cache, hub: FakeHub) -> None:
+def test_huggingface_hub_finds_it(puller: Puller, cache: ModelCache, hub: FakeHub) -> None:
     from huggingface_hub import scan_cache_dir, snapshot_download
 
     puller.pull()
     found = snapshot_download(NAME, cache_dir=cache.folder, local_files_only=True)
-    assert Path(found) == cache.snapshot(NAME)
+    assert Path(found) == cache.snapshot_folder(NAME)
     (repository,) = scan_cache_dir(cache.folder).repos
     (revision,) = repository.revisions
     assert (repository.repo_id, revision.commit_hash) == (NAME, hub.repositories[NAME].commit)
@@ -167,7 +171,7 @@ def test_huggingface_hub_finds_it(puller: Puller, cache: Cache, hub: FakeHub) ->
 
 
 def test_huggingface_hubs_own_download_is_found(
-    puller: Puller, cache: Cache, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    puller: Puller, cache: ModelCache, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has fetched is not fetched again."""
     from huggingface_hub import constants, snapshot_download
@@ -177,9 +181,9 @@ def test_huggingface_hubs_own_download_is_found(
     there = snapshot_download(
         NAME, cache_dir=cache.folder, endpoint=hub.endpoint, allow_patterns=patterns, token=False
     )
-    assert cache.snapshot(NAME) == Path(there)
+    assert cache.snapshot_folder(NAME) == Path(there)
     hub.asked.clear()
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     assert not [asked for asked in hub.asked if "resolve" in asked.path]
     pulls.check_whole(cache, hub)
 
@@ -197,9 +201,9 @@ def test_a_stop_keeps_what_was_fetched(puller: Puller, hub: FakeHub) -> None:
     assert left.repository == NAME
     assert not left.running
     assert left.done >= 40_000
-    assert puller.cache.snapshot(NAME) is None
+    assert puller.cache.snapshot_folder(NAME) is None
     before_bytes = sum(hub.sent.values())
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub)
     assert puller.reports[-1].total - left.done <= sum(hub.sent.values()) - before_bytes
     assert unfinished(puller.cache) == []
@@ -207,7 +211,7 @@ def test_a_stop_keeps_what_was_fetched(puller: Puller, hub: FakeHub) -> None:
 
 def test_a_stop_in_a_stall_does_not_wait_for_its_end(puller: Puller, hub: FakeHub) -> None:
     hub.faults = [Fault("storage:", fake.stall(3), 100)]
-    patient = dataclasses.replace(pulls.QUICK, stall=60.0)
+    patient = dataclasses.replace(pulls.QUICK, stall_timeout=60.0)
     pull = Pull(puller.cache, NAME, puller.settings(patience=patient))
     thread = threading.Thread(target=pull.run)
     thread.start()
@@ -224,7 +228,7 @@ def test_a_pause_from_elsewhere(puller: Puller, hub: FakeHub) -> None:
         assert [each.running for each in unfinished(puller.cache)] == [True]
         pause(puller.cache, NAME)
     assert outcomes == [Outcome.PAUSED]
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub)
 
 
@@ -239,7 +243,7 @@ def test_a_second_one_is_told_so(puller: Puller) -> None:
 def test_what_lies_there_is_not_trusted(puller: Puller, hub: FakeHub, damage: str) -> None:
     with running(puller) as (pull, _):
         pull.stop()
-    folder = puller.cache.pull(NAME)
+    folder = puller.cache.download_folder(NAME)
     for journal in (folder / "parts").glob("*.journal"):
         data = journal.with_suffix("")
         if damage == "journal":
@@ -256,7 +260,7 @@ def test_what_lies_there_is_not_trusted(puller: Puller, hub: FakeHub, damage: st
             data.write_bytes(b"")
     if damage == "manifest":
         (folder / "manifest.json").write_text("[1")
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_whole(puller.cache, hub)
 
 
@@ -273,7 +277,7 @@ def test_a_gated_model_with_a_token(puller: Puller, hub: FakeHub) -> None:
     hub.gated.add(NAME)
     hub.tokens.add(TOKEN)
     puller.token = TOKEN
-    assert puller.pull() is Outcome.FETCHED
+    assert puller.pull() is Outcome.DOWNLOADED
     pulls.check_token(hub, TOKEN)
     assert [asked for asked in hub.asked if asked.authorization]
     for path in puller.cache.folder.rglob("*"):
@@ -339,13 +343,13 @@ def test_the_settings_are_those_of_huggingface_hub(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(constants, "ENDPOINT", "https://mirror.example")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: TOKEN)
-    settings = default_settings()
+    settings = default_hub_settings()
     assert (settings.endpoint, settings.token) == ("https://mirror.example", TOKEN)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
-    assert default_settings().token is None
+    assert default_hub_settings().token is None
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="HF_HUB_OFFLINE"):
-        default_settings()
+        default_hub_settings()
 
 
 def test_a_token_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +360,7 @@ def test_a_token_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "get_token", broken)
     with pytest.raises(ModelError, match="cannot be read") as caught:
-        default_settings()
+        default_hub_settings()
     assert TOKEN not in str(caught.value)
 
 
@@ -373,23 +377,23 @@ def test_the_token_is_in_no_log(
 
 def test_the_hubs_wish_to_wait_is_honoured(puller: Puller, hub: FakeHub) -> None:
     hub.faults = [Fault("/tree/", fake.status(503, Retry_After="1"))]
-    patient = dataclasses.replace(pulls.QUICK, longest=2.0)
-    assert puller.pull(settings=puller.settings(patience=patient)) is Outcome.FETCHED
+    patient = dataclasses.replace(pulls.QUICK, max_wait=2.0)
+    assert puller.pull(settings=puller.settings(patience=patient)) is Outcome.DOWNLOADED
     first, second = (asked.at for asked in hub.asked if "/tree/" in asked.path)
     assert second - first >= 1
     assert any("status 503, trying again in 1 s" in report.note for report in puller.reports)
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    patience = Patience(backoff=1.0, longest=20.0)
+    patience = RetryPolicy(backoff=1.0, max_wait=20.0)
     for failures, about in ((1, 1), (2, 2), (4, 8), (9, 20)):
-        assert 0.75 * about <= patience.wait(failures, None) <= min(1.25 * about, 20)
-    assert patience.wait(1, 15.0) == 15.0
-    assert asked_to_wait({"retry-after": "120"}) == 120
-    assert asked_to_wait({"retry-after": formatdate(time.time() + 60)}) == pytest.approx(60, abs=5)
-    assert asked_to_wait({"ratelimit": '"resolvers";r=0;t=55'}) == 55
-    assert asked_to_wait({"ratelimit": '"resolvers";r=10;t=55'}) is None
-    assert asked_to_wait({"retry-after": "-1"}) is None
+        assert 0.75 * about <= patience.delay(failures, None) <= min(1.25 * about, 20)
+    assert patience.delay(1, 15.0) == 15.0
+    assert retry_after({"retry-after": "120"}) == 120
+    assert retry_after({"retry-after": formatdate(time.time() + 60)}) == pytest.approx(60, abs=5)
+    assert retry_after({"ratelimit": '"resolvers";r=0;t=55'}) == 55
+    assert retry_after({"ratelimit": '"resolvers";r=10;t=55'}) is None
+    assert retry_after({"retry-after": "-1"}) is None
 
 
 @pytest.mark.parametrize(
@@ -402,21 +406,23 @@ def test_waits_double_up_to_the_longest() -> None:
     ],
 )
 def test_a_date_to_wait_for_that_no_calendar_has(date: str) -> None:
-    assert asked_to_wait({"retry-after": date}) is None
+    assert retry_after({"retry-after": date}) is None
 
 
 @given(
     st.text(max_size=60) | st.from_regex(r"\w{3}, \d+ Oct \d+ \d+:\d+:\d+ [+-]\d+", fullmatch=True)
 )
 def test_whatever_a_server_asks_for_is_seconds_or_nothing(value: str) -> None:
-    wait = asked_to_wait({"retry-after": value})
+    wait = retry_after({"retry-after": value})
     assert wait is None or wait >= 0
 
 
-def test_the_manifest_says_what_was_verified(puller: Puller, hub: FakeHub, cache: Cache) -> None:
+def test_the_manifest_says_what_was_verified(
+    puller: Puller, hub: FakeHub, cache: ModelCache
+) -> None:
     puller.pull()
     repository = hub.repositories[NAME]
-    record = json.loads(cache.record(NAME, repository.commit).read_text())
+    record = json.loads(cache.manifest_path(NAME, repository.commit).read_text())
     assert {each["path"]: each["digest"] for each in record["files"]} == {
         path: repository.digest(path) for path in repository.files if path not in pulls.SKIPPED
     }

@@ -12,7 +12,7 @@ from email.utils import formatdate
 
 import pytest
 
-from app.models.cache import Cache
+from app.models.cache import ModelCache
 from app.models.errors import ModelError
 from app.models.pull import Outcome
 from tests.models import fake_hub as fake
@@ -90,7 +90,7 @@ PASSING: dict[str, Callable[[FakeHub], list[Fault]]] = {
 def test_it_still_arrives(logged_in: Puller, name: str) -> None:
     hub = logged_in.hub
     hub.faults = PASSING[name](hub)
-    assert logged_in.pull() is Outcome.FETCHED
+    assert logged_in.pull() is Outcome.DOWNLOADED
     pulls.check_whole(logged_in.cache, hub)
     check(logged_in)
 
@@ -211,10 +211,10 @@ def test_it_ends_in_a_sentence_and_later_goes_on(logged_in: Puller, name: str) -
     make, words = FAILING[name]
     hub.faults = make(hub)
     assert re.search(words, refused(logged_in))
-    assert logged_in.cache.snapshot(NAME) is None
+    assert logged_in.cache.snapshot_folder(NAME) is None
     check(logged_in)
     hub.faults = []
-    assert logged_in.pull() is Outcome.FETCHED
+    assert logged_in.pull() is Outcome.DOWNLOADED
     pulls.check_whole(logged_in.cache, hub)
     check(logged_in)
 
@@ -252,7 +252,7 @@ def survive(puller: Puller, seed: int) -> None:
         with contextlib.suppress(ModelError):
             puller.pull()
             break
-        assert puller.cache.snapshot(NAME) is None
+        assert puller.cache.snapshot_folder(NAME) is None
         check(puller)
     pulls.check_whole(puller.cache, puller.hub)
     check(puller)
@@ -269,7 +269,7 @@ def test_random_faults(logged_in: Puller, seed: int) -> None:
     survive(logged_in, seed)
 
 
-def test_the_caches_name_for_a_model_cannot_leave_it(cache: Cache) -> None:
+def test_the_caches_name_for_a_model_cannot_leave_it(cache: ModelCache) -> None:
     for name in ("../x/y", "a/../b", "/etc/x", "a/b/c", "a--b/c", "", "a/", "a\0/b", "a/b\n"):
         with pytest.raises(ModelError, match="no name of a model"):
             Puller(cache, FakeHub()).pull(name)

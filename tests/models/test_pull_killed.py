@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models.cache import Cache
+from app.models.cache import ModelCache
 from app.models.embedded import draft_path, target_path
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault, cut, flip, no_ranges, status
@@ -28,7 +28,7 @@ def big_model(shards: int = 6, size: int = 7 * MEGABYTE) -> dict[str, bytes]:
     return files | {f"model-{n}.safetensors": weights("w", size, n) for n in range(shards)}
 
 
-def environment(hub: FakeHub, cache: Cache) -> dict[str, str]:
+def environment(hub: FakeHub, cache: ModelCache) -> dict[str, str]:
     return os.environ | {
         "HF_ENDPOINT": hub.endpoint,
         "HF_HUB_CACHE": str(cache.folder),
@@ -38,7 +38,7 @@ def environment(hub: FakeHub, cache: Cache) -> dict[str, str]:
     }
 
 
-def command(hub: FakeHub, cache: Cache, *arguments: str) -> subprocess.Popen[str]:
+def command(hub: FakeHub, cache: ModelCache, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "app", "models", *arguments],
         env=environment(hub, cache),
@@ -59,7 +59,7 @@ def until_sent(hub: FakeHub, amount: int, process: subprocess.Popen[str]) -> Non
         time.sleep(0.01)
 
 
-def killed_and_resumed(hub: FakeHub, cache: Cache, kills: list[int]) -> int:
+def killed_and_resumed(hub: FakeHub, cache: ModelCache, kills: list[int]) -> int:
     """Kill after so many more bytes each, then let it finish; the bytes sent beyond the model's."""
     hub.tokens.add(pulls.TOKEN)
     repository = hub.add(BIG, big_model())
@@ -69,7 +69,7 @@ def killed_and_resumed(hub: FakeHub, cache: Cache, kills: list[int]) -> int:
         until_sent(hub, sent(hub) + amount, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert cache.snapshot(BIG) is None
+        assert cache.snapshot_folder(BIG) is None
         pulls.check_clean(cache)
     hub.rate = 0
     process = command(hub, cache, "resume" if kills else "pull", BIG)
@@ -84,21 +84,21 @@ def killed_and_resumed(hub: FakeHub, cache: Cache, kills: list[int]) -> int:
     return sent(hub) - sum(map(len, large))
 
 
-def test_killed_in_the_middle(hub: FakeHub, cache: Cache) -> None:
+def test_killed_in_the_middle(hub: FakeHub, cache: ModelCache) -> None:
     twice = killed_and_resumed(hub, cache, [20 * MEGABYTE])
     assert twice <= MOST_TWICE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_killed_again_and_again(hub: FakeHub, cache: Cache, seed: int) -> None:
+def test_killed_again_and_again(hub: FakeHub, cache: ModelCache, seed: int) -> None:
     pick = random.Random(seed)
     kills = [pick.randrange(MEGABYTE, 10 * MEGABYTE) for _ in range(4)]
     twice = killed_and_resumed(hub, cache, kills)
     assert twice <= MOST_TWICE * len(kills)
 
 
-def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: Cache) -> None:
+def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: ModelCache) -> None:
     hub.tokens.add(pulls.TOKEN)
     hub.add(BIG, big_model(shards=2))
     hub.rate = MEGABYTE // 5
@@ -143,7 +143,7 @@ print("loaded")
 """
 
 
-def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: Cache, home: Path) -> None:
+def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: ModelCache, home: Path) -> None:
     """Five faults and a kill on the way, then our loader and mlx-lm's find it, offline,
     and it answers."""
     hub.tokens.add(pulls.TOKEN)
@@ -161,7 +161,7 @@ def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: Cache, home: Path) 
     until_sent(hub, 9 * MEGABYTE, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert cache.snapshot("specchat/target") is None
+    assert cache.snapshot_folder("specchat/target") is None
     hub.rate = 0
     for name in ("specchat/target", "specchat/draft"):
         process = command(hub, cache, "pull", name)

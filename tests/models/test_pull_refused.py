@@ -65,8 +65,8 @@ def test_a_model_is_refused_before_its_weights_are_fetched(logged_in: Puller, na
     assert words in refused(logged_in)
     weights = logged_in.hub.repositories[NAME].digest("model-00001-of-00002.safetensors")
     assert not [asked for asked in logged_in.hub.asked if asked.path.endswith(weights)]
-    assert logged_in.cache.snapshot(NAME) is None
-    assert not logged_in.cache.pull(NAME).joinpath("manifest.json").exists()
+    assert logged_in.cache.snapshot_folder(NAME) is None
+    assert not logged_in.cache.download_folder(NAME).joinpath("manifest.json").exists()
     check(logged_in)
 
 
@@ -74,7 +74,7 @@ def test_weights_that_are_none_are_never_published(logged_in: Puller) -> None:
     files = pulls.tiny_model() | {"model-00001-of-00002.safetensors": b"PK\x03\x04" * 5000}
     logged_in.hub.add(NAME, files)
     assert "model-00001-of-00002.safetensors" in refused(logged_in)
-    assert logged_in.cache.snapshot(NAME) is None
+    assert logged_in.cache.snapshot_folder(NAME) is None
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -121,12 +121,12 @@ def test_what_is_not_wanted_may_have_any_name(logged_in: Puller) -> None:
         entry(path="additional_chat_templates", type="directory"),
         entry(path=".hidden.json"),
     ]
-    assert logged_in.pull() is Outcome.FETCHED
+    assert logged_in.pull() is Outcome.DOWNLOADED
 
 
 def test_a_list_of_many_pages(logged_in: Puller) -> None:
     logged_in.hub.page = 3
-    assert logged_in.pull() is Outcome.FETCHED
+    assert logged_in.pull() is Outcome.DOWNLOADED
 
 
 def test_a_huge_list_is_not_read_to_its_end(logged_in: Puller) -> None:
@@ -189,8 +189,8 @@ def test_a_disk_that_fails_while_writing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", failing)
         assert words in refused(logged_in)
-    assert logged_in.cache.snapshot(NAME) is None
-    assert logged_in.pull() is Outcome.FETCHED
+    assert logged_in.cache.snapshot_folder(NAME) is None
+    assert logged_in.pull() is Outcome.DOWNLOADED
     pulls.check_whole(logged_in.cache, logged_in.hub)
     check(logged_in)
 

@@ -9,7 +9,7 @@ from huggingface_hub import constants
 
 from app.models import embedded
 from app.models.errors import ModelError
-from app.models.resolve import locate
+from app.models.resolve import resolve_model
 
 OLD, NEW = "a" * 40, "b" * 40
 
@@ -31,37 +31,37 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(name: str) -> str:
     with pytest.raises(ModelError) as caught:
-        locate(name)
+        resolve_model(name)
     return str(caught.value)
 
 
 def test_the_embedded_pair() -> None:
-    assert locate("embedded") == embedded.target_path()
-    assert locate("embedded", draft=True) == embedded.draft_path()
+    assert resolve_model("embedded") == embedded.target_path()
+    assert resolve_model("embedded", draft=True) == embedded.draft_path()
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert locate(str(tmp_path)) == tmp_path
+    assert resolve_model(str(tmp_path)) == tmp_path
 
 
 def test_a_folder_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "models").mkdir()
-    assert locate("~/models") == tmp_path / "models"
+    assert resolve_model("~/models") == tmp_path / "models"
 
 
 def test_a_repository_in_the_cache(cache: Path) -> None:
-    assert locate("org/tiny") == cache / "models--org--tiny" / "snapshots" / NEW
+    assert resolve_model("org/tiny") == cache / "models--org--tiny" / "snapshots" / NEW
 
 
 def test_main_moves(cache: Path) -> None:
     (cache / "models--org--tiny" / "refs" / "main").write_text(OLD)
-    assert locate("org/tiny").name == OLD
+    assert resolve_model("org/tiny").name == OLD
 
 
 def test_a_folder_comes_before_a_repository(cache: Path) -> None:
     (Path("org") / "tiny").mkdir(parents=True)
-    assert locate("org/tiny") == Path("org/tiny").absolute()
+    assert resolve_model("org/tiny") == Path("org/tiny").absolute()
 
 
 @pytest.mark.usefixtures("cache")

@@ -8,9 +8,9 @@ import pytest
 
 from app.bench.published import rows
 from app.models import speedup
-from app.models.architecture import shape_of
+from app.models.architecture import parse_architecture
 from app.models.catalogue import catalogue, find
-from app.models.fit import Sized
+from app.models.fit import ModelSize
 
 MOE = {
     "model_type": "qwen3_moe",
@@ -26,11 +26,11 @@ MOE = {
 }
 
 
-def sized(name: str) -> Sized:
+def sized(name: str) -> ModelSize:
     entry = find(catalogue(), f"mlx-community/{name}")
     assert entry is not None
-    assert entry.shape is not None
-    return Sized(entry.name, entry.shape, entry.download)
+    assert entry.architecture is not None
+    return ModelSize(entry.name, entry.architecture, entry.download)
 
 
 def test_pairs_with_experts_are_predicted_in_the_order_that_was_published() -> None:
@@ -52,27 +52,29 @@ def test_the_prediction_is_near_what_was_published() -> None:
 
 def test_operations_alone_would_refuse_the_draft_that_was_nearly_twice_as_fast() -> None:
     target, draft = sized("Qwen3.5-35B-A3B-4bit"), sized("Qwen3.5-4B-MLX-4bit")
-    assert speedup.operations(draft.shape) > speedup.operations(target.shape)
-    assert speedup.ratio(target, draft) < 1
+    assert speedup.operations_per_token(draft.architecture) > speedup.operations_per_token(
+        target.architecture
+    )
+    assert speedup.cost_ratio(target, draft) < 1
 
 
 def test_a_tile_of_tokens_touches_nearly_every_expert() -> None:
     """By hand: a quarter of eight experts for each token; 32 tokens leave one out by 0.75 ** 32."""
-    shape = shape_of(MOE)
+    shape = parse_architecture(MOE)
     expert, attention, router = 3 * 64 * 32, 4 * 64 * 64, 64 * 8
     touched = attention + router + 8 * expert * (1 - 0.75**speedup.TILE)
-    assert speedup.bytes_read(shape, 0.5) == pytest.approx(2 * 0.5 * touched / speedup.TILE)
-    assert shape.layers[0].share == 0.25
+    assert speedup.bytes_per_token(shape, 0.5) == pytest.approx(2 * 0.5 * touched / speedup.TILE)
+    assert shape.layers[0].expert_share == 0.25
 
 
 def test_of_a_dense_model_everything_is_read_once_for_each_tile() -> None:
-    dense = shape_of({**MOE, "model_type": "qwen3", "num_experts": 0})
-    stored = sum(layer.stored for layer in dense.layers)
-    assert speedup.bytes_read(dense, 2.0) == pytest.approx(2.0 * stored / speedup.TILE)
+    dense = parse_architecture({**MOE, "model_type": "qwen3", "num_experts": 0})
+    stored = sum(layer.params for layer in dense.layers)
+    assert speedup.bytes_per_token(dense, 2.0) == pytest.approx(2.0 * stored / speedup.TILE)
 
 
 def test_weights_in_fewer_bits_are_read_sooner() -> None:
     target, draft = sized("Qwen3.5-35B-A3B-4bit"), sized("Qwen3.5-2B-MLX-4bit")
-    assert speedup.ratio(replace(target, weights=2 * target.weights), draft) < speedup.ratio(
-        target, draft
-    )
+    assert speedup.cost_ratio(
+        replace(target, weight_bytes=2 * target.weight_bytes), draft
+    ) < speedup.cost_ratio(target, draft)

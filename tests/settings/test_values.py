@@ -73,7 +73,7 @@ def test_a_whole_number_is_a_number() -> None:
 def test_limits_are_those_of_files_and_folders_unless_they_are_set() -> None:
     assert Settings().limits() == Limits()
     smaller = find("documents.file_mb").within(Settings(), 1)
-    assert smaller.limits(private=True) == Limits(file_bytes=2**20, private=True)
+    assert smaller.limits(private=True) == Limits(file_bytes=2**20, include_private=True)
 
 
 def test_they_are_found_by_words_of_name_and_description() -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from app.ingest.records import WORDS, Reason, Skipped
+from app.ingest.records import REASON_TEXTS, Reason, Skipped
 from app.ui.attach.attachment import Attachment
 
 MAX_SKIPPED = 500
@@ -49,7 +49,7 @@ def _with(thing: Attachment, known: Any) -> Attachment:
 
 def _packed(skipped: Skipped) -> list[object]:
     """Without the words that the reason itself has."""
-    _, detail, advice = WORDS[skipped.reason]
+    _, detail, advice = REASON_TEXTS[skipped.reason]
     own = [skipped.detail, skipped.advice]
     return [
         skipped.path,
@@ -60,5 +60,5 @@ def _packed(skipped: Skipped) -> list[object]:
 
 
 def _unpacked(path: str, reason: str, rest: bool, *own: str) -> Skipped:
-    detail, advice = own or WORDS[Reason(reason)][1:]
+    detail, advice = own or REASON_TEXTS[Reason(reason)][1:]
     return Skipped(str(path), Reason(reason), str(detail), str(advice), bool(rest))

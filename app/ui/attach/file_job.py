@@ -45,12 +45,12 @@ class FileJob:
             progress=self._on_progress,
             cancelled=self.cancelled.is_set,
         )
-        (intake,) = gathered.intakes
+        (intake,) = gathered.results
         return replace(
             make_attachment(intake.documents),
-            files=len(intake.taken),
+            files=len(intake.files),
             skipped=intake.skipped,
-            odd=tuple(each.path for each in intake.taken if each.lossy),
+            odd=tuple(each.path for each in intake.files if each.lossy),
         )
 
     def _on_progress(self, progress: Progress) -> None:

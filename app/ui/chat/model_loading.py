@@ -16,7 +16,7 @@ from app.ui.clock import Clock
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.models.cache import Cache
+    from app.models.cache import ModelCache
     from app.ui.chat.screen import ChatScreen
     from app.ui.models.choice import PairStatus
 
@@ -88,7 +88,9 @@ class PairLoader:
 
     # -------------------------------------------------------------------------- another pair
 
-    async def load_pair(self, target: str, draft: str | None, cache: Callable[[], Cache]) -> None:
+    async def load_pair(
+        self, target: str, draft: str | None, cache: Callable[[], ModelCache]
+    ) -> None:
         """Load a pair by its names, unless something is wrong with it: then why is said."""
         screen = self._screen
         if hindrance := self.blocked_reason():

@@ -13,7 +13,7 @@ from app.ui.prefill.panel_render import DIM
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.models.recommendation import Offer
+    from app.models.recommendation import Recommendation
     from app.protocol.prompt import Document
     from app.ui.chat.screen import ChatScreen
 
@@ -83,23 +83,23 @@ class Welcome:
                     entry.box.replace_all("")
 
 
-def _recommend() -> Offer | None:
+def _recommend() -> Recommendation | None:
     from app.models.recommendation import (
-        offer_here,  # here: the screen is drawn before it is needed
+        recommend_for_this_machine,  # here: the screen is drawn before it is needed
     )
 
-    return offer_here()
+    return recommend_for_this_machine()
 
 
-def _offered(pair: Offer) -> list[Content]:
-    from app.models.fit import tokens_text
+def _offered(pair: Recommendation) -> list[Content]:
+    from app.models.fit import format_tokens
 
     target, draft = (each.name.rpartition("/")[2] for each in (pair.target, pair.draft))
     memory, download = pair.fit.machine.total / formatting.GIB, pair.download / 1e9
     return [
         Content.styled(f"  This pair is tiny. {memory:.0f} GB of memory hold {target}", DIM),
         Content.styled(
-            f"  with {draft}, up to {tokens_text(pair.fit.longest)} tokens"
+            f"  with {draft}, up to {format_tokens(pair.fit.max_tokens)} tokens"
             f" ({download:.1f} GB to download): ^L.",
             DIM,
         ),

@@ -31,7 +31,7 @@ from app.ui.completion.paths import (
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.ingest.dir_listing import Listing
+    from app.ingest.dir_listing import DirListing
 
 WAIT_SECONDS = 0.5
 """That a key waits for the names of a folder."""
@@ -70,7 +70,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         self._word = ""
         self._shown: tuple[str, str] | None = None
         self._dismissed: tuple[int, int] | None = None
-        self._listings: dict[str, Listing | UserError] = {}
+        self._listings: dict[str, DirListing | UserError] = {}
         self._listing: set[str] = set()
         self._listed = asyncio.Event()
 
@@ -156,16 +156,16 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         if isinstance(listing, UserError):
             self._offer("@", [], str(listing))
         else:
-            more = f"Only {MAX_ENTRIES:,} names were looked at." if listing.more else ""
+            more = f"Only {MAX_ENTRIES:,} names were looked at." if listing.truncated else ""
             self._offer("@", self.paths.completions(word, listing), more)
 
     async def _list(self, folder: str) -> None:
-        def names() -> Listing:
+        def names() -> DirListing:
             from app.ingest.dir_listing import list_folder  # here: the screen is drawn before that
 
             return list_folder(folder, MAX_ENTRIES, MAX_SECONDS)
 
-        listing: Listing | UserError
+        listing: DirListing | UserError
         try:
             listing = await in_background(names)
         except UserError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.ingest.dir_listing import Entry, Listing
+    from app.ingest.dir_listing import DirListing, Entry
 
 MAX_ENTRIES = 2_000
 """Of a folder that are looked at."""
@@ -58,7 +58,7 @@ class PathCompleter:
         """Where the names lie that `word` may go on to."""
         return self._absolute(_split(word)[0])
 
-    def completions(self, word: str, listing: Listing) -> list[PathCompletion]:
+    def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:
         """The best ones first: what begins with what is typed, what holds it, what has its letters
         in order; and what reading the folder would leave out behind the others."""
         if _ESCAPED.sub(r"\1", word) == "~":
@@ -67,7 +67,7 @@ class PathCompleter:
         found = [self._choice(before, name, True, note) for name, note in _places(before, needle)]
         ranked = sorted(_ranked(listing.entries, needle), key=lambda each: each[0])
         found += [
-            self._choice(before, entry.name, entry.is_folder, entry.left_out)
+            self._choice(before, entry.name, entry.is_folder, entry.skip_reason)
             for _, entry in ranked[:MAX_SHOWN]
         ]
         return found
@@ -113,4 +113,4 @@ def _ranked(
         if place < 0 and letters.search(name) is None:
             continue
         kind = 2 if place < 0 else min(place, 1)
-        yield (bool(entry.left_out), kind, len(name) if needle else 0, name), entry
+        yield (bool(entry.skip_reason), kind, len(name) if needle else 0, name), entry

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from app.models.cache import is_repository
-from app.models.candidates import Known
-from app.models.draft_selection import Candidate
+from app.models.candidates import ModelOverview
+from app.models.draft_selection import DraftCandidate
 from app.ui.models.action_dialog import Action
 from app.ui.models.inventory import Inventory, is_embedded
 from app.ui.models.jobs import Job, JobKind, JobState
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MOST_DRAFTS = 3
 
 
-def of_model(screen: ModelsScreen, known: Known, stock: Inventory) -> list[Action]:
-    deeds = [*_answering(screen, known)] if known.model.here else [*_fetching(screen, known)]
+def of_model(screen: ModelsScreen, known: ModelOverview, stock: Inventory) -> list[Action]:
+    deeds = [*_answering(screen, known)] if known.model.installed else [*_fetching(screen, known)]
     if screen.answers(known):
         deeds.append(Action("Time it here: a few seconds", lambda: screen.say(screen.measure())))
-    return [*deeds, *_looking_after(screen, known.model.name, stock, known.model.here)]
+    return [*deeds, *_looking_after(screen, known.model.name, stock, known.model.installed)]
 
 
 def of_fault(screen: ModelsScreen, name: str, stock: Inventory) -> list[Action]:
@@ -52,7 +52,7 @@ def of_download(screen: ModelsScreen, name: str, job: Job | None, stock: Invento
         return [Action("Pause it", lambda: screen.doing.pause_elsewhere(name))]
     elif job is not None and job.state is JobState.DONE:
         known = stock.find(name)
-        deeds = [*_answering(screen, known)] if known and known.model.here else []
+        deeds = [*_answering(screen, known)] if known and known.model.installed else []
         return [*deeds, Action("Take it off this list", lambda: screen.jobs.dismiss(name))]
     else:
         kind = job.kind if job else JobKind.DOWNLOAD
@@ -65,11 +65,11 @@ def of_download(screen: ModelsScreen, name: str, job: Job | None, stock: Invento
     return deeds
 
 
-def _answering(screen: ModelsScreen, known: Known) -> Iterator[Action]:
-    here = [each for each in known.drafts if each.draft.here]
-    taken = known.taken
-    if taken is not None and not taken.draft.here:
-        size = formatting.size(taken.draft.sized.weights)
+def _answering(screen: ModelsScreen, known: ModelOverview) -> Iterator[Action]:
+    here = [each for each in known.drafts if each.draft.installed]
+    taken = known.best_draft
+    if taken is not None and not taken.draft.installed:
+        size = formatting.size(taken.draft.size.weight_bytes)
         name = taken.draft.name
         yield Action(
             f"Download {short(name)}, its draft · {size}", lambda: screen.doing.fetch(name)
@@ -83,18 +83,18 @@ def _answering(screen: ModelsScreen, known: Known) -> Iterator[Action]:
 
 
 def _choosing(
-    screen: ModelsScreen, known: Known, candidate: Candidate | None
+    screen: ModelsScreen, known: ModelOverview, candidate: DraftCandidate | None
 ) -> Callable[[], object]:
     return lambda: screen.ask_cost(known, candidate)
 
 
-def _fetching(screen: ModelsScreen, known: Known) -> Iterator[Action]:
-    model, taken = known.model, known.taken
+def _fetching(screen: ModelsScreen, known: ModelOverview) -> Iterator[Action]:
+    model, taken = known.model, known.best_draft
     if not is_repository(model.name):
         return
-    weights = model.sized.weights
-    if taken is not None and not taken.draft.here:
-        draft, both = taken.draft.name, weights + taken.draft.sized.weights
+    weights = model.size.weight_bytes
+    if taken is not None and not taken.draft.installed:
+        draft, both = taken.draft.name, weights + taken.draft.size.weight_bytes
         yield Action(
             f"Download it and {short(draft)}, its draft · {formatting.size(both)}",
             lambda: screen.doing.fetch(draft, model.name),

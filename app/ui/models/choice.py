@@ -7,8 +7,8 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.models.candidates import Known
-from app.models.draft_selection import Candidate
+from app.models.candidates import ModelOverview
+from app.models.draft_selection import DraftCandidate
 from app.protocol.commands import Load
 from app.ui.models.detail_text import memory_lines
 from app.ui.models.rows import DIM, WARN, short
@@ -41,10 +41,12 @@ class PairChoice:
     as_default: bool = False
 
 
-def cost_text(known: Known, candidate: Candidate | None, standing: PairStatus) -> Content:
+def cost_text(
+    known: ModelOverview, candidate: DraftCandidate | None, standing: PairStatus
+) -> Content:
     """Time, memory, and what is read again."""
     model = known.model
-    weights = model.sized.weights + (candidate.draft.sized.weights if candidate else 0)
+    weights = model.size.weight_bytes + (candidate.draft.size.weight_bytes if candidate else 0)
     draft = candidate.draft.name if candidate else None
     names = short(model.name) + (
         f" + {'its draft' if draft == model.name else short(draft)}" if draft else ""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from app.chat.cost_preview import told
 from app.errors import UserError
-from app.models.draft_selection import Tokenizers
-from app.models.fit import Machine, machine_of
+from app.models.draft_selection import TokenizerCache
+from app.models.fit import Machine, mac_with
 from app.models.library import Library, default_library
 from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
@@ -31,7 +31,7 @@ class ModelsController:
         """`library`, or the user's own, is only asked for once models are looked at."""
         self._app = app
         self._library = cache(library or default_library)
-        self._tokenizers = Tokenizers()
+        self._tokenizers = TokenizerCache()
         self.jobs = Jobs(app, self._library)
 
     @property
@@ -96,7 +96,7 @@ class ModelsController:
             return Machine(memory.total, memory.ceiling)
         import psutil
 
-        return machine_of(psutil.virtual_memory().total)
+        return mac_with(psutil.virtual_memory().total)
 
     async def _runs(self) -> Sequence[Run]:
         """The figures of the answers that are kept."""

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from app.models import speedup
 from app.models.cache import Installed, is_repository
-from app.models.candidates import Known, embedded_pair, overview
+from app.models.candidates import ModelOverview, embedded_pair, overview
 from app.models.catalogue import Entry, catalogue
-from app.models.draft_selection import Tokenizers
+from app.models.draft_selection import TokenizerCache
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.library import Library
-from app.models.model_info import Described, everything
-from app.models.trash import Trashed, trashed
-from app.models.unfinished import Unfinished, unfinished
+from app.models.model_info import ModelDetails, known_models
+from app.models.trash import TrashedModel, trashed
+from app.models.unfinished import UnfinishedDownload, unfinished
 from app.sessions.records import Run
 
 
@@ -31,15 +31,15 @@ class Inventory:
     would have to be asked about, and `problem` is what is wrong with that."""
 
     machine: Machine
-    models: tuple[Known, ...] = ()
+    models: tuple[ModelOverview, ...] = ()
     installed: tuple[Installed, ...] = ()
-    unfinished: tuple[Unfinished, ...] = ()
-    trash: tuple[Trashed, ...] = ()
+    unfinished: tuple[UnfinishedDownload, ...] = ()
+    trash: tuple[TrashedModel, ...] = ()
     undescribed: tuple[str, ...] = ()
     free_bytes: int = 0
     problem: str = ""
 
-    def find(self, name: str) -> Known | None:
+    def find(self, name: str) -> ModelOverview | None:
         return next((each for each in self.models if each.model.name == name), None)
 
     def installed_model(self, name: str) -> Installed | None:
@@ -50,13 +50,13 @@ def scan(
     library: Library,
     machine: Machine,
     runs: Sequence[Run],
-    tokenizers: Tokenizers,
-    described: Iterable[Described] = (),
+    tokenizers: TokenizerCache,
+    described: Iterable[ModelDetails] = (),
 ) -> Inventory:
     """Look at everything; `asked` are models that the hub was asked about. Blocks, for seconds when
     `tokenizers` is new."""
     entries, problem = _entries(library)
-    models = everything(library.cache, entries)
+    models = known_models(library.cache, entries)
     names = {model.name for model in models}
     models += [model for model in described if model.name not in names]
     names |= {model.name for model in models}
@@ -69,7 +69,9 @@ def scan(
         tuple(library.cache.installed()),
         tuple(unfinished(library.cache)),
         tuple(trashed(library.cache)),
-        tuple(e.name for e in entries if e.own and is_repository(e.name) and e.name not in names),
+        tuple(
+            e.name for e in entries if e.custom and is_repository(e.name) and e.name not in names
+        ),
         _free(library.cache.folder),
         problem,
     )

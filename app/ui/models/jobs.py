@@ -16,7 +16,7 @@ from app.errors import UserError
 from app.models.library import Library
 from app.models.progress import Progress
 from app.models.unfinished import discard
-from app.models.verify import Verdict, verify
+from app.models.verify import VerifyResult, verify
 from app.util import formatting
 
 AT_ONCE = 2
@@ -193,17 +193,20 @@ class Jobs:
 
         library = self._library()
         pull = Pull(
-            library.cache, job.repository, library.hub(), lambda told: self._note(job, told)
+            library.cache,
+            job.repository,
+            library.hub_settings(),
+            lambda told: self._note(job, told),
         )
         self._stoppable(job, pull.stop)
         match pull.run():
-            case Outcome.FETCHED:
+            case Outcome.DOWNLOADED:
                 total = formatting.size(pull.progress.total)
                 return (
                     JobState.DONE,
                     f"{job.repository} is here, {total}, and every digest is right.",
                 )
-            case Outcome.HERE:
+            case Outcome.UP_TO_DATE:
                 said = f"{job.repository} is here already, and nothing has changed at the hub."
                 return JobState.DONE, said
             case _:
@@ -246,13 +249,13 @@ class Jobs:
             self._receiver.post_message(message)
 
 
-def _told(repository: str, verdict: Verdict) -> tuple[JobState, str]:
-    if not verdict.ended:
+def _told(repository: str, verdict: VerifyResult) -> tuple[JobState, str]:
+    if not verdict.completed:
         return JobState.PAUSED, f"Checking {repository} was stopped."
     if verdict.faults:
         return JobState.FAILED, " ".join(verdict.faults)
     unknown = f", {verdict.unknown} have no known digest" if verdict.unknown else ""
     return (
         JobState.DONE,
-        f"{repository}: {formatting.plural(verdict.whole, 'file')} whole{unknown}.",
+        f"{repository}: {formatting.plural(verdict.intact, 'file')} whole{unknown}.",
     )

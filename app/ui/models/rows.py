@@ -9,12 +9,12 @@ from enum import StrEnum
 from textual.content import Content
 
 from app.models.cache import Installed, is_repository
-from app.models.candidates import Known
-from app.models.draft_selection import Candidate
+from app.models.candidates import ModelOverview
+from app.models.draft_selection import DraftCandidate
 from app.models.fit import Fit
-from app.models.speedup import MOST_RATIO
-from app.models.trash import Trashed
-from app.models.unfinished import Unfinished
+from app.models.speedup import MAX_RATIO
+from app.models.trash import TrashedModel
+from app.models.unfinished import UnfinishedDownload
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState
 from app.util import formatting
@@ -62,9 +62,11 @@ class Row:
         return f"{self.kind}:{self.name}"
 
 
-def installed_rows(stock: Inventory, words: str, answering: Callable[[Known], bool]) -> list[Row]:
+def installed_rows(
+    stock: Inventory, words: str, answering: Callable[[ModelOverview], bool]
+) -> list[Row]:
     """The embedded pair, what is in the cache, folders of the user's, and the trash."""
-    here = [known for known in stock.models if known.model.here]
+    here = [known for known in stock.models if known.model.installed]
     names = {known.model.name for known in here}
     rows = [model_row(known, stock, answering(known)) for known in here]
     rows += [_faulty(each) for each in stock.installed if each.repository not in names]
@@ -75,8 +77,8 @@ def installed_rows(stock: Inventory, words: str, answering: Callable[[Known], bo
 
 def catalogue_rows(stock: Inventory, words: str, found: Sequence[str]) -> list[Row]:
     """What could be fetched: what fits first, then what the hub found, then where else to look."""
-    away = [known for known in stock.models if not known.model.here]
-    away.sort(key=lambda known: known.fit.longest == 0)
+    away = [known for known in stock.models if not known.model.installed]
+    away.sort(key=lambda known: known.fit.max_tokens == 0)
     rows = matching([model_row(known, stock, False) for known in away], words)
     names = {row.name for row in rows}
     rows += matching(
@@ -127,12 +129,12 @@ def render_row(row: Row, width: int) -> Content:
     return first.truncate(width, ellipsis=True) + "\n" + second
 
 
-def model_row(known: Known, stock: Inventory, answers: bool) -> Row:
+def model_row(known: ModelOverview, stock: Inventory, answers: bool) -> Row:
     model = known.model
     installed = stock.installed_model(model.name)
-    size = installed.size if installed is not None else model.sized.weights
-    parameters = f"{formatting.short_count(model.sized.shape.parameters)}"
-    facts = [formatting.size(size), parameters, model.quantised, model.sized.shape.architecture]
+    size = installed.size if installed is not None else model.size.weight_bytes
+    parameters = f"{formatting.short_count(model.size.architecture.parameters)}"
+    facts = [formatting.size(size), parameters, model.quantised, model.size.architecture.model_type]
     below: list[tuple[str, str]] = [(known.fit.verdict, _verdict_style(known.fit))]
     below += _pair(known)
     if answers:
@@ -144,7 +146,7 @@ def model_row(known: Known, stock: Inventory, answers: bool) -> Row:
         model.name,
         tuple(filter(None, facts)),
         tuple(below),
-        "◆" if answers else "✓" if model.here else " ",
+        "◆" if answers else "✓" if model.installed else " ",
     )
 
 
@@ -153,7 +155,7 @@ def short(name: str) -> str:
     return sanitize_line(name.rstrip("/").rpartition("/")[2] or name)
 
 
-def draft_name(known: Known, candidate: Candidate) -> str:
+def draft_name(known: ModelOverview, candidate: DraftCandidate) -> str:
     """The embedded pair's two models go by one name."""
     own = candidate.draft.name == known.model.name
     return "its draft" if own else short(candidate.draft.name)
@@ -190,16 +192,16 @@ def bar(share: float, cells: int = 12) -> str:
 
 
 def _verdict_style(fit: Fit) -> str:
-    return DIM if fit.longest else WARN
+    return DIM if fit.max_tokens else WARN
 
 
-def _pair(known: Known) -> list[tuple[str, str]]:
-    taken = known.taken
+def _pair(known: ModelOverview) -> list[tuple[str, str]]:
+    taken = known.best_draft
     if taken is None:
-        return [(" · alone: no draft makes it faster", DIM)] if known.fit.longest else []
+        return [(" · alone: no draft makes it faster", DIM)] if known.fit.max_tokens else []
     pieces = [(f" · {taken.speedup():.1f} times sooner", DIM)]
-    if taken.ratio > MOST_RATIO:
-        pieces.append((f" · ! draft costs {taken.ratio:.0%}", WARN))
+    if taken.cost_ratio > MAX_RATIO:
+        pieces.append((f" · ! draft costs {taken.cost_ratio:.0%}", WARN))
     return [*pieces, (f" · with {draft_name(known, taken)}", DIM)]
 
 
@@ -215,14 +217,14 @@ def _why(installed: Installed) -> str:
     return fault.replace(f"{folder}/", "").replace(f"'{folder}'", "Its folder")
 
 
-def _trashed(each: Trashed) -> Row:
+def _trashed(each: TrashedModel) -> Row:
     what = "" if each.whole else "older commits, "
     when = f"{each.when.astimezone():%d %b %H:%M}"
     below = ((f"in the trash: {what}since {when}", DIM),)
     return Row(RowKind.TRASH, each.repository, (formatting.size(each.size),), below)
 
 
-def _unfinished(each: Unfinished) -> Row:
+def _unfinished(each: UnfinishedDownload) -> Row:
     share = each.done / each.total if each.total else 0.0
     how = "another specchat fetches it" if each.running else "not finished: ⏎ goes on"
     facts = (f"{formatting.size(each.done)} of {formatting.size(each.total)}",)
@@ -240,8 +242,8 @@ def _going(job: Job) -> str:
         parts.append("checking its files")
     if progress.speed:
         parts.append(f"{formatting.size(int(progress.speed))}/s")
-    if progress.left is not None and progress.done < progress.total:
-        parts.append(f"{duration(progress.left)} left")
+    if progress.seconds_left is not None and progress.done < progress.total:
+        parts.append(f"{duration(progress.seconds_left)} left")
     if progress.note:
         parts.append(progress.note)
     return " · ".join(parts)

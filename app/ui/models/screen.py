@@ -16,11 +16,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.models.candidates import Known
-from app.models.draft_selection import Candidate, Tokenizers
+from app.models.candidates import ModelOverview
+from app.models.draft_selection import DraftCandidate, TokenizerCache
 from app.models.fit import Machine
 from app.models.library import Library
-from app.models.text import heading
+from app.models.text import memory_heading
 from app.sessions.records import Run
 from app.ui.background import in_background
 from app.ui.help import Section
@@ -89,7 +89,7 @@ class ModelsScreen(Screen[PairChoice | None]):
         machine: Machine,
         runs: Callable[[], Coroutine[Any, Any, Sequence[Run]]],
         standing: Callable[[], PairStatus],
-        tokenizers: Tokenizers,
+        tokenizers: TokenizerCache,
         measure: Callable[[], str],
     ) -> None:
         """`library` is asked for beside the screen; `runs` are the figures of answers so far.
@@ -168,7 +168,7 @@ class ModelsScreen(Screen[PairChoice | None]):
             case Tab.DOWNLOADS:
                 return rows.download_rows(stock, self.jobs.all(), words)
 
-    def answers(self, known: Known) -> bool:
+    def answers(self, known: ModelOverview) -> bool:
         """Whether a model is the target that is loaded."""
         return str(known.model.folder) == self.standing().load.target
 
@@ -190,7 +190,7 @@ class ModelsScreen(Screen[PairChoice | None]):
         self._draw_frame()
 
     def _draw_frame(self) -> None:
-        room = heading(self._machine)
+        room = memory_heading(self._machine)
         free = (
             f" · {formatting.size(self.stock.free_bytes)} free on the disk"
             if self.stock.free_bytes
@@ -315,7 +315,7 @@ class ModelsScreen(Screen[PairChoice | None]):
 
     # -------------------------------------------------------------------------- doing
 
-    def ask_cost(self, known: Known, candidate: Candidate | None) -> None:
+    def ask_cost(self, known: ModelOverview, candidate: DraftCandidate | None) -> None:
         """Say what a pair costs, and take it if that is wanted all the same."""
         draft = candidate.draft.name if candidate else None
         pair = PairChoice(known.model.name, draft)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.models import catalogue, trash
-from app.models.model_info import Described, describe
+from app.models.model_info import ModelDetails, find_model
 from app.models.unfinished import pause
 from app.ui.background import in_background
 from app.ui.models.jobs import JobKind
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Doing:
     def __init__(self, screen: ModelsScreen) -> None:
         self._screen = screen
-        self.asked: dict[str, Described] = {}
+        self.asked: dict[str, ModelDetails] = {}
         """Models that the hub was asked about, by their names."""
         self.found: tuple[str, ...] = ()
         """What the hub was searched for last has these."""
@@ -114,9 +114,9 @@ class Doing:
         """What a model there takes; then it is shown in full."""
         screen = self._screen
 
-        def ask() -> Described:
+        def ask() -> ModelDetails:
             library = screen.library()
-            return describe(name, library.cache, library.entries(), library.look)
+            return find_model(name, library.cache, library.entries(), library.fetch_hub_model)
 
         async def show() -> None:
             screen.say(f"Asking the hub about {name}…")
@@ -133,11 +133,11 @@ class Doing:
         screen = self._screen
 
         async def add() -> None:
-            kept = await in_background(lambda: catalogue.add(screen.library().own, name))
+            kept = await in_background(lambda: catalogue.add(screen.library().config_folder, name))
             screen.filter.value = ""
             await screen.look()
             known = screen.stock.find(kept)
-            here = known is not None and known.model.here
+            here = known is not None and known.model.installed
             screen.go(Tab.INSTALLED if here else Tab.CATALOGUE, f"{RowKind.MODEL}:{kept}")
             screen.say(f"{kept} is in your catalogue.")
 

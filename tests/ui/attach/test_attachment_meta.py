@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.ingest.records import WORDS, Reason, Skipped
+from app.ingest.records import REASON_TEXTS, Reason, Skipped
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import make_attachment
 from app.ui.attach.attachment_meta import MAX_SKIPPED, to_notes, with_notes
@@ -17,7 +17,7 @@ FILE = make_attachment([Document("a.txt", "A.")])
 
 
 def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
-    _, words, advice = WORDS[reason]
+    _, words, advice = REASON_TEXTS[reason]
     return Skipped(f"src/{reason}", reason, detail or words, advice, rest)
 
 

@@ -12,8 +12,8 @@ from textual.pilot import Pilot
 from app.chat.sample import QUESTION, sample
 from app.models.catalogue import catalogue
 from app.models.embedded import draft_path, target_path
-from app.models.fit import machine_of
-from app.models.recommendation import Offer, offer
+from app.models.fit import mac_with
+from app.models.recommendation import Recommendation, recommend
 from app.protocol.commands import Load
 from app.sessions.store import Store
 from app.settings.file import SettingsFile
@@ -28,8 +28,8 @@ FIRST = "specchat answers questions about long documents"
 READY = f"❯ {QUESTION}"
 
 
-def offered() -> Offer | None:
-    return offer(catalogue(), machine_of(32 << 30))
+def offered() -> Recommendation | None:
+    return recommend(catalogue(), mac_with(32 << 30))
 
 
 @asynccontextmanager

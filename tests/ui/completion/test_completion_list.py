@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.ingest.dir_listing import Listing
+from app.ingest.dir_listing import DirListing
 from app.ui.app import SpecchatApp
 from app.ui.completion.commands import commands
 from app.ui.terminal.paste import PasteSafeParser
@@ -144,9 +144,9 @@ async def test_a_folder_that_never_answers_freezes_nothing(
 ) -> None:
     answers = threading.Event()
 
-    def hangs(path: str, most: int, seconds: float) -> Listing:
+    def hangs(path: str, most: int, seconds: float) -> DirListing:
         answers.wait()
-        return Listing(())
+        return DirListing(())
 
     monkeypatch.setattr("app.ingest.dir_listing.list_folder", hangs)
     try:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest.dir_listing import Entry, Listing
+from app.ingest.dir_listing import DirListing, Entry
 from app.ui.completion.paths import MAX_SHOWN, PathCompleter, word_before
 
-LISTING = Listing(
+LISTING = DirListing(
     (
         Entry(".env", False, "private"),
         Entry("app", True),
@@ -38,7 +38,7 @@ def test_the_word_at_the_cursor(line: str, word: str | None) -> None:
     assert word_before(line) == word
 
 
-def names(word: str, listing: Listing = LISTING) -> list[str]:
+def names(word: str, listing: DirListing = LISTING) -> list[str]:
     return [each.name for each in PathCompleter("/start").completions(word, listing)]
 
 
@@ -93,5 +93,5 @@ def test_the_folder_that_is_typed(word: str, folder: str) -> None:
 
 
 def test_no_more_are_offered_than_one_reads() -> None:
-    many = Listing(tuple(Entry(f"f{number}", False) for number in range(2_000)))
+    many = DirListing(tuple(Entry(f"f{number}", False) for number in range(2_000)))
     assert len(names("f", many)) == MAX_SHOWN

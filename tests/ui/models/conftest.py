@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.models.cache import Cache
+from app.models.cache import ModelCache
 from app.models.library import Library
 from app.protocol.commands import Load
 from app.settings.file import SettingsFile
@@ -47,7 +47,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 @pytest.fixture
 def library(tmp_path: Path, hub: FakeHub) -> Library:
     """Nothing is here yet, and the user has no catalogue."""
-    cache = Cache(tmp_path / "hub")
+    cache = ModelCache(tmp_path / "hub")
     return Library(cache, tmp_path / "config", pulls.Puller(cache, hub).settings)
 
 

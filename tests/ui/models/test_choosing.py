@@ -99,8 +99,8 @@ async def test_what_it_costs_is_said_and_then_it_is_loaded(
         await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
         load = engine.sent(Load)[-1]
         assert isinstance(load, Load)
-        assert load.target == str(library.cache.snapshot(BIG))
-        assert load.draft == str(library.cache.snapshot(DRAFT))
+        assert load.target == str(library.cache.snapshot_folder(BIG))
+        assert load.draft == str(library.cache.snapshot_folder(DRAFT))
         await until_shown(pilot, "big-4bit + small-4bit  ")  # in the header
         await ask(pilot, engine, "And now?")
         earlier = engine.asks[-1].messages[:-1]
@@ -197,7 +197,7 @@ async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Lib
     async with app(engine).run_test(size=SMALL) as pilot:
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
-        snapshot = library.cache.snapshot(BIG)
+        snapshot = library.cache.snapshot_folder(BIG)
         assert snapshot is not None
         weights = next(snapshot.glob("*.safetensors"))
         weights.resolve().write_bytes(b"short")

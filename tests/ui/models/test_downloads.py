@@ -96,8 +96,8 @@ async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub
         await pilot.press("ctrl+d")
         await until_shown(pilot, f"The download of {BIG} was given up.", "downloads 0")
         assert unfinished(library.cache) == []
-        assert not library.cache.pull(BIG).exists()
-        assert library.cache.snapshot(BIG) is None
+        assert not library.cache.download_folder(BIG).exists()
+        assert library.cache.snapshot_folder(BIG) is None
     running.shutdown()
 
 

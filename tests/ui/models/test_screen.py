@@ -116,10 +116,10 @@ async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
         await open_models(pilot, "small-4bit")
         await pilot.press(*"big", "ctrl+d")
         await until_shown(pilot, f"{BIG} is in the trash,", "^Z undoes that.", "in the trash:")
-        assert library.cache.snapshot(BIG) is None
+        assert library.cache.snapshot_folder(BIG) is None
         await pilot.press("ctrl+z")
         await until_shown(pilot, f"{BIG} is back.", "✓ org/big-4bit")
-        assert library.cache.snapshot(BIG) is not None
+        assert library.cache.snapshot_folder(BIG) is not None
         await open_card(pilot, "")
         await do(pilot, "Move it to the trash · ")
         await until_shown(pilot, "in the trash:")
@@ -153,7 +153,7 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
         await open_card(pilot, "big")
         await do(pilot, "Check its files")
         await until_shown(pilot, f"{BIG}: 8 files whole.", "● downloads 1")
-        snapshot = library.cache.snapshot(BIG)
+        snapshot = library.cache.snapshot_folder(BIG)
         assert snapshot is not None
         weights = sorted(snapshot.glob("*.safetensors"))[0].resolve()
         data = weights.read_bytes()
@@ -170,7 +170,7 @@ async def test_a_model_that_cannot_be_used_says_why(
     app: Make, here: Here, library: Library
 ) -> None:
     await here(BIG)
-    snapshot = library.cache.snapshot(BIG)
+    snapshot = library.cache.snapshot_folder(BIG)
     assert snapshot is not None
     (snapshot / "config.json").unlink()
     async with app().run_test(size=SMALL) as pilot:
@@ -219,7 +219,7 @@ async def test_adding_a_repository_and_a_folder(
         screen.filter.value = str(tmp_path / "nothing")
         await pilot.press("tab", "enter")
         await until_shown(pilot, "There is no model folder")
-    names = [entry.name for entry in catalogue(library.own) if entry.own]
+    names = [entry.name for entry in catalogue(library.config_folder) if entry.custom]
     assert names == [BIG, str(folder)]
     async with app().run_test(size=SMALL) as pilot:  # at the next start
         screen = await open_models(pilot, "● installed 2", "○ catalogue 30")
@@ -233,9 +233,9 @@ async def test_adding_a_repository_and_a_folder(
 async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
     app: Make, library: Library
 ) -> None:
-    assert library.own is not None
-    library.own.mkdir()
-    (library.own / "catalog.toml").write_text("[[model]]\nname = 3\n")
+    assert library.config_folder is not None
+    library.config_folder.mkdir()
+    (library.config_folder / "catalog.toml").write_text("[[model]]\nname = 3\n")
     async with app().run_test(size=SMALL) as pilot:
         await open_models(pilot, "is no text in quotes", "○ catalogue 29")
 

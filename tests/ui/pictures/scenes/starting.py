@@ -6,8 +6,8 @@ import shutil
 from unittest.mock import patch
 
 from app.models.catalogue import catalogue
-from app.models.fit import machine_of
-from app.models.recommendation import offer
+from app.models.fit import mac_with
+from app.models.recommendation import recommend
 from app.protocol.events import Failed, Loaded
 from app.sessions import records
 from app.sessions.store import Store
@@ -27,7 +27,7 @@ MISSING = Failed(
 
 async def first_start(stage: Stage) -> None:
     """As a new user sees it, and later with nothing to say."""
-    offered = offer(catalogue(), machine_of(32 << 30))
+    offered = recommend(catalogue(), mac_with(32 << 30))
     with patch("app.ui.chat.welcome._recommend", lambda: offered):
         async with stage.opened(prepared=welcoming):
             await stage.shown("ready", "This pair is tiny", "tok")
