@@ -129,7 +129,9 @@ def _entry(model: Any, where: str, own: bool) -> Entry:
             raise ModelError(
                 f"{key!r} in {where} is no {_KINDS[kind]}", "write it as specchat's own are"
             )
-    rest = {_OLD_KEYS.get(key, key): value for key, value in model.items() if key != "config"}
+    rest: dict[str, Any] = {
+        _OLD_KEYS.get(key, key): value for key, value in model.items() if key != "config"
+    }
     architecture = parse_architecture(model["config"]) if "config" in model else None
     return Entry(**rest, architecture=architecture, custom=own)
 
