@@ -43,7 +43,7 @@ def logs_path() -> Path:
     return platformdirs.user_log_path(APP, appauthor=False)
 
 
-def short(path: Path) -> str:
+def display_path(path: Path) -> str:
     """As people write it: with ~ for the home folder."""
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 

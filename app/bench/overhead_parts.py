@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
@@ -45,8 +45,8 @@ def built(lengths: tuple[int, ...], keep: float, runs: int) -> Iterator[Built]:
     text = sample().text
     tokenizer = Tokenizer.from_file(str(target_path() / "tokenizer.json"))
     tokens = len(tokenizer.encode(text, add_special_tokens=False))
-    with Session() as session:
-        session.load(pair())
+    with EngineSession() as session:
+        session.load(resolve_pair())
         for length in lengths:
             whole = text * (length // tokens + 1)
             part = whole[: len(text) * length // tokens]
@@ -60,7 +60,7 @@ def built(lengths: tuple[int, ...], keep: float, runs: int) -> Iterator[Built]:
             )
 
 
-def _turn(session: Session, index: int, text: str, keep: float) -> Statistics:
+def _turn(session: EngineSession, index: int, text: str, keep: float) -> Statistics:
     document = Document("text.txt", f"Copy {index}\n{text}")
     message = Message(Role.USER, QUESTION, (document,))
     ask = Ask(index + 1, (message,), Mode.SPARSE, keep, Sampling(max_tokens=1))

@@ -97,7 +97,7 @@ def _ask(kept: Store, conversation: int, text: str, *attachments: Attachment) ->
 
 
 def _read(kept: Store, attachment: Attachment) -> None:
-    for _ in kept.pieces(attachment):
+    for _ in kept.iter_bytes(attachment):
         pass
 
 

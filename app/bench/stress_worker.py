@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from app.bench.machine import machine
 from app.chat.conversation import Conversation, Question
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.errors import UserError
 from app.paths import assets_path
 from app.protocol.events import Failed, Finished, PhaseProgress
@@ -39,13 +39,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read(mode: Mode, tokens: int, target: str, draft: str | None) -> None:
-    load = pair(target, draft)
-    with Session() as session:
+    load = resolve_pair(target, draft)
+    with EngineSession() as session:
         loaded = session.load(load)
         context = loaded.target.context_length or tokens
         document = Document(FILE, _text(min(tokens, context * 9 // 10)))
         question = Question(QUESTION, (document,), mode)
-        _, command = Conversation(Sampling(max_tokens=ANSWER)).begin(question)
+        _, command = Conversation(Sampling(max_tokens=ANSWER)).start_turn(question)
         for event in session.run(command):
             match event:
                 case PhaseProgress():

@@ -146,7 +146,7 @@ def _models(asked: Asked) -> tuple[list[LoadedModel], int]:
         configs = [shapes()[asked.shape][name] for name in ("target", "draft")]
         models = [loaded(model, about, STEP) for model, about in zip(pair, configs, strict=True)]
         return models, configs[0]["vocab_size"]
-    from app.chat.model_pairs import pair as located
+    from app.chat.model_pairs import resolve_pair as located
     from app.engine.loader import load_pair
 
     found = load_pair(located(asked.target, asked.draft), STEP)

@@ -17,8 +17,8 @@ from typing import TextIO
 
 from app.bench.median_range import spread
 from app.chat.conversation import Conversation, Question
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.paths import assets_path
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Finished, Token
@@ -60,7 +60,7 @@ def turns(runs: int, as_json: bool, out: TextIO) -> int:
     """Measure `runs` times and print medians; returns the exit status."""
     from app.bench.machine import machine
 
-    load, document = pair(), _document()
+    load, document = resolve_pair(), _document()
     measured: dict[str, list[Run]] = {name: [] for name in READINGS}
     for index in range(max(runs, 1) + 1):  # the first one warms up and is not counted
         for name, mode in READINGS.items():
@@ -81,14 +81,14 @@ def _run(load: Load, document: Document, mode: Mode) -> Run:
         upkeep = CachePolicy(Heal.NEVER, snapshot_folder=folder)
         # The one that is saved after turn 1 alone, and read again by another engine.
         chat = Conversation(Sampling(max_tokens=_TOKENS))
-        with Session(upkeep=upkeep) as session:
+        with EngineSession(upkeep=upkeep) as session:
             session.load(load)
             _ask(session, chat, Question(first, (document,), mode, KEEP))
-        with Session(upkeep=upkeep) as session:
+        with EngineSession(upkeep=upkeep) as session:
             session.load(load)
             restarted = _ask(session, chat, Question(second, (), mode, KEEP))
     chat = Conversation(Sampling(max_tokens=_TOKENS))
-    with Session(upkeep=CachePolicy(Heal.NEVER)) as session:
+    with EngineSession(upkeep=CachePolicy(Heal.NEVER)) as session:
         session.load(load)
         return Run(
             _ask(session, chat, Question(first, (document,), mode, KEEP)),
@@ -97,8 +97,8 @@ def _run(load: Load, document: Document, mode: Mode) -> Run:
         )
 
 
-def _ask(session: Session, chat: Conversation, question: Question) -> Turn:
-    turn, command = chat.begin(question)
+def _ask(session: EngineSession, chat: Conversation, question: Question) -> Turn:
+    turn, command = chat.start_turn(question)
     begun, seconds = time.perf_counter(), 0.0
     figures: Statistics | None = None
     for event in session.run(replace(command, conversation="bench")):

@@ -16,7 +16,7 @@ from app.protocol.events import Event, Failed, Finished, Planned, Token
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason, Reading, Statistics
-from app.sessions.records import Choices
+from app.sessions.records import Overrides
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 """Characters `(start, end)` by message and document."""
@@ -33,7 +33,7 @@ class TurnState(StrEnum):
     FAILED = "failed"
 
 
-class Part(StrEnum):
+class TurnPart(StrEnum):
     """What a turn consists of; of both there may be several versions."""
 
     QUESTION = "question"
@@ -79,20 +79,20 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError(f"{sampling.seed} is no seed", "give a number from 0 to 2^64 - 1")
 
 
-def chosen_sampling(choices: Choices, otherwise: Sampling) -> Sampling:
+def effective_sampling(choices: Overrides, default: Sampling) -> Sampling:
     """`otherwise` but for what was chosen. What no answer can be sampled with was not chosen here:
     it came with an imported conversation, and is left out."""
     names = ("max_tokens", "temperature", "top_p", "seed")
     chosen = {name: value for name in names if (value := getattr(choices, name)) is not None}
-    sampling = replace(otherwise, **chosen)
+    sampling = replace(default, **chosen)
     try:
         check_sampling(sampling)
     except QuestionError:
-        return otherwise
+        return default
     return sampling
 
 
-def chosen_reading(choices: Choices, mode: Mode, keep: float) -> tuple[Mode, float]:
+def effective_mode(choices: Overrides, mode: Mode, keep: float) -> tuple[Mode, float]:
     """The same of how questions are read."""
     if choices.mode in tuple(Mode):
         mode = Mode(choices.mode)
@@ -102,7 +102,7 @@ def chosen_reading(choices: Choices, mode: Mode, keep: float) -> tuple[Mode, flo
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class PreviousEnd:
     """How an answer had ended before it was continued."""
 
     state: TurnState
@@ -124,9 +124,9 @@ class Turn:
     """None where they are not known for the model that is asked next."""
     ended: FinishReason | None = None
     failure: Failed | None = None
-    replaces: Turn | None = None
+    retry_of: Turn | None = None
     """An earlier turn whose place this one takes once it is answered."""
-    instead_of: tuple[Turn, ...] = ()
+    superseded: tuple[Turn, ...] = ()
     """The rest of the branch that it leaves: the turn that is edited or answered again, and all
     that follow on it."""
     replaced: bool = False
@@ -135,20 +135,20 @@ class Turn:
     statistics: Statistics | None = None
     """Of the whole answer, in however many parts it was written."""
     guard: str | None = None
-    before: Interrupted | None = None
+    previous_end: PreviousEnd | None = None
     """Of an answer that is or was continued."""
 
     @property
-    def unfinished(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether there is more to come of an answer, if it is continued."""
         cut = self.state is TurnState.STOPPED or self.ended in (
             FinishReason.LENGTH,
             FinishReason.REPEATED,
         )
-        return cut and self.counts and bool(self.text or self.thinking)
+        return cut and self.in_context and bool(self.text or self.thinking)
 
     @property
-    def counts(self) -> bool:
+    def in_context(self) -> bool:
         """Whether later questions are asked with this turn before them. A failed one is left out:
         what made it fail (a prompt too long, say) would make every later one fail too."""
         return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.replaced
@@ -162,7 +162,7 @@ class Turn:
         )
         return self.question.message, answer
 
-    def again(self, mode: Mode, keep: float) -> Question:
+    def retry_question(self, mode: Mode, keep: float) -> Question:
         """Its question, to be asked once more. What was foreseen not to fit is tried when it is
         asked in the same way again."""
         question = replace(self.question, mode=mode, keep=keep, despite_memory=False)
@@ -170,7 +170,7 @@ class Turn:
         refused = self.failure is not None and self.failure.predicted
         return replace(question, despite_memory=same and refused)
 
-    def whole(self, event: Event) -> Event:
+    def for_whole_answer(self, event: Event) -> Event:
         """An event that was applied, as it stands for the whole answer, which may have been
         continued. What fails then ends as it had ended before."""
         match event:
@@ -189,23 +189,25 @@ class Turn:
                 self.text += event.text
                 self.thinking += event.thinking
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
-            case Planned() if self.before is None:
+            case Planned() if self.previous_end is None:
                 self.guard = event.guard
             case Finished():
                 cancelled = event.finish_reason in (FinishReason.CANCELLED, FinishReason.MEMORY)
                 self.state = TurnState.STOPPED if cancelled else TurnState.DONE
-                if event.generated_ids or self.before is None:
+                if event.generated_ids or self.previous_end is None:
                     self.text = event.text
                     self.generated_ids = event.generated_ids
                 self.ended = event.finish_reason
-                earlier = None if self.before is None else self.before.statistics
-                self.statistics = together(earlier, event.statistics)
-                if self.replaces is not None and self.replaces.counts:
-                    for each in (self,) if cancelled else self.instead_of:
+                earlier = None if self.previous_end is None else self.previous_end.statistics
+                self.statistics = merge_statistics(earlier, event.statistics)
+                if self.retry_of is not None and self.retry_of.in_context:
+                    for each in (self,) if cancelled else self.superseded:
                         each.replaced = True
-            case Failed() if self.before is not None:  # what was written before is still there
-                self.state, self.ended = self.before.state, self.before.ended
-                self.statistics, self.failure = self.before.statistics, event
+            case Failed() if (
+                self.previous_end is not None
+            ):  # what was written before is still there
+                self.state, self.ended = self.previous_end.state, self.previous_end.ended
+                self.statistics, self.failure = self.previous_end.statistics, event
             case Failed():
                 self.state = TurnState.FAILED
                 self.failure = event
@@ -213,7 +215,7 @@ class Turn:
                 pass
 
 
-def together(first: Statistics | None, second: Statistics | None) -> Statistics | None:
+def merge_statistics(first: Statistics | None, second: Statistics | None) -> Statistics | None:
     """Of an answer in two parts: how it was read is told by the first, and what was written is
     added up."""
     if first is None or second is None:
@@ -238,13 +240,13 @@ class Conversation:
     queued: Question | None = None
     system: str = ""
     """What its system messages say; imported conversations may have them."""
-    choices: Choices = field(default_factory=Choices)
+    overrides: Overrides = field(default_factory=Overrides)
     """What was chosen for this conversation alone."""
 
     @property
     def system_prompt(self) -> str:
         """What the model is told before everything else."""
-        return self.system if self.choices.system is None else self.choices.system
+        return self.system if self.overrides.system is None else self.overrides.system
 
     @property
     def last(self) -> Turn | None:
@@ -256,7 +258,7 @@ class Conversation:
         return last if last is not None and last.state is TurnState.RUNNING else None
 
     @property
-    def last_over(self) -> Turn | None:
+    def last_finished(self) -> Turn | None:
         """The last turn that does not run any more."""
         over = (turn for turn in reversed(self.turns) if turn.state is not TurnState.RUNNING)
         return next(over, None)
@@ -268,31 +270,31 @@ class Conversation:
         left = {
             id(each)
             for turn in self.turns
-            if turn.instead_of and (turn.state is TurnState.RUNNING or turn.instead_of[0].replaced)
-            for each in turn.instead_of
+            if turn.superseded and (turn.state is TurnState.RUNNING or turn.superseded[0].replaced)
+            for each in turn.superseded
         }
         return [turn for turn in self.turns if id(turn) not in left]
 
-    def before(self, turn: Turn) -> list[Turn]:
+    def earlier_turns(self, turn: Turn) -> list[Turn]:
         """The turns that the engine sees when it is asked `turn`."""
-        first = turn.instead_of[0] if turn.instead_of else turn
+        first = turn.superseded[0] if turn.superseded else turn
         earlier = takewhile(lambda each: each is not first, self.turns)
-        return [each for each in earlier if each.counts]
+        return [each for each in earlier if each.in_context]
 
-    def asked(self, turn: Turn) -> list[Turn | None]:
+    def question_turns(self, turn: Turn) -> list[Turn | None]:
         """Of each message that the engine sees when it is asked `turn`: whose question it is."""
         system = [None] if turn.system else []
-        earlier = [part for before in self.before(turn) for part in (before, None)]
+        earlier = [part for before in self.earlier_turns(turn) for part in (before, None)]
         return [*system, *earlier, turn]
 
-    def documents(self, turn: Turn) -> list[tuple[Document, ...]]:
+    def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
         """Of each message that the engine sees when it is asked `turn`."""
-        return [holder.question.documents if holder else () for holder in self.asked(turn)]
+        return [holder.question.documents if holder else () for holder in self.question_turns(turn)]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Have the engine read these characters of what it sees in `turn` always. Returns the
         question of `turn`, to be asked again."""
-        asked = self.asked(turn)
+        asked = self.question_turns(turn)
         for (message, number), ranges in pins.items():
             holder = asked[message]
             if holder is not None:
@@ -301,55 +303,55 @@ class Conversation:
                 holder.question = replace(holder.question, documents=tuple(documents))
         return turn.question
 
-    def begin(
+    def start_turn(
         self,
         question: Question,
-        replaces: Turn | None = None,
+        retry_of: Turn | None = None,
         number: int | None = None,
-        edits: Turn | None = None,
+        edit_of: Turn | None = None,
     ) -> tuple[Turn, Ask]:
         """A new turn, and the command that asks the engine. It may fork the conversation: it
         `replaces` an earlier one, and those after it, once it is answered; or it `edits` that
         one's question, and is there instead of them from now on. Turns are counted from 1 unless
         a `number` is given."""
-        replaces, edits = _first_try(replaces), _first_try(edits)
-        if replaces is not None and replaces is self.last and not replaces.text:
-            replaces, edits = None, replaces  # there is no answer to come back to
-        turn = Turn(number or len(self.turns) + 1, question, replaces=replaces)
-        left = replaces or edits
+        retry_of, edit_of = _original_turn(retry_of), _original_turn(edit_of)
+        if retry_of is not None and retry_of is self.last and not retry_of.text:
+            retry_of, edit_of = None, retry_of  # there is no answer to come back to
+        turn = Turn(number or len(self.turns) + 1, question, retry_of=retry_of)
+        left = retry_of or edit_of
         if left is not None:
-            turn.instead_of = tuple(self.turns[self.turns.index(left) :])
-            if replaces is None or not replaces.counts:
-                for each in turn.instead_of:
+            turn.superseded = tuple(self.turns[self.turns.index(left) :])
+            if retry_of is None or not retry_of.in_context:
+                for each in turn.superseded:
                     each.replaced = True
-        earlier = [message for before in self.before(turn) for message in before.messages]
+        earlier = [message for before in self.earlier_turns(turn) for message in before.messages]
         self.turns.append(turn)
         turn.system = self.system_prompt
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         messages = (*system, *earlier, question.message)
-        sampling = chosen_sampling(self.choices, self.sampling)
+        sampling = effective_sampling(self.overrides, self.sampling)
         ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
         return turn, replace(ask, skip_memory_check=question.despite_memory)
 
     def resume(self, turn: Turn) -> Ask:
         """Have the last answer, which was cut off or stopped, continued. Raises QuestionError."""
-        if not self.branch or turn is not self.branch[-1] or not turn.unfinished:
+        if not self.branch or turn is not self.branch[-1] or not turn.can_continue:
             raise QuestionError(
                 "Only the last answer can be continued, when it was cut off or stopped",
                 "ask for more, or answer again with ^A",
             )
         answer, question = turn.messages[1], turn.question
-        earlier = [message for before in self.before(turn) for message in before.messages]
+        earlier = [message for before in self.earlier_turns(turn) for message in before.messages]
         turn.system = self.system_prompt
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
-        sampling = chosen_sampling(self.choices, self.sampling)
+        sampling = effective_sampling(self.overrides, self.sampling)
         if turn.ended is FinishReason.REPEATED:
             sampling = replace(sampling, stop_repeats=False)
         mode, keep = question.mode, question.keep
         if turn.statistics is not None:  # where it is not cached, it is read as it was
             sparse = turn.statistics.reading is Reading.SPARSE
             mode, keep = (Mode.SPARSE, turn.statistics.keep_ratio) if sparse else (Mode.FULL, keep)
-        turn.before = Interrupted(turn.state, turn.ended, turn.statistics)
+        turn.previous_end = PreviousEnd(turn.state, turn.ended, turn.statistics)
         turn.state, turn.ended, turn.failure = TurnState.RUNNING, None, None
         messages = (*system, *earlier, question.message, answer)
         ask = Ask(turn.number, messages, mode, keep, sampling)
@@ -358,13 +360,13 @@ class Conversation:
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)
 
-    def take_queued(self) -> Question | None:
+    def pop_queued(self) -> Question | None:
         question, self.queued = self.queued, None
         return question
 
 
-def _first_try(turn: Turn | None) -> Turn | None:
+def _original_turn(turn: Turn | None) -> Turn | None:
     """Of one that was asked again in vain: the one that still has the place."""
-    if turn is not None and not turn.counts and turn.replaces is not None:
-        return turn.replaces
+    if turn is not None and not turn.in_context and turn.retry_of is not None:
+        return turn.retry_of
     return turn

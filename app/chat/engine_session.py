@@ -17,7 +17,7 @@ class EngineError(UserError):
     """What the engine answered with `Failed`."""
 
 
-class Session:
+class EngineSession:
     """Use as a context manager: leaving it ends the engine thread."""
 
     def __init__(self, engine: Engine | None = None, upkeep: CachePolicy | None = None) -> None:
@@ -26,9 +26,9 @@ class Session:
         self._engine.listen(self._events.put)
         self._saves = False
         if upkeep is not None:
-            self.keep(upkeep)
+            self.set_policy(upkeep)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> EngineSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -46,7 +46,7 @@ class Session:
         assert isinstance(event, Loaded)
         return event
 
-    def measure(self) -> Costs:
+    def calibrate(self) -> Costs:
         """Time the pair that is loaded. Raises EngineError."""
         self._engine.send(CalibrateCosts())
         for event in self._events_until():
@@ -55,7 +55,7 @@ class Session:
         assert isinstance(event, Failed)
         raise EngineError(event.problem, event.advice)
 
-    def keep(self, upkeep: CachePolicy) -> None:
+    def set_policy(self, upkeep: CachePolicy) -> None:
         """What becomes of conversations between turns from now on; what is held is let go, saved
         where it was to be."""
         self._saves = upkeep.snapshot_folder is not None
@@ -70,7 +70,7 @@ class Session:
         """Safe in a signal handler: it only marks the turn."""
         self._engine.send(Cancel(turn))
 
-    def left_over(self) -> list[Event]:
+    def drain(self) -> list[Event]:
         """What the engine said while nobody asked, its last words among them."""
         events = []
         while not self._events.empty():

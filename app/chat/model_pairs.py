@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from app.models.cache import ModelCache
 
 
-def pair(
+def resolve_pair(
     target: str = EMBEDDED,
     draft: str | None = None,
     cache: ModelCache | None = None,
@@ -35,17 +35,17 @@ def pair(
     target_folder = resolve_model(target, cache=cache)
     check_model(target_folder)
     if draft is None:
-        return Load(str(target_folder), display_names=(_shown(target), ""), kv_bits=kv_bits)
+        return Load(str(target_folder), display_names=(_short_name(target), ""), kv_bits=kv_bits)
     draft_folder = resolve_model(draft, draft=True, cache=cache)
     check_model(draft_folder)
     difference = same_tokenizer(target_folder, draft_folder)
     if difference is not None:
         raise ModelError(difference.rstrip("."), "choose a draft of the target's own family")
-    shown = (_shown(target), "its draft" if draft == target else _shown(draft))
+    shown = (_short_name(target), "its draft" if draft == target else _short_name(draft))
     return Load(str(target_folder), str(draft_folder), shown, kv_bits)
 
 
-def knows_documents_only(load: Load) -> bool:
+def is_embedded(load: Load) -> bool:
     """Whether this target has learnt nothing but to answer questions about documents."""
     return load.target == str(target_path())
 
@@ -53,13 +53,13 @@ def knows_documents_only(load: Load) -> bool:
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
     """Whether a question with these documents, after these turns, has none that such a target
     needs."""
-    if documents or not knows_documents_only(load):
+    if documents or not is_embedded(load):
         return False
     return not any(turn.question.documents for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class ModelPair:
     """Which models answered. Token ids are only worth something to the same `target_revision`."""
 
     target: str
@@ -68,10 +68,10 @@ class Models:
     draft_revision: str | None = None
 
 
-def models(load: Load) -> Models:
+def model_pair(load: Load) -> ModelPair:
     """The models of a pair that was found and checked. Raises ModelError."""
     target, draft = load.names
-    return Models(
+    return ModelPair(
         target, _revision(load.target), draft, _revision(load.draft) if load.draft else None
     )
 
@@ -92,6 +92,6 @@ def _revision(path: str) -> str:
     return digest.hexdigest()[:40]
 
 
-def _shown(name: str) -> str:
+def _short_name(name: str) -> str:
     """A repository without its owner, a folder without its path, `embedded` as it is."""
     return name.rstrip("/").rpartition("/")[2] or name

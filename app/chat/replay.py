@@ -21,11 +21,11 @@ from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statisti
 from app.sessions import records
 
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
-LEAST_RESTORED = 0.01
+MIN_RESTORE_SECONDS = 0.01
 """Seconds; in less there was nothing to be restored."""
 
 
-def retold(
+def replay_events(
     turn: Turn,
     run: records.Run | None,
     read_map: records.ReadMap | None,
@@ -36,7 +36,7 @@ def retold(
     version wrote it, say) is left out."""
     events: list[Event] = []
     if read_map is not None and run is not None:
-        events += _reading(turn.number, run, read_map, places)
+        events += _selection_events(turn.number, run, read_map, places)
     statistics = None if run is None else statistics_of(run)
     if statistics is not None:
         events += _phases(turn, statistics)
@@ -53,7 +53,7 @@ def retold(
 NEVER_ANSWERED = ("specchat ended before it was answered", "ask it again")
 
 
-def _reading(
+def _selection_events(
     number: int, run: records.Run, read_map: records.ReadMap, places: Mapping[int, int]
 ) -> list[Event]:
     events: list[Event] = []
@@ -85,7 +85,7 @@ def _phases(turn: Turn, statistics: Statistics) -> list[PhaseProgress]:
     if turn.text or turn.generated_ids:
         seconds[Phase.DECODE] = statistics.decode_seconds
     seconds.pop(Phase.WAIT, None)
-    if seconds.get(Phase.RESTORE, 0.0) < LEAST_RESTORED:
+    if seconds.get(Phase.RESTORE, 0.0) < MIN_RESTORE_SECONDS:
         seconds.pop(Phase.RESTORE, None)
     gone_through = [phase for phase in Phase if phase in seconds]
     open_ended = set(gone_through[-1:])

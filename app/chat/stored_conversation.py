@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import (
     Conversation,
-    Part,
     Pins,
     Question,
     QuestionError,
     Turn,
+    TurnPart,
     TurnState,
 )
-from app.chat.model_pairs import Models
-from app.chat.replay import NEVER_ANSWERED, retold, statistics_of
-from app.chat.stored_turn import KeptTurn
+from app.chat.model_pairs import ModelPair
+from app.chat.replay import NEVER_ANSWERED, replay_events, statistics_of
+from app.chat.stored_turn import StoredTurn
 from app.protocol.events import Event, Failed
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
@@ -41,7 +41,7 @@ _STATES = {
 }
 
 
-class KeptConversation:
+class StoredConversation:
     """The current branch of a stored conversation: to be shown, and to go on with.
 
     `conversation` has its turns, numbered by the ids of their answers, or of the question where no
@@ -49,48 +49,48 @@ class KeptConversation:
     becomes the current one.
     """
 
-    def __init__(self, store: Store, id: int | None, models: Models, sampling: Sampling) -> None:
+    def __init__(self, store: Store, id: int | None, models: ModelPair, sampling: Sampling) -> None:
         """Without an `id` a new one, which is kept with its first question. Raises StoreError."""
         self.id = id
         self.conversation = Conversation(sampling)
         self._store, self._models = store, models
-        self._questions: dict[int, int] = {}
+        self._question_ids: dict[int, int] = {}
         self._forks: dict[int, tuple[int, ...]] = {}
-        self._known: dict[int, Turn] = {}
+        self._turns: dict[int, Turn] = {}
         self._runs: dict[int, records.Run | None] = {}
-        self._lost: StoreError | None = None
+        self._missing_document: StoreError | None = None
         if id is not None:
-            self.conversation.choices = store.conversation(id).choices
-            self._reread()
+            self.conversation.overrides = store.conversation(id).overrides
+            self._reload()
 
     @property
     def name(self) -> str:
         """The engine's, for what it has cached of it."""
         return str(self.id)
 
-    def question(self, turn: Turn) -> int:
+    def question_id(self, turn: Turn) -> int:
         """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
-        return self._questions[turn.number]
+        return self._question_ids[turn.number]
 
-    def retold(self, turn: Turn) -> tuple[Event, ...]:
+    def replay_events(self, turn: Turn) -> tuple[Event, ...]:
         """What the engine said of a turn that was over when this was opened. Raises StoreError."""
         places = {
-            self._questions[asked.number]: place
-            for place, asked in enumerate(self.conversation.asked(turn))
+            self._question_ids[asked.number]: place
+            for place, asked in enumerate(self.conversation.question_turns(turn))
             if asked is not None
         }
         run = self._runs.get(turn.number)
         read_map = None if run is None else self._store.read_map(turn.number)
-        return retold(turn, run, read_map, places)
+        return replay_events(turn, run, read_map, places)
 
-    def answer_with(self, models: Models) -> None:
+    def set_models(self, models: ModelPair) -> None:
         """Other models answer from now on."""
         if models.target_revision != self._models.target_revision:
-            for turn in self._known.values():
+            for turn in self._turns.values():
                 turn.generated_ids = None
         self._models = models
 
-    def ask(self, question: Question, edits: Turn | None = None) -> KeptTurn:
+    def ask(self, question: Question, edit_of: Turn | None = None) -> StoredTurn:
         """Commit a question and begin its answer; instead of the question of `edits`, which stays
         on its own branch. What cannot be asked, or not with what was said before, is not kept:
         raises QuestionError or StoreError."""
@@ -98,17 +98,17 @@ class KeptConversation:
         attachments = [_attach(self._store, document) for document in question.documents]
         self.check_documents()
         if self.id is None:
-            self.id = self._store.create(choices=self.conversation.choices).id
-        if edits is None:
+            self.id = self._store.create(overrides=self.conversation.overrides).id
+        if edit_of is None:
             role = records.Role.USER
             asked = self._store.add_message(self.id, role, question.text, attachments)
         else:
-            asked = self._store.edit(self._questions[edits.number], question.text, attachments)
-        return self._begin(asked.id, question, edits=edits)
+            asked = self._store.edit(self._question_ids[edit_of.number], question.text, attachments)
+        return self._start_turn(asked.id, question, edit_of=edit_of)
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
-    ) -> KeptTurn:
+    ) -> StoredTurn:
         """Begin another answer to the question of `turn`, or the last one, perhaps with passages
         that are always read. It takes the place of the one before, and of what followed on that,
         once it is complete. Raises QuestionError or StoreError."""
@@ -118,11 +118,11 @@ class KeptConversation:
             raise QuestionError("There is no question to be asked again", "ask one")
         if pins:
             self._pin(again, pins)
-        question = again.again(mode, keep)
+        question = again.retry_question(mode, keep)
         question.check()
-        return self._begin(self._questions[again.number], question, replaces=again)
+        return self._start_turn(self._question_ids[again.number], question, retry_of=again)
 
-    def resume(self, turn: Turn) -> KeptTurn:
+    def resume(self, turn: Turn) -> StoredTurn:
         """Begin to continue the last answer. Raises QuestionError or StoreError."""
         self.check_documents()
         known = turn.generated_ids is not None
@@ -130,119 +130,121 @@ class KeptConversation:
         try:
             reply = self._store.continue_reply(turn.number, known)
         except StoreError:
-            assert turn.before is not None
-            turn.state, turn.ended = turn.before.state, turn.before.ended
+            assert turn.previous_end is not None
+            turn.state, turn.ended = turn.previous_end.state, turn.previous_end.ended
             raise
         assert self.id is not None
         command = replace(command, conversation=self.name)
-        return KeptTurn(self.id, turn, command, self._ids(turn), None, reply, self._models)
+        return StoredTurn(
+            self.id, turn, command, self._message_ids(turn), None, reply, self._models
+        )
 
-    def _ids(self, turn: Turn) -> list[int]:
+    def _message_ids(self, turn: Turn) -> list[int]:
         """Of the messages that the engine sees when it is asked `turn`."""
         # A system prompt may be no message, and has no documents that its id would be asked for.
         ids = [0] if self.conversation.system_prompt else []
-        for before in self.conversation.before(turn):
-            ids += [self._questions[before.number], before.number]
-        return [*ids, self._questions[turn.number]]
+        for before in self.conversation.earlier_turns(turn):
+            ids += [self._question_ids[before.number], before.number]
+        return [*ids, self._question_ids[turn.number]]
 
     def _pin(self, turn: Turn, pins: Pins) -> None:
-        asked = self.conversation.asked(turn)
+        asked = self.conversation.question_turns(turn)
         by_question: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
         for (message, document), ranges in pins.items():
             if (holder := asked[message]) is not None:
-                by_question.setdefault(self._questions[holder.number], {})[document] = ranges
+                by_question.setdefault(self._question_ids[holder.number], {})[document] = ranges
         for question, pinned in by_question.items():
             self._store.pin_passages(question, pinned)
         self.conversation.pin(turn, pins)
 
-    def choose(self, choices: records.Choices) -> None:
+    def set_overrides(self, choices: records.Overrides) -> None:
         """What holds for this conversation alone, from the next question on. Raises StoreError."""
         if self.id is not None:
-            self._store.choose(self.id, choices)
-        self.conversation.choices = choices
+            self._store.set_overrides(self.id, choices)
+        self.conversation.overrides = choices
 
-    def place(self, turn: Turn, part: Part) -> tuple[int, int]:
+    def version_of(self, turn: Turn, part: TurnPart) -> tuple[int, int]:
         """The how-manieth version it is (from 1), of how many."""
         versions = self._versions(turn, part)
-        return versions.index(self._message(turn, part)) + 1, len(versions)
+        return versions.index(self._message_id(turn, part)) + 1, len(versions)
 
-    def step(self, turn: Turn, part: Part, by: int) -> None:
+    def step_version(self, turn: Turn, part: TurnPart, by: int) -> None:
         """Make the branch through another version the current one: `by` further on."""
         versions = self._versions(turn, part)
-        wanted = versions.index(self._message(turn, part)) + by
+        wanted = versions.index(self._message_id(turn, part)) + by
         if 0 <= wanted < len(versions):
-            self._switch(versions[wanted])
+            self._set_branch(versions[wanted])
 
-    def go_to(self, message: int) -> None:
+    def show_message(self, message: int) -> None:
         """Make the newest branch through this message the current one, if it is not on that."""
         if self.find(message) is None:
-            self._switch(message)
+            self._set_branch(message)
 
-    def find(self, message: int) -> tuple[Turn, Part] | None:
+    def find(self, message: int) -> tuple[Turn, TurnPart] | None:
         """Which part of which turn of the current branch a message is."""
-        kept = [turn for turn in self.conversation.branch if turn.number in self._questions]
+        kept = [turn for turn in self.conversation.branch if turn.number in self._question_ids]
         for turn in kept:
-            for part in Part:
-                if self._message(turn, part) == message:
+            for part in TurnPart:
+                if self._message_id(turn, part) == message:
                     return turn, part
         return None
 
-    def remove(self, turn: Turn, part: Part) -> records.Removed:
+    def delete(self, turn: Turn, part: TurnPart) -> records.DeletedMessages:
         """Delete an answer, or a question with its answers, and all that follows. The only answer
         to a question is deleted with that."""
-        if len(self._versions(turn, Part.ANSWER)) < 2:
-            part = Part.QUESTION
-        removed = self._store.remove(self._message(turn, part))
-        self._reread()
+        if len(self._versions(turn, TurnPart.ANSWER)) < 2:
+            part = TurnPart.QUESTION
+        removed = self._store.delete_message(self._message_id(turn, part))
+        self._reload()
         return removed
 
-    def bring_back(self, removed: records.Removed) -> None:
-        self._store.bring_back(removed)
-        self._reread()
+    def restore(self, removed: records.DeletedMessages) -> None:
+        self._store.restore_messages(removed)
+        self._reload()
 
-    def _switch(self, message: int) -> None:
-        self._store.switch(message)
-        self._reread()
+    def _set_branch(self, message: int) -> None:
+        self._store.set_branch(message)
+        self._reload()
 
-    def _message(self, turn: Turn, part: Part) -> int:
-        return turn.number if part is Part.ANSWER else self._questions[turn.number]
+    def _message_id(self, turn: Turn, part: TurnPart) -> int:
+        return turn.number if part is TurnPart.ANSWER else self._question_ids[turn.number]
 
-    def _versions(self, turn: Turn, part: Part) -> tuple[int, ...]:
-        message = self._message(turn, part)
+    def _versions(self, turn: Turn, part: TurnPart) -> tuple[int, ...]:
+        message = self._message_id(turn, part)
         return self._forks.get(message, (message,))
 
-    def _begin(
+    def _start_turn(
         self,
         asked: int,
         question: Question,
-        replaces: Turn | None = None,
-        edits: Turn | None = None,
-    ) -> KeptTurn:
+        retry_of: Turn | None = None,
+        edit_of: Turn | None = None,
+    ) -> StoredTurn:
         assert self.id is not None
         current = self._store.conversation(self.id).current
         reply = self._store.begin_reply(asked)
         # Ids of messages are unique, so that turns of several conversations can share an engine.
-        turn, command = self.conversation.begin(question, replaces, reply.message, edits)
-        self._questions[turn.number] = asked
-        self._known[turn.number] = turn
+        turn, command = self.conversation.start_turn(question, retry_of, reply.message, edit_of)
+        self._question_ids[turn.number] = asked
+        self._turns[turn.number] = turn
         self._forks = self._store.forks(self.id)
-        return KeptTurn(
+        return StoredTurn(
             self.id,
             turn,
             replace(command, conversation=self.name),
-            self._ids(turn),
-            None if turn.replaces is None else current,
+            self._message_ids(turn),
+            None if turn.retry_of is None else current,
             reply,
             self._models,
         )
 
-    def _reread(self) -> None:
+    def _reload(self) -> None:
         assert self.id is not None
         self._forks = self._store.forks(self.id)
         self.conversation.turns = []
-        self._read(self._store.branch(self.id))
+        self._load(self._store.branch(self.id))
 
-    def _read(self, messages: tuple[records.Message, ...]) -> None:
+    def _load(self, messages: tuple[records.Message, ...]) -> None:
         """System messages come first, wherever they stood: most templates take no other. An answer
         without a question before it is left out, and a question without an answer (the program
         ended there) is a failed turn."""
@@ -253,20 +255,20 @@ class KeptConversation:
                 continue
             answer = after if after and after.role is records.Role.ASSISTANT else None
             turn = self._turn(message, answer)
-            self._questions[turn.number] = message.id
-            self._known[turn.number] = turn
+            self._question_ids[turn.number] = message.id
+            self._turns[turn.number] = turn
             self.conversation.turns.append(turn)
 
     def _turn(self, asked: records.Message, answer: records.Message | None) -> Turn:
         """The very one that was there before, if there was one: more is known of it."""
-        known = self._known.get(asked.id if answer is None else answer.id)
+        known = self._turns.get(asked.id if answer is None else answer.id)
         if known is not None and known.state is not TurnState.RUNNING:
-            known.replaced, known.replaces, known.instead_of = False, None, ()
+            known.replaced, known.retry_of, known.superseded = False, None, ()
             return known
         question = Question(asked.text, self._documents(asked))
         if answer is not None:
             self._runs[answer.id] = answer.run
-            return _answered(answer, question, self._models)
+            return _answered_turn(answer, question, self._models)
         turn = Turn(asked.id, question, TurnState.FAILED)
         turn.failure = Failed(turn.number, *NEVER_ANSWERED)
         return turn
@@ -277,19 +279,22 @@ class KeptConversation:
             try:
                 text = self._store.text(attachment)
             except StoreError as error:  # what was said can be shown without it
-                self._lost, text = error, ""
+                self._missing_document, text = error, ""
             documents.append(Document(attachment.name, text, attachment.pinned))
         return tuple(documents)
 
     def check_documents(self) -> None:
         """Raise StoreError for one that is lost and was not attached again."""
-        if self._lost is None or self.id is None:
+        if self._missing_document is None or self.id is None:
             return
-        again = KeptConversation(self._store, self.id, self._models, self.conversation.sampling)
-        self.conversation.turns, self._lost = again.conversation.turns, again._lost
-        self._known = again._known
-        if self._lost is not None:
-            raise self._lost
+        again = StoredConversation(self._store, self.id, self._models, self.conversation.sampling)
+        self.conversation.turns, self._missing_document = (
+            again.conversation.turns,
+            again._missing_document,
+        )
+        self._turns = again._turns
+        if self._missing_document is not None:
+            raise self._missing_document
 
 
 def _attach(store: Store, document: Document) -> records.Attachment:
@@ -302,12 +307,12 @@ def _attach(store: Store, document: Document) -> records.Attachment:
     return replace(store.attach(document.name, io.BytesIO(data)), pinned=document.pinned)
 
 
-def _answered(answer: records.Message, question: Question, models: Models) -> Turn:
+def _answered_turn(answer: records.Message, question: Question, models: ModelPair) -> Turn:
     turn = Turn(answer.id, question, _STATES[answer.state], answer.text, answer.thinking)
     turn.generated_ids = _token_ids(answer, models)
     if turn.state is TurnState.DONE:
-        turn.ended = FinishReason.LENGTH if answer.cut else FinishReason.STOP
-    elif turn.state is TurnState.STOPPED and answer.cut:
+        turn.ended = FinishReason.LENGTH if answer.truncated else FinishReason.STOP
+    elif turn.state is TurnState.STOPPED and answer.truncated:
         turn.state, turn.ended = TurnState.DONE, FinishReason.REPEATED
     if answer.run is not None:
         turn.statistics, turn.guard = statistics_of(answer.run), answer.run.guard
@@ -317,7 +322,7 @@ def _answered(answer: records.Message, question: Question, models: Models) -> Tu
     return turn
 
 
-def _token_ids(answer: records.Message, models: Models) -> tuple[int, ...] | None:
+def _token_ids(answer: records.Message, models: ModelPair) -> tuple[int, ...] | None:
     """The ids that were generated, if it was this target that did. Of an answer that the end of
     the program cut off, nobody knows."""
     if answer.run is None or answer.run.target_revision != models.target_revision:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn, TurnState
-from app.chat.model_pairs import Models
+from app.chat.model_pairs import ModelPair
 from app.protocol.commands import Ask
 from app.protocol.events import (
     Event,
@@ -24,10 +24,10 @@ from app.sessions import records
 from app.sessions.errors import StoreError
 
 if TYPE_CHECKING:
-    from app.sessions.reply_writer import Reply
+    from app.sessions.reply_writer import ReplyWriter
 
 
-class KeptTurn:
+class StoredTurn:
     """One answer on its way from the engine into the store. Send `command`, then `apply` every
     event of the turn; what the user sees may come from `turn`."""
 
@@ -36,18 +36,23 @@ class KeptTurn:
         conversation: int,
         turn: Turn,
         command: Ask,
-        ids: list[int],
-        back_to: int | None,
-        reply: Reply,
-        models: Models,
+        message_ids: list[int],
+        revert_to: int | None,
+        reply: ReplyWriter,
+        models: ModelPair,
     ) -> None:
-        """`ids` are those of the command's messages, `back_to` is the end of the branch to which a
-        second answer returns when it does not get there."""
+        """`message_ids` are those of the command's messages. `revert_to` is the last message of the
+        branch that becomes current again if this answer, a second one, is not completed."""
         self.conversation, self.turn, self.command = conversation, turn, command
         self.saved: Future[None] | None = None
         """Once the last event was applied: there when everything is on the disk. It may be a
         StoreError; then `save` tries again, and the end of the store does too."""
-        self._ids, self._back_to, self._reply, self._models = ids, back_to, reply, models
+        self._message_ids, self._revert_to, self._reply, self._models = (
+            message_ids,
+            revert_to,
+            reply,
+            models,
+        )
         self._end: partial[Future[None]] | None = None
         self._importance: tuple[float, ...] = ()
         self._selected: Selected | None = None
@@ -71,29 +76,29 @@ class KeptTurn:
             case Token():
                 self._reply.append(event.text, event.ids, event.thinking)
             case Finished():
-                self._keep_end()
+                self._record_end()
             case Failed() if self.turn.state is not TurnState.FAILED:
-                self._keep_end()
+                self._record_end()
             case Failed():
                 failed = records.State.FAILED
                 self._end = partial(self._reply.end, failed, failure=event.message)
                 self.save()
 
-    def _keep_end(self) -> None:
+    def _record_end(self) -> None:
         turn = self.turn
         repeated = turn.ended is FinishReason.REPEATED
         stopped = turn.state is TurnState.STOPPED or repeated
         state = records.State.STOPPED if stopped else records.State.DONE
         run, read_map = self._record(turn.statistics)
-        cut = repeated or turn.ended is FinishReason.LENGTH
-        self._end = partial(self._reply.end, state, run, read_map, cut=cut)
+        truncated = repeated or turn.ended is FinishReason.LENGTH
+        self._end = partial(self._reply.end, state, run, read_map, truncated=truncated)
         self.save()
 
     def save(self) -> None:
         """Begin to keep the end, again."""
         if self._end is not None:
-            gets_there = self.turn.replaces is None or not self.turn.replaces.counts
-            self.saved = self._end(back_to=None if gets_there else self._back_to)
+            gets_there = self.turn.retry_of is None or not self.turn.retry_of.in_context
+            self.saved = self._end(revert_to=None if gets_there else self._revert_to)
 
     def wait(self) -> None:
         """Return when the end, if that was applied, is on the disk. Raises StoreError."""
@@ -105,7 +110,7 @@ class KeptTurn:
     ) -> tuple[records.Run | None, records.ReadMap | None]:
         if statistics is None:
             return None, None
-        before = self.turn.before
+        before = self.turn.previous_end
         was_read = before is not None and before.statistics is not None
         return self._run(statistics), None if was_read else self._read_map(statistics)
 
@@ -148,7 +153,7 @@ class KeptTurn:
             ),
             tuple(
                 records.SpanText(
-                    text.span, self._ids[text.message], text.document, text.start, text.end
+                    text.span, self._message_ids[text.message], text.document, text.start, text.end
                 )
                 for text in self._selected.texts
             ),

@@ -1,5 +1,5 @@
 """A conversation that is kept nowhere: in memory, for as long as the program runs. It has the face
-of `KeptConversation`, so that a screen need not know which one it shows."""
+of `StoredConversation`, so that a screen need not know which one it shows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from app.chat.conversation import Conversation, Part, Pins, Question, QuestionError, Turn
-from app.chat.model_pairs import Models
-from app.chat.stored_conversation import KeptConversation
-from app.chat.stored_turn import KeptTurn
+from app.chat.conversation import Conversation, Pins, Question, QuestionError, Turn, TurnPart
+from app.chat.model_pairs import ModelPair
+from app.chat.stored_conversation import StoredConversation
+from app.chat.stored_turn import StoredTurn
 from app.protocol.commands import Ask
 from app.protocol.events import Event
 from app.protocol.options import Mode
 from app.sessions.errors import StoreError
-from app.sessions.records import Choices, Removed
+from app.sessions.records import DeletedMessages, Overrides
 
 
 class UnkeptTurn:
@@ -41,14 +41,14 @@ class UnkeptConversation:
         self,
         conversation: Conversation,
         number: Callable[[], int],
-        read: KeptConversation | None = None,
+        read: StoredConversation | None = None,
     ) -> None:
         """`number` gives each turn one of its own: below 0, since ids of messages are above."""
         self.id = None if read is None else read.id
         self.conversation = conversation
         self._read, self._number = read, number
         self.name = ""
-        """As of `KeptConversation`, once something was asked."""
+        """As of `StoredConversation`, once something was asked."""
         self._turns = {turn.number: turn for turn in conversation.turns}
         """Of every branch, in the order of asking; those deleted are not among them."""
         self._before: dict[int, int | None] = {}
@@ -59,16 +59,16 @@ class UnkeptConversation:
             before = conversation.turns[place - 1].number if place else None
             self._note(turn, before, turn.number)
 
-    def answer_with(self, models: Models) -> None:
+    def set_models(self, models: ModelPair) -> None:
         """Other models answer from now on: the ids that were generated may not be theirs."""
         if self._read is not None:
-            self._read.answer_with(models)
+            self._read.set_models(models)
         for turn in self._turns.values():
             turn.generated_ids = None
 
-    def ask(self, question: Question, edits: Turn | None = None) -> UnkeptTurn:
+    def ask(self, question: Question, edit_of: Turn | None = None) -> UnkeptTurn:
         """Raises QuestionError, or StoreError when a document of an earlier question is lost."""
-        return self._begin(question, edits=edits)
+        return self._begin(question, edits=edit_of)
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
@@ -78,43 +78,43 @@ class UnkeptConversation:
             raise QuestionError("There is no question to be asked again", "ask one")
         if pins:
             self.conversation.pin(again, pins)
-        return self._begin(again.again(mode, keep), replaces=again)
+        return self._begin(again.retry_question(mode, keep), replaces=again)
 
     def resume(self, turn: Turn) -> UnkeptTurn:
-        """As `KeptConversation.resume`."""
+        """As `StoredConversation.resume`."""
         if self._read is not None:
             self._read.check_documents()
         command = self.conversation.resume(turn)
         self.name = self.name or f"unkept {turn.number}"
         return UnkeptTurn(turn, replace(command, conversation=self.name))
 
-    def choose(self, choices: Choices) -> None:
+    def set_overrides(self, choices: Overrides) -> None:
         """What holds for this conversation alone, from the next question on."""
-        self.conversation.choices = choices
+        self.conversation.overrides = choices
 
-    def place(self, turn: Turn, part: Part) -> tuple[int, int]:
+    def version_of(self, turn: Turn, part: TurnPart) -> tuple[int, int]:
         """The how-manieth version it is (from 1), of how many."""
         versions = self._versions(turn, part)
         return versions.index(self._key(turn, part)) + 1, len(versions)
 
-    def step(self, turn: Turn, part: Part, by: int) -> None:
+    def step_version(self, turn: Turn, part: TurnPart, by: int) -> None:
         """Make the branch through another version the current one: `by` further on."""
         versions = self._versions(turn, part)
         wanted = versions.index(self._key(turn, part)) + by
         if 0 <= wanted < len(versions):
             self._show_through(versions[wanted], part)
 
-    def go_to(self, message: int) -> None:
+    def show_message(self, message: int) -> None:
         """Only what is on the current branch can be gone to."""
 
-    def find(self, message: int) -> tuple[Turn, Part] | None:
+    def find(self, message: int) -> tuple[Turn, TurnPart] | None:
         """Which part of which turn of the current branch a stored message is."""
         return None if self._read is None else self._read.find(message)
 
-    def remove(self, turn: Turn, part: Part) -> Removed:
-        """As `KeptConversation.remove`."""
-        if len(self._versions(turn, Part.ANSWER)) < 2:
-            part = Part.QUESTION
+    def delete(self, turn: Turn, part: TurnPart) -> DeletedMessages:
+        """As `StoredConversation.remove`."""
+        if len(self._versions(turn, TurnPart.ANSWER)) < 2:
+            part = TurnPart.QUESTION
         current = self.conversation.branch[-1].number
         versions, key = self._versions(turn, part), self._key(turn, part)
         gone = [each for each in self._turns.values() if self._key(each, part) == key]
@@ -132,9 +132,9 @@ class UnkeptConversation:
             self._show_through(others[-1], part)
         else:
             self._show(self._before[turn.number])
-        return Removed(0, tuple(sorted(numbers, reverse=True)), current)
+        return DeletedMessages(0, tuple(sorted(numbers, reverse=True)), current)
 
-    def bring_back(self, removed: Removed) -> None:
+    def restore(self, removed: DeletedMessages) -> None:
         back = {n: self._removed.pop(n) for n in removed.messages if n in self._removed}
         every = self._turns | back
         self._turns = {number: every[number] for number in self._before if number in every}
@@ -147,9 +147,9 @@ class UnkeptConversation:
         if self._read is not None:
             self._read.check_documents()
         before = self._last
-        turn, command = self.conversation.begin(question, replaces, self._number(), edits)
-        if turn.instead_of:
-            before = self._before[turn.instead_of[0].number]
+        turn, command = self.conversation.start_turn(question, replaces, self._number(), edits)
+        if turn.superseded:
+            before = self._before[turn.superseded[0].number]
         asked = turn.number if replaces is None else self._asked[replaces.number]
         self._note(turn, before, asked)
         self.name = self.name or f"unkept {turn.number}"
@@ -159,7 +159,7 @@ class UnkeptConversation:
     def _last(self) -> int | None:
         """With which turn the branch ends: not with one that was to replace another in vain."""
         for turn in reversed(self.conversation.branch):
-            if not turn.replaced and (turn.replaces is None or not turn.replaces.counts):
+            if not turn.replaced and (turn.retry_of is None or not turn.retry_of.in_context):
                 return turn.number
         return None
 
@@ -167,17 +167,17 @@ class UnkeptConversation:
         self._turns[turn.number] = turn
         self._before[turn.number], self._asked[turn.number] = before, asked
 
-    def _key(self, turn: Turn, part: Part) -> int:
-        return turn.number if part is Part.ANSWER else self._asked[turn.number]
+    def _key(self, turn: Turn, part: TurnPart) -> int:
+        return turn.number if part is TurnPart.ANSWER else self._asked[turn.number]
 
-    def _versions(self, turn: Turn, part: Part) -> list[int]:
+    def _versions(self, turn: Turn, part: TurnPart) -> list[int]:
         before, asked = self._before[turn.number], self._asked[turn.number]
         beside = [each for each in self._turns.values() if self._before[each.number] == before]
-        if part is Part.ANSWER:
+        if part is TurnPart.ANSWER:
             return [each.number for each in beside if self._asked[each.number] == asked]
         return list(dict.fromkeys(self._asked[each.number] for each in beside))
 
-    def _show_through(self, version: int, part: Part) -> None:
+    def _show_through(self, version: int, part: TurnPart) -> None:
         """The newest branch through a question or an answer."""
         found = [each for each in self._turns.values() if self._key(each, part) == version]
         last: Turn | None = found[-1]
@@ -192,11 +192,11 @@ class UnkeptConversation:
         turns: list[Turn] = []
         while last is not None:
             turn = self._turns[last]
-            turn.replaced, turn.replaces, turn.instead_of = False, None, ()
+            turn.replaced, turn.retry_of, turn.superseded = False, None, ()
             turns.insert(0, turn)
             last = self._before[last]
         self.conversation.turns = turns
 
 
-Chat = KeptConversation | UnkeptConversation
-AskedTurn = KeptTurn | UnkeptTurn
+Chat = StoredConversation | UnkeptConversation
+AskedTurn = StoredTurn | UnkeptTurn

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from app.chat.conversation import Conversation, Question, Turn, check_sampling, chosen_reading
-from app.chat.engine_session import EngineError, Session
-from app.chat.model_pairs import lacks_document, models, pair
-from app.chat.stored_conversation import KeptConversation
+from app.chat.conversation import Conversation, Question, Turn, check_sampling, effective_mode
+from app.chat.engine_session import EngineError, EngineSession
+from app.chat.model_pairs import lacks_document, model_pair, resolve_pair
+from app.chat.stored_conversation import StoredConversation
 from app.cli.inputs import read_inputs
 from app.cli.main import INTERRUPTED
 from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
@@ -37,36 +37,40 @@ def ask(options: argparse.Namespace) -> int:
     settings = user_settings()
     question, sampling = _question(options, settings)
     kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    load = pair(*requested_pair(options.target, options.draft, settings), kv_bits=kept_in.bits)
+    load = resolve_pair(
+        *requested_pair(options.target, options.draft, settings), kv_bits=kept_in.bits
+    )
     if options.conversation is None:
         _check_document(load, (), question)
-        command = Conversation(sampling).begin(question)[1]
-        with Session(upkeep=CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))) as session:
+        command = Conversation(sampling).start_turn(question)[1]
+        with EngineSession(
+            upkeep=CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))
+        ) as session:
             return _answer(session, load, command, options, lambda event: None)
     with open_store(LOCK_SECONDS, settings) as store:
         conversation = _conversation(store, options.conversation)
-        asked = KeptConversation(store, conversation, models(load), sampling)
+        asked = StoredConversation(store, conversation, model_pair(load), sampling)
         _check_document(load, asked.conversation.branch, question)
         kept = asked.ask(_as_chosen(question, asked.conversation, options))
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
-        upkeep = settings.upkeep(str(snapshots_path()), str(costs_path()))
+        upkeep = settings.cache_policy(str(snapshots_path()), str(costs_path()))
         upkeep = dataclasses.replace(upkeep, heal=Heal.NEVER)
 
         def record(event: Event) -> None:
             kept.apply(event)
             kept.wait()
 
-        with Session(upkeep=upkeep) as session:
+        with EngineSession(upkeep=upkeep) as session:
             status = _answer(session, load, kept.command, options, record)
-        for event in session.left_over():
+        for event in session.drain():
             if isinstance(event, SnapshotFailed):
                 sys.stderr.write(f"{sanitize_line(event.reason)}\n")
         return status
 
 
 def _answer(
-    session: Session,
+    session: EngineSession,
     load: Load,
     command: Ask,
     options: argparse.Namespace,
@@ -129,10 +133,10 @@ def _as_chosen(
 ) -> Question:
     """What was chosen for the conversation comes before the settings, and options before both."""
     said = dict.fromkeys(_said(options))
-    conversation.choices = dataclasses.replace(conversation.choices, **said)
+    conversation.overrides = dataclasses.replace(conversation.overrides, **said)
     if options.full or options.auto or options.keep is not None:
         return question
-    mode, keep = chosen_reading(conversation.choices, question.mode, question.keep)
+    mode, keep = effective_mode(conversation.overrides, question.mode, question.keep)
     return dataclasses.replace(question, mode=mode, keep=keep)
 
 

@@ -168,11 +168,11 @@ def _text(size: int) -> bytes:
 def probed(stalls: Path) -> int:
     """The app, which notes how late its event loop comes to what is due, from the first question
     to the end."""
-    from app.chat.model_pairs import pair
+    from app.chat.model_pairs import resolve_pair
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
 
-    app = SpecchatApp(MlxEngine(), pair(), folder=stalls.parent / "conversations")
+    app = SpecchatApp(MlxEngine(), resolve_pair(), folder=stalls.parent / "conversations")
     late: list[float] = []
 
     async def probe() -> None:

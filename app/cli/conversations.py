@@ -24,7 +24,7 @@ from app.errors import UserError
 from app.ingest.reader import STDIN
 from app.paths import snapshots_path
 from app.sessions import export, importing
-from app.sessions.records import Conversation, Hit
+from app.sessions.records import Conversation, SearchHit
 from app.sessions.store import Store
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -70,7 +70,7 @@ def _search(store: Store, options: argparse.Namespace) -> None:
     _say(*map(_hit_line, hits))
 
 
-def _hit_line(hit: Hit) -> str:
+def _hit_line(hit: SearchHit) -> str:
     snippet = _one_line(" ".join(hit.snippet.split()))
     return f"{hit.conversation:>5}  {_one_line(hit.title)} · {export.NAMES[hit.role]}: {snippet}"
 

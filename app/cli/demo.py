@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from app.chat.conversation import Conversation, Question
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE, QUESTION, sample
 from app.cli.report import Report
 from app.protocol.commands import Ask
@@ -22,8 +22,8 @@ def demo(picture: str | None = None) -> int:
     """Ask both ways and print the answers, the map, and the figures side by side."""
     document = sample()
     sys.stdout.write(f"{FILE}, {len(document.text):,} characters. {QUESTION}\n")
-    with Session() as session:
-        session.load(pair())
+    with EngineSession() as session:
+        session.load(resolve_pair())
         report, sparse = _answer(session, _ask(document, Mode.SPARSE), "Reading a fifth of it")
         _, full = _answer(session, _ask(document, Mode.FULL), "Reading all of it")
     sys.stdout.write(_side_by_side(sparse, full))
@@ -35,10 +35,10 @@ def demo(picture: str | None = None) -> int:
 
 
 def _ask(document: Document, mode: Mode) -> Ask:
-    return Conversation().begin(Question(QUESTION, (document,), mode, KEEP))[1]
+    return Conversation().start_turn(Question(QUESTION, (document,), mode, KEEP))[1]
 
 
-def _answer(session: Session, command: Ask, title: str) -> tuple[Report, Statistics]:
+def _answer(session: EngineSession, command: Ask, title: str) -> tuple[Report, Statistics]:
     sys.stdout.write(f"\n── {title} ──\n\n")
     report = Report(command, with_map=command.mode is Mode.SPARSE)
     for event in session.run(command):

@@ -16,7 +16,7 @@ from typing import TextIO
 from packaging.requirements import Requirement
 
 from app import paths
-from app.chat.model_pairs import pair as located
+from app.chat.model_pairs import resolve_pair as located
 from app.cli.settings import user_settings
 from app.engine import blas
 from app.engine.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
@@ -182,7 +182,7 @@ def _cached() -> str:
         settings = user_settings()
         found = located(settings.models.target, settings.models.draft or None)
         weights = sum(loaded_bytes(Path(path)) for path in (found.target, found.draft) if path)
-        wanted = settings.upkeep(None).disk_budget
+        wanted = settings.cache_policy(None).disk_budget
         limit = disk_limit(wanted, paths.snapshots_path(), weights)
     except UserError:  # told elsewhere; what is there can still be counted
         note = "up to "

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from app import paths
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.cli.inputs import read_inputs
 from app.cli.main import INTERRUPTED
 from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
@@ -81,7 +81,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def _measure(load: Load, settings: Settings, ledger: ResultsLog, tokens: Tokens) -> Outcome:
     # What was left out must stay left out, however long the next question takes.
-    with Session(upkeep=CachePolicy(Heal.NEVER)) as session:
+    with EngineSession(upkeep=CachePolicy(Heal.NEVER)) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
@@ -262,7 +262,9 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
                 f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
             )
         target, draft = [*options.pair, None][:2]
-    load = pair(target or EMBEDDED, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
+    load = resolve_pair(
+        target or EMBEDDED, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits
+    )
     scorings = [tuning.scoring for tuning in settings.tunings_by_name.values()]
     needed = [scoring for scoring in scorings if scoring not in NEED_NO_DRAFT]
     if load.draft is None and (needed or settings.auto):

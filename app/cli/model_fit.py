@@ -32,7 +32,7 @@ from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import Heal
 from app.sessions.errors import StoreError
 from app.sessions.records import Run
-from app.sessions.startup import Places
+from app.sessions.startup import Paths
 from app.settings.values import KvBits
 from app.util.sanitize import sanitize_line
 
@@ -200,8 +200,8 @@ def _timed(
     target: ModelDetails, found: Sequence[DraftCandidate], cache: ModelCache
 ) -> MeasuredRatio:
     """What the clock says of each pair that is here, and at last of answers that were given."""
-    from app.chat.engine_session import Session
-    from app.chat.model_pairs import pair as load_of
+    from app.chat.engine_session import EngineSession
+    from app.chat.model_pairs import resolve_pair as load_of
 
     ratios: dict[str, float] = {}
     upkeep = CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))
@@ -213,9 +213,9 @@ def _timed(
         )
     for draft in drafts:
         sys.stderr.write(sanitize_line(f"Timing {target.name} with {draft}…") + "\n")
-        with Session(upkeep=upkeep) as session:
+        with EngineSession(upkeep=upkeep) as session:
             session.load(load_of(target.name, draft, cache))
-            costs = session.measure()
+            costs = session.calibrate()
         if costs.target is None or costs.draft is None:
             raise UserError(
                 f"{target.name} with {draft} could not be timed: they do not read sparsely here, or"
@@ -244,7 +244,7 @@ def _taken(
 
 def _runs() -> Sequence[Run]:
     """The figures of the answers that are kept here; none when there are no conversations."""
-    if not Places(data_path()).database.exists():
+    if not Paths(data_path()).database.exists():
         return ()
     try:
         with open_store() as store:

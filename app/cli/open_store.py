@@ -25,7 +25,9 @@ def open_store(patience: float = 0.0, settings: Settings | None = None) -> Itera
     Another program that holds them is given `patience` seconds to end. Raises StoreError."""
     settings = settings or user_settings()
     limit, days = settings.attachment_bytes, settings.storage.trash_days
-    with Store(data_path(), attachment_limit=limit, trash_days=days, patience=patience) as store:
+    with Store(
+        data_path(), attachment_limit=limit, trash_days=days, lock_timeout=patience
+    ) as store:
         for notice in store.notices:
             # That one can only read does not matter to who only reads; who writes is told then.
             if notice != str(store.read_only):
@@ -37,7 +39,7 @@ def find_conversation(store: Store, name: str) -> Conversation:
     """The conversation of a number, perhaps in the trash, or the `last` one, which is not. Raises
     UserError."""
     if name == LAST:
-        last = store.last()
+        last = store.last_used()
         if last is None:
             raise no_conversations()
         return last

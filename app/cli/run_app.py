@@ -69,12 +69,12 @@ def _pair(
 ) -> tuple[Load, list[str]]:
     """What was named must be there; where what the settings say is not, the app opens all the same,
     to choose another one, and a sentence says why."""
-    from app.chat.model_pairs import pair
+    from app.chat.model_pairs import resolve_pair
     from app.cli.settings import requested_pair
 
     try:
-        return pair(*requested_pair(target, draft, settings), kv_bits=kv_bits), []
+        return resolve_pair(*requested_pair(target, draft, settings), kv_bits=kv_bits), []
     except UserError as error:
         if target is not None or draft is not None:
             raise
-        return pair(kv_bits=kv_bits), [f"{error} ^L chooses another model."]
+        return resolve_pair(kv_bits=kv_bits), [f"{error} ^L chooses another model."]

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from app.paths import settings_path
 from app.settings.file import SettingsFile
-from app.settings.schema import Setting, as_text, groups
+from app.settings.schema import Setting, format_value, groups
 from app.settings.values import Settings
 from app.util.sanitize import sanitize_line
 
@@ -55,16 +55,18 @@ def _read() -> SettingsFile:
 
 
 def _line(setting: Setting, settings: Settings) -> str:
-    value = setting.of(settings)
-    default = "" if value == setting.default else f" (default {as_text(setting.default) or 'none'})"
+    value = setting.value_in(settings)
+    default = (
+        "" if value == setting.default else f" (default {format_value(setting.default) or 'none'})"
+    )
     doc = textwrap.fill(setting.doc, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    return f"{setting.name} = {as_text(value) or 'none'}{default}\n{doc}\n"
+    return f"{setting.name} = {format_value(value) or 'none'}{default}\n{doc}\n"
 
 
 def _plain(file: SettingsFile) -> dict[str, object]:
     every = [setting for group in groups() for setting in group.settings]
     values = {
-        s.key: {"value": s.of(file.settings), "default": s.default, "description": s.doc}
+        s.key: {"value": s.value_in(file.settings), "default": s.default, "description": s.doc}
         for s in every
     }
     return {"file": str(settings_path()), "settings": values, "problems": file.problems}

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from app.bench.stress import Stress
 from app.bench.stress import stress as stressed
-from app.chat.model_pairs import pair
+from app.chat.model_pairs import resolve_pair
 from app.cli.arguments import STRESS_LENGTH, STRESS_RUNS
 from app.cli.parsing import parse_prompt_length
 from app.cli.settings import requested_pair, user_settings
@@ -21,5 +21,5 @@ def stress(options: Namespace, out: TextIO) -> int:
     if runs < 1:
         raise UserError(f"--runs {runs} is too few", "give 1 or more")
     target, draft = requested_pair(options.target, options.draft, user_settings())
-    pair(target, draft)  # raises for models that are not here
+    resolve_pair(target, draft)  # raises for models that are not here
     return stressed(Stress(runs, tokens, target, draft), logs_path(), out)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 
-from app.chat.engine_session import Session
+from app.chat.engine_session import EngineSession
 from app.eval.results import normalised_entropy
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
@@ -136,7 +136,7 @@ class Runner:
 
     def __init__(
         self,
-        session: Session,
+        session: EngineSession,
         settings: Settings,
         ledger: ResultsLog,
         tokens: Tokens,

@@ -21,7 +21,7 @@ from uuid import uuid4
 from app.models.check import check_files
 from app.models.errors import ModelError
 from app.models.manifest import COMMIT, Manifest, read_manifest
-from app.util.atomic_files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync_path
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)
@@ -171,9 +171,9 @@ class ModelCache:
         manifest.write(self.manifest_path(manifest.repository, manifest.commit))
         main = repository / "refs" / "main"
         aside = self.app_folder / f"{uuid4().hex}.part"
-        with written_aside(aside) as out:
+        with temp_file(aside) as out:
             out.write(manifest.commit.encode("ascii"))
-        put(aside, main)
+        replace_durably(aside, main)
         sync_path(self.folder)
         return snapshot
 

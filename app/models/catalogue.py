@@ -15,7 +15,7 @@ from app.models.architecture import Architecture, parse_architecture
 from app.models.cache import is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError
-from app.util.atomic_files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 
 FILE = "catalog.toml"
 
@@ -89,9 +89,9 @@ def add(folder: Path | None, name: str) -> str:
             _entries(text, str(path), own=True)
             make_folder(folder)
             aside = folder / f"{uuid4().hex}.part"
-            with written_aside(aside) as out:
+            with temp_file(aside) as out:
                 out.write(text.encode())
-            put(aside, path)
+            replace_durably(aside, path)
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"'{path}' cannot be changed ({error})", "put it right") from None
     return kept

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from app.util.atomic_files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _GIT, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
@@ -53,9 +53,9 @@ class Manifest:
         files = [{"path": f.path, "size": f.size, "digest": f.digest} for f in self.files]
         content = {"repository": self.repository, "commit": self.commit, "files": files}
         aside = path.parent / f"{uuid4().hex}.part"
-        with written_aside(aside) as out:
+        with temp_file(aside) as out:
             out.write(json.dumps(content, indent=1).encode())
-        put(aside, path)
+        replace_durably(aside, path)
 
 
 def read_manifest(path: Path) -> Manifest | None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from app.models.cache import ModelCache, blobs, check_repository, disk_size, links
 from app.models.errors import ModelError, disk_error
 from app.models.unfinished import lock_model
-from app.util.atomic_files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync_path
 
 
@@ -168,9 +168,9 @@ def _entry(cache: ModelCache, repository: str, whole: bool) -> Path:
     make_folder(entry)
     content = {"repository": repository, "whole": whole, "when": datetime.now().astimezone()}
     aside = entry / "entry.part"
-    with written_aside(aside) as out:
+    with temp_file(aside) as out:
         out.write(json.dumps(content, default=datetime.isoformat).encode())
-    put(aside, entry / "entry.json")
+    replace_durably(aside, entry / "entry.json")
     return entry
 
 

@@ -14,15 +14,15 @@ from datetime import datetime
 from pathlib import Path
 
 from app.sessions import integrity
-from app.sessions.database import ERRORS, for_reading
-from app.util.atomic_files import make_folder, put, written_aside
+from app.sessions.database import ERRORS, connect_for_reading
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync, sync_path
 
-KEPT = 7
+MAX_BACKUPS = 7
 _NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")
 
 
-def backups(folder: Path) -> list[Path]:
+def list_backups(folder: Path) -> list[Path]:
     """Oldest first."""
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_number)
@@ -30,7 +30,7 @@ def backups(folder: Path) -> list[Path]:
 
 def is_due(folder: Path, now: datetime) -> bool:
     """Whether there is no backup of this day yet."""
-    newest = backups(folder)[-1:]
+    newest = list_backups(folder)[-1:]
     return not any(path.name.endswith(f"-{now:%Y-%m-%d}.db") for path in newest)
 
 
@@ -38,12 +38,15 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
     """Copy what is committed; other connections may be at work. Only once the copy is good and on
     the disk does the oldest one go. Raises OSError or sqlite3.Error."""
     make_folder(folder)
-    kept = backups(folder)
+    kept = list_backups(folder)
     path = folder / f"{_number(kept[-1]) + 1 if kept else 1:06}-{now:%Y-%m-%d}.db"
     aside = folder / "unfinished"
     aside.unlink(missing_ok=True)
     try:
-        with closing(for_reading(database)) as source, closing(sqlite3.connect(aside)) as copy:
+        with (
+            closing(connect_for_reading(database)) as source,
+            closing(sqlite3.connect(aside)) as copy,
+        ):
             source.backup(copy)
             # As one file, so that looking at a backup leaves no others beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
@@ -51,10 +54,10 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
             raise sqlite3.DatabaseError("the copy is damaged")
         with aside.open("rb") as file:
             sync(file.fileno())
-        put(aside, path)
+        replace_durably(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    for old in backups(folder)[:-KEPT]:
+    for old in list_backups(folder)[:-MAX_BACKUPS]:
         old.unlink()
     sync_path(folder)
 
@@ -62,13 +65,13 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
 def restore(folder: Path, database: Path) -> Path | None:
     """Copy the newest good backup to where the database was; None when there is none."""
     usable = (integrity.Condition.GOOD, integrity.Condition.NEWER)
-    for path in reversed(backups(folder)):
+    for path in reversed(list_backups(folder)):
         if integrity.examine(path).condition in usable:
             aside = database.with_suffix(".restored")
             aside.unlink(missing_ok=True)
-            with path.open("rb") as source, written_aside(aside) as copy:
+            with path.open("rb") as source, temp_file(aside) as copy:
                 shutil.copyfileobj(source, copy)
-            put(aside, database)
+            replace_durably(aside, database)
             return path
     return None
 
@@ -79,7 +82,7 @@ def rebuild(broken: Path, database: Path) -> bool:
     aside = database.with_suffix(".rebuilt")
     aside.unlink(missing_ok=True)
     try:
-        with closing(for_reading(broken)) as source:
+        with closing(connect_for_reading(broken)) as source:
             source.execute("VACUUM INTO ?", (str(aside),))
         with closing(sqlite3.connect(aside, isolation_level=None)) as copy:
             copy.execute("INSERT INTO message_text(message_text) VALUES ('rebuild')")
@@ -90,7 +93,7 @@ def rebuild(broken: Path, database: Path) -> bool:
     if whole:
         with aside.open("rb") as file:
             sync(file.fileno())
-        put(aside, database)
+        replace_durably(aside, database)
     aside.unlink(missing_ok=True)
     return whole
 

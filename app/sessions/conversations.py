@@ -9,19 +9,27 @@ from datetime import datetime
 
 from app.sessions import messages
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.records import Choices, Conversation, ReadMap, Removed, Size, State, Tree
-from app.sessions.serialization import pack_time, plain_choices, unpack_choices, unpack_time
+from app.sessions.records import (
+    Conversation,
+    ConversationSize,
+    DeletedMessages,
+    Overrides,
+    ReadMap,
+    State,
+    Tree,
+)
+from app.sessions.serialization import overrides_to_dict, pack_time, unpack_overrides, unpack_time
 
 TITLE_LENGTH = 60
 """Characters of an automatic title."""
 
-NO_CHOICES = Choices()
+NO_OVERRIDES = Overrides()
 _COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current, choices"
 _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
 """What was used last comes first in the list, whatever the clock says."""
 
 
-def listed(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation, ...]:
+def list_all(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation, ...]:
     """Pinned ones first, then the last used ones."""
     where = "IS NOT NULL" if trashed else "IS NULL"
     rows = connection.execute(
@@ -31,7 +39,7 @@ def listed(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation,
     return tuple(_record(row) for row in rows)
 
 
-def last(connection: sqlite3.Connection) -> Conversation | None:
+def last_used(connection: sqlite3.Connection) -> Conversation | None:
     """The one that was used last, of those that are not in the trash."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at IS NULL"
@@ -43,11 +51,11 @@ def last(connection: sqlite3.Connection) -> Conversation | None:
 def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
     row = connection.execute(f"SELECT {_COLUMNS} FROM conversations WHERE id = ?", (id,)).fetchone()
     if row is None:
-        raise _gone()
+        raise _not_found()
     return _record(row)
 
 
-def sizes(connection: sqlite3.Connection) -> dict[int, Size]:
+def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
     """Of all conversations that have a question."""
     questions = connection.execute(
         "SELECT conversation, count(*) FROM messages"
@@ -59,11 +67,11 @@ def sizes(connection: sqlite3.Connection) -> dict[int, Size]:
             " ON m.id = a.message WHERE m.trashed_at IS NULL GROUP BY m.conversation"
         ).fetchall()
     )
-    return {id: Size(count, documents.get(id, 0)) for id, count in questions}
+    return {id: ConversationSize(count, documents.get(id, 0)) for id, count in questions}
 
 
 def create(
-    connection: sqlite3.Connection, title: str, now: datetime, choices: Choices = NO_CHOICES
+    connection: sqlite3.Connection, title: str, now: datetime, overrides: Overrides = NO_OVERRIDES
 ) -> int:
     id = connection.execute(
         "INSERT INTO conversations (title, created_at, updated_at, sequence)"
@@ -71,14 +79,14 @@ def create(
         (title, pack_time(now), pack_time(now)),
     ).lastrowid
     assert id is not None
-    choose(connection, id, choices)
+    set_overrides(connection, id, overrides)
     return id
 
 
-def choose(connection: sqlite3.Connection, id: int, choices: Choices) -> None:
+def set_overrides(connection: sqlite3.Connection, id: int, overrides: Overrides) -> None:
     """Instead of all that was chosen for this conversation before."""
-    messages.check_text(choices.system or "")
-    _update(connection, id, "choices = ?", json.dumps(plain_choices(choices)))
+    messages.check_text(overrides.system or "")
+    _update(connection, id, "choices = ?", json.dumps(overrides_to_dict(overrides)))
 
 
 def rename(connection: sqlite3.Connection, id: int, title: str) -> None:
@@ -102,11 +110,11 @@ def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -
     _update(connection, id, values, last, pack_time(now))
 
 
-def switch(connection: sqlite3.Connection, id: int, last: int | None) -> None:
+def set_current(connection: sqlite3.Connection, id: int, last: int | None) -> None:
     _update(connection, id, "current = ?", last)
 
 
-def remove(connection: sqlite3.Connection, id: int, now: datetime) -> Removed:
+def delete_message(connection: sqlite3.Connection, id: int, now: datetime) -> DeletedMessages:
     """Delete message `id` and all that follows on it."""
     message = messages.message(connection, id)
     ids = messages.trash(connection, id, now)
@@ -114,17 +122,17 @@ def remove(connection: sqlite3.Connection, id: int, now: datetime) -> Removed:
     if current in ids:
         others = messages.children(connection, message.conversation, message.parent)
         nearest = min(others, key=lambda other: abs(other - id), default=None)
-        last = message.parent if nearest is None else messages.newest_below(connection, nearest)
-        switch(connection, message.conversation, last)
-    return Removed(message.conversation, ids, current)
+        last = message.parent if nearest is None else messages.newest_leaf(connection, nearest)
+        set_current(connection, message.conversation, last)
+    return DeletedMessages(message.conversation, ids, current)
 
 
-def bring_back(connection: sqlite3.Connection, removed: Removed) -> None:
+def restore_messages(connection: sqlite3.Connection, removed: DeletedMessages) -> None:
     messages.restore(connection, removed.messages)
-    switch(connection, removed.conversation, removed.current)
+    set_current(connection, removed.conversation, removed.current)
 
 
-def name_after(connection: sqlite3.Connection, id: int, question: str) -> None:
+def set_default_title(connection: sqlite3.Connection, id: int, question: str) -> None:
     """Give a conversation without a title one from its first question."""
     line = " ".join(question.split())
     if len(line) > TITLE_LENGTH:
@@ -133,15 +141,15 @@ def name_after(connection: sqlite3.Connection, id: int, question: str) -> None:
     connection.execute("UPDATE conversations SET title = ? WHERE id = ? AND title = ''", (line, id))
 
 
-def expire(connection: sqlite3.Connection, before: datetime) -> None:
+def purge(connection: sqlite3.Connection, before: datetime) -> None:
     """Delete for good what went into the trash before then, conversations and messages."""
-    messages.expire(connection, before)
+    messages.purge(connection, before)
     connection.execute("DELETE FROM conversations WHERE trashed_at < ?", (pack_time(before),))
 
 
 def tree(connection: sqlite3.Connection, id: int) -> Tree:
     """Everything of a conversation but the contents of its attachments."""
-    found = messages.all_of(connection, id)
+    found = messages.list_all(connection, id)
     maps = ((message.id, messages.read_map(connection, message.id)) for message in found)
     return Tree(
         conversation(connection, id),
@@ -155,7 +163,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
     written is a stopped one here. Returns its id."""
     old = tree.conversation
     messages.check_text(old.title)
-    new = create(connection, old.title, old.created_at, old.choices)
+    new = create(connection, old.title, old.created_at, old.overrides)
     ids: dict[int, int] = {}
     for message in tree.messages:
         state = State.STOPPED if message.state is State.PARTIAL else message.state
@@ -171,7 +179,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
             message.token_ids,
             message.failure,
             message.thinking,
-            message.cut,
+            message.truncated,
         )
         if message.run is not None:
             messages.add_run(connection, ids[message.id], message.run)
@@ -202,7 +210,7 @@ def _renumbered(read_map: ReadMap, ids: dict[int, int]) -> ReadMap:
 def _update(connection: sqlite3.Connection, id: int, setting: str, *values: object) -> None:
     updated = connection.execute(f"UPDATE conversations SET {setting} WHERE id = ?", (*values, id))
     if not updated.rowcount:
-        raise _gone()
+        raise _not_found()
 
 
 def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
@@ -216,11 +224,11 @@ def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
             updated_at=unpack_time(updated_at),
             trashed_at=None if trashed_at is None else unpack_time(trashed_at),
             current=current,
-            choices=unpack_choices(choices),
+            overrides=unpack_overrides(choices),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise DamagedError from error
 
 
-def _gone() -> StoreError:
+def _not_found() -> StoreError:
     return StoreError("This conversation is not there any more", "choose another one")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from app.paths import short
+from app.paths import display_path
 from app.sessions.errors import DamagedError, StoreError
 
 BUSY_SECONDS = 5.0
@@ -26,7 +26,7 @@ ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What sqlite3 raises: its message may quote something damaged, which is no UTF-8 then."""
 
 
-def for_writing(path: Path) -> sqlite3.Connection:
+def connect_for_writing(path: Path) -> sqlite3.Connection:
     """The one connection that writes. Transactions are opened explicitly."""
     connection = _connect(str(path), uri=False)
     try:
@@ -38,7 +38,7 @@ def for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def for_reading(path: Path) -> sqlite3.Connection:
+def connect_for_reading(path: Path) -> sqlite3.Connection:
     """A connection that cannot change a byte of the database, not even by closing."""
     return _connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
@@ -60,19 +60,19 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except ERRORS as error:
-        raise explained(error) from error
+        raise store_error(error) from error
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 @contextmanager
-def written_once(path: Path) -> Iterator[sqlite3.Connection]:
+def single_transaction(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection for one transaction, beside the one that writes. Raises StoreError."""
     try:
-        connection = for_writing(path)
+        connection = connect_for_writing(path)
     except ERRORS as error:
-        raise explained(error) from error
+        raise store_error(error) from error
     with closing(connection), transaction(connection):
         yield connection
 
@@ -88,12 +88,12 @@ class Readers:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection on which all reads see one state. Raises StoreError."""
-        connection = self._take()
+        connection = self._acquire()
         try:
             connection.execute("BEGIN")
             yield connection
         except ERRORS as error:
-            raise explained(error) from error
+            raise store_error(error) from error
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -102,15 +102,15 @@ class Readers:
             else:
                 self._idle.append(connection)
 
-    def _take(self) -> sqlite3.Connection:
+    def _acquire(self) -> sqlite3.Connection:
         try:
             return self._idle.pop()
         except IndexError:
             pass
         try:
-            return for_reading(self._path)
+            return connect_for_reading(self._path)
         except ERRORS as error:
-            raise explained(error) from error
+            raise store_error(error) from error
 
     def close(self) -> None:
         self._closed = True
@@ -118,7 +118,7 @@ class Readers:
             self._idle.pop().close()
 
 
-_SENTENCES = {
+_ERROR_TEXTS = {
     sqlite3.SQLITE_FULL: (
         "The disk is full, so nothing more can be kept",
         "free some space; what was kept before is safe",
@@ -133,10 +133,10 @@ _SENTENCES = {
     ),
     sqlite3.SQLITE_TOOBIG: ("The text is too long to be kept", "attach it as a file"),
 }
-_SENTENCES[sqlite3.SQLITE_LOCKED] = _SENTENCES[sqlite3.SQLITE_BUSY]
+_ERROR_TEXTS[sqlite3.SQLITE_LOCKED] = _ERROR_TEXTS[sqlite3.SQLITE_BUSY]
 
 
-def explained(error: Exception) -> StoreError:
+def store_error(error: Exception) -> StoreError:
     """One sentence for what SQLite says."""
     # Errors of Python's own module have no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -144,7 +144,7 @@ def explained(error: Exception) -> StoreError:
     if damaged or isinstance(error, UnicodeDecodeError):
         return DamagedError()
     return StoreError(
-        *_SENTENCES.get(
+        *_ERROR_TEXTS.get(
             code,
             (
                 f"The conversations cannot be read or changed ({error})",
@@ -154,8 +154,8 @@ def explained(error: Exception) -> StoreError:
     )
 
 
-def unusable(folder: Path, error: OSError) -> StoreError:
+def folder_error(folder: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"Conversations cannot be kept in '{short(folder)}' ({error.strerror})",
+        f"Conversations cannot be kept in '{display_path(folder)}' ({error.strerror})",
         "make that folder writable, with room left",
     )

@@ -34,7 +34,7 @@ def last(connection: sqlite3.Connection) -> Draft | None:
     return None if trashed == (1,) else _record(row)
 
 
-def keep(connection: sqlite3.Connection, draft: Draft) -> None:
+def save(connection: sqlite3.Connection, draft: Draft) -> None:
     check_text(draft.text)
     check_text(draft.notes)
     attachments = json.dumps([[a.sha256, a.name, a.size] for a in draft.attachments])
@@ -45,7 +45,7 @@ def keep(connection: sqlite3.Connection, draft: Draft) -> None:
     )
 
 
-def attached(connection: sqlite3.Connection) -> set[str]:
+def attachment_digests(connection: sqlite3.Connection) -> set[str]:
     """The SHA-256 of every document that a draft refers to."""
     rows = connection.execute("SELECT attachments FROM drafts").fetchall()
     return {attachment.sha256 for (packed,) in rows for attachment in _unpacked(packed)}

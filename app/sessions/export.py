@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from app.sessions import html
 from app.sessions.errors import StoreError
-from app.sessions.records import Attachment, Choices, Message, ReadMap, Role, State, Tree
-from app.sessions.serialization import plain_choices
+from app.sessions.records import Attachment, Message, Overrides, ReadMap, Role, State, Tree
+from app.sessions.serialization import overrides_to_dict
 from app.sessions.store import Store
 
 FORMAT, VERSION = "specchat conversation", 1
@@ -29,8 +29,8 @@ def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
     """The current branch; documents by name and size."""
     found = store.conversation(conversation)
     out.write(f"# {found.title}\n")
-    out.write(f"\n*{told}*\n" if (told := told_choices(found.choices)) else "")
-    out.write(f"\n## System\n\n{found.choices.system}\n" if found.choices.system else "")
+    out.write(f"\n*{told}*\n" if (told := describe_overrides(found.overrides)) else "")
+    out.write(f"\n## System\n\n{found.overrides.system}\n" if found.overrides.system else "")
     for message in store.branch(conversation):
         out.write(f"\n## {NAMES[message.role]} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
         for attachment in message.attachments:
@@ -46,7 +46,9 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
     read of them is bright, the rest dim."""
     branch = store.branch(conversation)
     found = store.conversation(conversation)
-    out.write(html.head(found.title, told_choices(found.choices), found.choices.system or ""))
+    out.write(
+        html.head(found.title, describe_overrides(found.overrides), found.overrides.system or "")
+    )
     for number, message in enumerate(branch):
         out.write(html.message(NAMES[message.role], message, remarks(message)))
         for attachment, read in _documents_read(store, message, branch[:number]):
@@ -78,27 +80,27 @@ def remarks(message: Message) -> str:
     if (run := message.run) is not None:
         parts += [f"read {run.read_fraction:.0%}", run.reading, f"first word in {run.ttft:.1f} s"]
         parts += [run.fallback] if run.fallback else []
-    if message.cut and message.state is State.STOPPED:
+    if message.truncated and message.state is State.STOPPED:
         parts.append("stopped: it was repeating itself")
     elif message.state in (State.STOPPED, State.PARTIAL):
         parts.append("stopped")
-    elif message.cut:
+    elif message.truncated:
         parts.append("cut at its longest length")
     return " · ".join([*parts, *([message.failure] if message.failure else [])])
 
 
-def told_choices(choices: Choices) -> str:
+def describe_overrides(overrides: Overrides) -> str:
     """What was chosen for a conversation alone, but for its system prompt, in one line."""
-    parts = plain_choices(replace(choices, system=None))
-    if choices.keep is not None:
-        parts["keep"] = f"{choices.keep:.0%}"
+    parts = overrides_to_dict(replace(overrides, system=None))
+    if overrides.keep is not None:
+        parts["keep"] = f"{overrides.keep:.0%}"
     return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts.items())
 
 
 def to_json(store: Store, conversation: int, out: TextIO) -> None:
     """Everything: every branch, figures, read maps, token ids and the documents' bytes."""
     tree = store.tree(conversation)
-    head = json.dumps(_plain(tree), ensure_ascii=False, indent=1)
+    head = json.dumps(_tree_to_dict(tree), ensure_ascii=False, indent=1)
     out.write(head.removesuffix("\n}") + ',\n "documents": {')
     written: set[str] = set()
     for message in tree.messages:
@@ -114,7 +116,7 @@ def to_json(store: Store, conversation: int, out: TextIO) -> None:
 def _write_base64(store: Store, attachment: Attachment, out: TextIO) -> None:
     """A piece at a time, so that a large document is never there twice."""
     held = b""
-    for piece in store.pieces(attachment):
+    for piece in store.iter_bytes(attachment):
         held += piece
         whole = len(held) // 3 * 3
         out.write(base64.b64encode(held[:whole]).decode())
@@ -126,19 +128,19 @@ Writer = Callable[[Store, int, TextIO], None]
 FORMATS: dict[str, Writer] = {"md": to_markdown, "json": to_json, "html": to_html}
 
 
-def form_of(path: Path) -> str:
+def format_of(path: Path) -> str:
     """By a file's ending, or md."""
     ending = path.suffix.removeprefix(".").lower()
     return ending if ending in FORMATS else "md"
 
 
-def to_file(store: Store, conversation: int, path: Path, form: str | None = None) -> None:
+def to_file(store: Store, conversation: int, path: Path, format: str | None = None) -> None:
     """Into a file, whole or not at all, instead of what lies there."""
     # Aside first: what lies there already stays until the export is complete.
     aside = path.parent / f".{uuid4().hex}.part"
     try:
         with aside.open("x", encoding="utf-8", newline="\n") as out:
-            FORMATS[form or form_of(path)](store, conversation, out)
+            FORMATS[format or format_of(path)](store, conversation, out)
         os.replace(aside, path)
     except (OSError, ValueError) as error:
         raise StoreError(
@@ -150,7 +152,7 @@ def to_file(store: Store, conversation: int, path: Path, form: str | None = None
             aside.unlink(missing_ok=True)
 
 
-def _plain(tree: Tree) -> dict[str, Any]:
+def _tree_to_dict(tree: Tree) -> dict[str, Any]:
     """Messages are numbered from 0, so that a conversation looks the same wherever it was kept."""
     numbers = {message.id: number for number, message in enumerate(tree.messages)}
     conversation = tree.conversation
@@ -162,12 +164,12 @@ def _plain(tree: Tree) -> dict[str, Any]:
         "created_at": conversation.created_at.isoformat(),
         "updated_at": conversation.updated_at.isoformat(),
         "current": None if conversation.current is None else numbers[conversation.current],
-        "choices": plain_choices(conversation.choices),
-        "messages": [_plain_message(m, tree.maps.get(m.id), numbers) for m in tree.messages],
+        "choices": overrides_to_dict(conversation.overrides),
+        "messages": [_message_to_dict(m, tree.maps.get(m.id), numbers) for m in tree.messages],
     }
 
 
-def _plain_message(
+def _message_to_dict(
     message: Message, read_map: ReadMap | None, numbers: dict[int, int]
 ) -> dict[str, Any]:
     plain = asdict(message)
@@ -175,11 +177,11 @@ def _plain_message(
     return plain | {
         "parent": None if message.parent is None else numbers[message.parent],
         "created_at": message.created_at.isoformat(),
-        "read_map": None if read_map is None else _plain_map(read_map, numbers),
+        "read_map": None if read_map is None else _map_to_dict(read_map, numbers),
     }
 
 
-def _plain_map(read_map: ReadMap, numbers: dict[int, int]) -> dict[str, Any]:
+def _map_to_dict(read_map: ReadMap, numbers: dict[int, int]) -> dict[str, Any]:
     return {
         "spans": [asdict(span) for span in read_map.spans],
         "texts": [asdict(text) | {"message": numbers[text.message]} for text in read_map.texts],

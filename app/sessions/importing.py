@@ -16,9 +16,9 @@ from app.sessions.errors import StoreError
 from app.sessions.export import FORMAT, VERSION
 from app.sessions.records import (
     Attachment,
-    Choices,
     Conversation,
     Message,
+    Overrides,
     ReadMap,
     Role,
     Run,
@@ -27,7 +27,7 @@ from app.sessions.records import (
     State,
     Tree,
 )
-from app.sessions.serialization import choices_of
+from app.sessions.serialization import overrides_from_dict
 from app.sessions.store import Store
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ _JSON_TYPES = {
 }
 
 
-LIMIT = 256 * 2**20
+MAX_CHARACTERS = 256 * 2**20
 """Characters of an export besides its documents. These are never in memory as a whole, unless
 another program has written the file anew: then the limit counts them too."""
 _DOCUMENTS = ' "documents": {\n'
@@ -66,7 +66,7 @@ def from_json(store: Store, source: TextIO) -> Conversation:
         wanted = {a.sha256: a for message in tree.messages for a in message.attachments}
         for sha256, data in _lines(source) if separate else _texts(plain["documents"]):
             document = wanted.pop(sha256)
-            attached = store.attach(document.name, _Decoded(data, document.size))
+            attached = store.attach(document.name, _Base64Reader(data, document.size))
             if (attached.sha256, attached.size) != (sha256, document.size):
                 raise ValueError("a document differs from its digest")
         if wanted:
@@ -83,14 +83,14 @@ def _head(source: TextIO) -> tuple[str, bool]:
     """All before the documents, as JSON, and True; or the whole file, and False."""
     lines: list[str] = []
     length = 0
-    while line := source.readline(LIMIT - length + 1):
+    while line := source.readline(MAX_CHARACTERS - length + 1):
         if line == _DOCUMENTS:
             return "".join(lines).rstrip().removesuffix(",") + "}", True
         lines.append(line)
         length += len(line)
-        if length > LIMIT:
+        if length > MAX_CHARACTERS:
             raise StoreError(
-                f"This file is too large to be read as one piece ({LIMIT / 2**20:.0f} MB)",
+                f"This file is too large to be read as one piece ({MAX_CHARACTERS / 2**20:.0f} MB)",
                 "import the file that specchat wrote, unchanged",
             )
     return "".join(lines), False
@@ -115,7 +115,7 @@ def _lines(source: TextIO) -> Iterator[tuple[str, TextIO]]:
         raise ValueError("not all of it")
 
 
-class _Decoded:
+class _Base64Reader:
     """The `size` bytes whose base64 comes next, some at a time. Raises ValueError."""
 
     def __init__(self, source: TextIO, size: int) -> None:
@@ -137,13 +137,13 @@ def _tree(plain: dict[str, Any]) -> Tree:
         messages[_number(current, len(messages))]
     conversation = Conversation(
         id=0,
-        title=_of(str, plain["title"]),
-        pinned=_of(bool, plain["pinned"]),
+        title=_checked(str, plain["title"]),
+        pinned=_checked(bool, plain["pinned"]),
         created_at=_time(plain["created_at"]),
         updated_at=_time(plain["updated_at"]),
         trashed_at=None,
         current=current,
-        choices=_choices(plain.get("choices", {})),  # older exports have none
+        overrides=_overrides(plain.get("choices", {})),  # older exports have none
     )
     maps = {
         number: _map(each["read_map"], len(messages))
@@ -153,8 +153,10 @@ def _tree(plain: dict[str, Any]) -> Tree:
     return Tree(conversation, messages, maps)
 
 
-def _choices(plain: Any) -> Choices:
-    return choices_of({name: _of(object, value) for name, value in _of(dict, plain).items()})
+def _overrides(plain: Any) -> Overrides:
+    return overrides_from_dict(
+        {name: _checked(object, value) for name, value in _checked(dict, plain).items()}
+    )
 
 
 def _message(number: int, plain: dict[str, Any]) -> Message:
@@ -166,41 +168,41 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         role=Role(plain["role"]),
         state=State(plain["state"]),
         created_at=_time(plain["created_at"]),
-        text=_of(str, plain["text"]),
+        text=_checked(str, plain["text"]),
         token_ids=None if ids is None else tuple(_number(each, 2**32) for each in _list(ids)),
-        failure=None if plain["failure"] is None else _of(str, plain["failure"]),
+        failure=None if plain["failure"] is None else _checked(str, plain["failure"]),
         attachments=tuple(_attachment(each) for each in plain["attachments"]),
         run=None if run is None else _run(run),
-        thinking=_of(str, plain.get("thinking", "")),  # older exports have none
-        cut=_of(bool, plain.get("cut", False)),
+        thinking=_checked(str, plain.get("thinking", "")),  # older exports have none
+        truncated=_checked(bool, plain.get("truncated", plain.get("cut", False))),
     )
 
 
 def _attachment(plain: dict[str, Any]) -> Attachment:
     pins = [_list(pin) for pin in _list(plain.get("pinned", []))]
     pinned = tuple((_number(start, 2**53), _number(end, 2**53)) for start, end in pins)
-    return _plain_record(Attachment, plain | {"pinned": pinned})
+    return _record(Attachment, plain | {"pinned": pinned})
 
 
 def _run(plain: dict[str, Any]) -> Run:
     phases = tuple(
-        (_of(str, name), _of(float, float(seconds))) for name, seconds in plain["phases"]
+        (_checked(str, name), _checked(float, float(seconds))) for name, seconds in plain["phases"]
     )
-    return _plain_record(Run, plain | {"phases": phases})
+    return _record(Run, plain | {"phases": phases})
 
 
 def _map(plain: dict[str, Any], messages: int) -> ReadMap:
-    texts = tuple(_plain_record(SpanText, each) for each in _list(plain["texts"]))
+    texts = tuple(_record(SpanText, each) for each in _list(plain["texts"]))
     for text in texts:
         _number(text.message, messages)
     return ReadMap(
-        tuple(_plain_record(Span, each) for each in _list(plain["spans"])),
+        tuple(_record(Span, each) for each in _list(plain["spans"])),
         texts,
         base64.b64decode(plain["importance"], validate=True),
     )
 
 
-def _plain_record(kind: type[T], plain: dict[str, Any]) -> T:
+def _record(kind: type[T], plain: dict[str, Any]) -> T:
     """A dataclass of plain values from their names. Raises ValueError, TypeError or KeyError."""
     values = {}
     for field in fields(kind):  # type: ignore[arg-type]
@@ -208,12 +210,12 @@ def _plain_record(kind: type[T], plain: dict[str, Any]) -> T:
         allowed = _JSON_TYPES.get(str(field.type))
         optional = value is None and str(field.type).endswith("None")
         if allowed is not None and not optional:
-            _of(allowed, value)
+            _checked(allowed, value)
         values[field.name] = value
     return kind(**values)
 
 
-def _of(kind: Any, value: Any) -> Any:
+def _checked(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{value!r} is no {kind}")
     if isinstance(value, str):
@@ -224,17 +226,17 @@ def _of(kind: Any, value: Any) -> Any:
 
 
 def _list(value: Any) -> list[Any]:
-    return list(_of(list, value))
+    return list(_checked(list, value))
 
 
 def _number(value: Any, below: int) -> int:
-    if not 0 <= _of(int, value) < below:
+    if not 0 <= _checked(int, value) < below:
         raise ValueError(f"{value} is out of range")
     return int(value)
 
 
 def _time(value: Any) -> datetime:
-    time = datetime.fromisoformat(_of(str, value))
+    time = datetime.fromisoformat(_checked(str, value))
     if time.tzinfo is None:
         raise ValueError("a time without its zone")
     return time.astimezone(UTC)  # an OverflowError for the last hours of the year 9999

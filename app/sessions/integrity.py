@@ -9,14 +9,14 @@ from enum import Enum, auto
 from pathlib import Path
 
 from app.sessions import schema
-from app.sessions.database import for_reading
+from app.sessions.database import connect_for_reading
 
 _MAGIC = b"SQLite format 3\0"
-_BESIDE = ("", "-wal", "-shm")
+_SUFFIXES = ("", "-wal", "-shm")
 """The parts of a database in WAL mode."""
 
 
-_NOT_THE_FILE = (
+_ENVIRONMENT_ERRORS = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PERM,
@@ -37,7 +37,7 @@ class Condition(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HealthReport:
     """`pending`: migrations are to be applied. `fault` says what is broken, after "is"."""
 
     condition: Condition
@@ -45,10 +45,10 @@ class Finding:
     fault: str = ""
 
 
-_NEW = Finding(Condition.NEW, pending=True)
+_NEW = HealthReport(Condition.NEW, pending=True)
 
 
-def examine(path: Path) -> Finding:
+def examine(path: Path) -> HealthReport:
     """Look at a database without changing it. Raises OSError or sqlite3.OperationalError when it
     cannot be looked at: that says nothing about the file."""
     try:
@@ -58,47 +58,51 @@ def examine(path: Path) -> Finding:
         head = b""
     if not head:
         # A journal without its database holds changes that a new database would overwrite.
-        lost = any(size(part) for part in parts(path))
-        return Finding(Condition.BROKEN, fault="only a journal") if lost else _NEW
+        lost = any(file_size(part) for part in database_files(path))
+        return HealthReport(Condition.BROKEN, fault="only a journal") if lost else _NEW
     if not head.startswith(_MAGIC):
-        return Finding(Condition.BROKEN, fault="not a database")
+        return HealthReport(Condition.BROKEN, fault="not a database")
     if not {*head[18:]} <= {1, 2}:  # other file formats are read-only for SQLite
-        return Finding(Condition.BROKEN, fault="damaged")
+        return HealthReport(Condition.BROKEN, fault="damaged")
     try:
-        with closing(for_reading(path)) as connection:
-            return _finding(connection)
+        with closing(connect_for_reading(path)) as connection:
+            return _report(connection)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in _NOT_THE_FILE:
+        if error.sqlite_errorcode & 0xFF in _ENVIRONMENT_ERRORS:
             raise
-        return Finding(Condition.BROKEN, fault="damaged")
+        return HealthReport(Condition.BROKEN, fault="damaged")
     except (sqlite3.DatabaseError, UnicodeDecodeError):
-        return Finding(Condition.BROKEN, fault="damaged")
+        return HealthReport(Condition.BROKEN, fault="damaged")
 
 
-def _finding(connection: sqlite3.Connection) -> Finding:
+def _report(connection: sqlite3.Connection) -> HealthReport:
     connection.execute("PRAGMA cell_size_check = 1")
     connection.execute("PRAGMA foreign_keys = 1")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        return Finding(Condition.BROKEN, fault="damaged")
+        return HealthReport(Condition.BROKEN, fault="damaged")
     steps = schema.applied(connection)
     if steps is None:
-        return Finding(Condition.BROKEN, fault="another program's")
+        return HealthReport(Condition.BROKEN, fault="another program's")
     if not steps:
         return _NEW
     pending = bool(schema.pending(steps))
     if schema.unknown(steps):
-        return Finding(Condition.BROKEN, fault="damaged") if pending else Finding(Condition.NEWER)
+        return (
+            HealthReport(Condition.BROKEN, fault="damaged")
+            if pending
+            else HealthReport(Condition.NEWER)
+        )
     if not pending and not schema.is_whole(connection):
-        return Finding(Condition.BROKEN, fault="damaged")
-    return Finding(Condition.GOOD, pending)
+        return HealthReport(Condition.BROKEN, fault="damaged")
+    return HealthReport(Condition.GOOD, pending)
 
 
-def parts(database: Path) -> list[Path]:
+def database_files(database: Path) -> list[Path]:
     """The database, its journal and the journal's index, there or not."""
-    return [database.with_name(database.name + suffix) for suffix in _BESIDE]
+    return [database.with_name(database.name + suffix) for suffix in _SUFFIXES]
 
 
-def size(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Bytes; 0 where there is nothing."""
     return path.stat().st_size if path.exists() else 0

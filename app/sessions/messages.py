@@ -38,7 +38,7 @@ WITH RECURSIVE branch(id, depth) AS (
 SELECT {_COLUMNS} FROM branch JOIN messages m USING (id) LEFT JOIN runs r ON r.message = m.id
 ORDER BY branch.depth DESC
 """
-_BELOW = """
+_SUBTREE = """
 WITH RECURSIVE below(id) AS (
   SELECT id FROM messages WHERE id = ? AND trashed_at IS NULL
   UNION ALL
@@ -58,7 +58,7 @@ def message(connection: sqlite3.Connection, id: int) -> Message:
     return _only(_records(connection, _select(connection, "m.id = ?", id)))
 
 
-def all_of(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
+def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
     """Every branch of a conversation, in the order of writing, without what was deleted."""
     where = "m.trashed_at IS NULL AND m.conversation = ?"
     return _records(connection, _select(connection, where, conversation))
@@ -99,7 +99,7 @@ def children(
     return tuple(id for (id,) in rows)
 
 
-def newest_below(connection: sqlite3.Connection, id: int) -> int:
+def newest_leaf(connection: sqlite3.Connection, id: int) -> int:
     """The end of a branch through this message: from each fork on, its newest."""
     newest: int | None = id
     while newest is not None:
@@ -122,13 +122,13 @@ def add(
     token_ids: tuple[int, ...] | None = None,
     failure: str | None = None,
     thinking: str = "",
-    cut: bool = False,
+    truncated: bool = False,
 ) -> int:
     """Insert a message and return its id. Raises StoreError for text that is no UTF-8."""
     check_text(text)
     check_text(thinking)
     ids = pack_ids(token_ids)
-    written = (text, thinking, ids, failure, cut)
+    written = (text, thinking, ids, failure, truncated)
     id = connection.execute(
         "INSERT INTO messages"
         " (conversation, parent, role, state, created_at, text, thinking, token_ids, failure, cut)"
@@ -159,24 +159,26 @@ def pin(
 
 def trash(connection: sqlite3.Connection, id: int, now: datetime) -> tuple[int, ...]:
     """Delete a message and all that follows on it. Returns what was not deleted before."""
-    rows = connection.execute(_BELOW, (id,)).fetchall()
+    rows = connection.execute(_SUBTREE, (id,)).fetchall()
     ids = tuple(id for (id,) in rows)
-    _mark(connection, ids, pack_time(now))
+    _set_trashed_at(connection, ids, pack_time(now))
     return ids
 
 
 def restore(connection: sqlite3.Connection, ids: tuple[int, ...]) -> None:
     """Bring back what was deleted together."""
-    if _mark(connection, ids, None) != len(ids):
-        raise _gone()
+    if _set_trashed_at(connection, ids, None) != len(ids):
+        raise _not_found()
 
 
-def expire(connection: sqlite3.Connection, before: datetime) -> None:
+def purge(connection: sqlite3.Connection, before: datetime) -> None:
     """Delete for good what was deleted before then."""
     connection.execute("DELETE FROM messages WHERE trashed_at < ?", (pack_time(before),))
 
 
-def _mark(connection: sqlite3.Connection, ids: tuple[int, ...], trashed_at: int | None) -> int:
+def _set_trashed_at(
+    connection: sqlite3.Connection, ids: tuple[int, ...], trashed_at: int | None
+) -> int:
     updated = connection.execute(
         "UPDATE messages SET trashed_at = ? WHERE id IN (SELECT value FROM json_each(?))",
         (trashed_at, json.dumps(ids)),
@@ -215,18 +217,18 @@ def resume_reply(connection: sqlite3.Connection, id: int) -> None:
         (id,),
     )
     if not resumed.rowcount:
-        raise _gone()
+        raise _not_found()
 
 
 def end_reply(
-    connection: sqlite3.Connection, id: int, state: State, failure: str | None, cut: bool
+    connection: sqlite3.Connection, id: int, state: State, failure: str | None, truncated: bool
 ) -> None:
     ended = connection.execute(
         "UPDATE messages SET state = ?, failure = ?, cut = ? WHERE id = ? AND state = 'partial'",
-        (state, failure, cut, id),
+        (state, failure, truncated, id),
     )
     if not ended.rowcount:
-        raise _gone()
+        raise _not_found()
 
 
 def add_run(connection: sqlite3.Connection, message: int, run: Run) -> None:
@@ -252,7 +254,7 @@ def read_map(connection: sqlite3.Connection, message: int) -> ReadMap | None:
     return None if row is None else unpack_map(*row)
 
 
-def attached(connection: sqlite3.Connection) -> set[str]:
+def attachment_digests(connection: sqlite3.Connection) -> set[str]:
     """The SHA-256 of every document that a message refers to."""
     return {sha256 for (sha256,) in connection.execute("SELECT DISTINCT sha256 FROM attachments")}
 
@@ -316,15 +318,15 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         failure=failure,
         attachments=attachments,
         run=run,
-        cut=bool(cut),
+        truncated=bool(cut),
     )
 
 
 def _only(found: tuple[Message, ...]) -> Message:
     if not found:
-        raise _gone()
+        raise _not_found()
     return found[0]
 
 
-def _gone() -> StoreError:
+def _not_found() -> StoreError:
     return StoreError("This message is not there any more", "choose another one")

@@ -12,23 +12,23 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.sessions.integrity import parts, size
-from app.util.atomic_files import make_folder, put, written_aside
+from app.sessions.integrity import database_files, file_size
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync_path
 
-DAYS = 180
+MAX_AGE_DAYS = 180
 """For so long it stays."""
-LIMIT = 2**30
+MAX_BYTES = 2**30
 """Bytes of all of it; above, the oldest goes first, and the newest stays."""
 _NAME = re.compile(r"(\d+)-conversations\.db(-wal|-shm)?")
 
 
-def move(database: Path, folder: Path, now: datetime, journal_only: bool = False) -> Path:
+def move(database: Path, folder: Path, now: datetime, wal_only: bool = False) -> Path:
     """Move a broken database with its journal, or only that, into `folder`; what is empty stays.
     Returns the new path of the first part. Raises OSError."""
     make_folder(folder)
-    moved = [part for part in parts(database) if size(part)]
-    if journal_only:
+    moved = [part for part in database_files(database) if file_size(part)]
+    if wal_only:
         moved = [part for part in moved if part != database]
     number = _free_number(database, folder)
     # The journal first: were we cut off, the next start must not find it beside another database.
@@ -40,36 +40,36 @@ def move(database: Path, folder: Path, now: datetime, journal_only: bool = False
     return folder / f"{number}-{moved[0].name}"
 
 
-def copy_journal(database: Path, folder: Path, now: datetime) -> Path:
+def copy_wal(database: Path, folder: Path, now: datetime) -> Path:
     """Keep a copy of the journal before SQLite takes from it what it can. Raises OSError."""
     make_folder(folder)
-    journal = parts(database)[1]
+    journal = database_files(database)[1]
     path = folder / f"{_free_number(database, folder)}-{journal.name}"
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    with journal.open("rb") as source, written_aside(unfinished) as copy:
+    with journal.open("rb") as source, temp_file(unfinished) as copy:
         shutil.copyfileobj(source, copy)
     os.utime(unfinished, (now.timestamp(), now.timestamp()))
-    put(unfinished, path)
+    replace_durably(unfinished, path)
     return path
 
 
-def clean(folder: Path, now: datetime) -> list[str]:
+def purge(folder: Path, now: datetime) -> list[str]:
     """Delete what has lain here for too long, or takes too much room. Returns a sentence for each
     time of which something was deleted. Raises OSError."""
-    times = _times(folder)
-    total = sum(size(path) for paths in times.values() for path in paths)
+    times = _by_number(folder)
+    total = sum(file_size(path) for paths in times.values() for path in paths)
     sentences = []
     for number, paths in sorted(times.items()):
         since = datetime.fromtimestamp(max(path.stat().st_mtime for path in paths), UTC)
-        if now - since > timedelta(days=DAYS):
-            why = f"after {DAYS} days"
-        elif total > LIMIT and number != max(times):
-            why = f"since such files took more than {LIMIT / 2**20:,.0f} MB"
+        if now - since > timedelta(days=MAX_AGE_DAYS):
+            why = f"after {MAX_AGE_DAYS} days"
+        elif total > MAX_BYTES and number != max(times):
+            why = f"since such files took more than {MAX_BYTES / 2**20:,.0f} MB"
         else:
             continue
         for path in paths:
-            total -= size(path)
+            total -= file_size(path)
             path.unlink()
         sentences.append(
             f"The damaged file of conversations that was put aside on {since:%Y-%m-%d} was deleted,"
@@ -80,10 +80,10 @@ def clean(folder: Path, now: datetime) -> list[str]:
 
 def is_empty(folder: Path) -> bool:
     """Whether nothing was put aside."""
-    return not _times(folder)
+    return not _by_number(folder)
 
 
-def _times(folder: Path) -> dict[int, list[Path]]:
+def _by_number(folder: Path) -> dict[int, list[Path]]:
     """The files by the numbers of their times."""
     times = defaultdict(list)
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -94,6 +94,6 @@ def _times(folder: Path) -> dict[int, list[Path]]:
 
 def _free_number(database: Path, folder: Path) -> int:
     number = 1
-    while any((folder / f"{number}-{part.name}").exists() for part in parts(database)):
+    while any((folder / f"{number}-{part.name}").exists() for part in database_files(database)):
         number += 1
     return number

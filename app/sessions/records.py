@@ -134,11 +134,11 @@ class Message:
     attachments: tuple[Attachment, ...] = ()
     run: Run | None = None
     thinking: str = ""
-    cut: bool = False
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class DeletedMessages:
     """Messages that were deleted together, and where the conversation ended before: what
     `Store.bring_back` takes."""
 
@@ -148,7 +148,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class Overrides:
     """What was chosen for one conversation alone. None: as for every other one, and of `system`:
     what its system messages say, if it was imported with any."""
 
@@ -172,7 +172,7 @@ class Conversation:
     updated_at: datetime
     trashed_at: datetime | None
     current: int | None
-    choices: Choices = Choices()
+    overrides: Overrides = Overrides()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ConversationSize:
     """How large a conversation is, with all its branches: its questions, and the bytes of the
     documents that came with them."""
 
@@ -209,7 +209,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class SearchHit:
     """A message that was found. `matches` are the characters of `snippet` that match."""
 
     conversation: int

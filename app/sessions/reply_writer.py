@@ -20,7 +20,7 @@ FLUSH_SECONDS = 0.5
 _End = tuple[State, Run | None, ReadMap | None, str | None, int | None, bool]
 
 
-class Reply:
+class ReplyWriter:
     """One answer, from its first token to its end. `append` never waits for the disk: the writer
     thread commits what has come within a second, whether or not more is appended."""
 
@@ -35,7 +35,7 @@ class Reply:
         self._text = [before.text] if before else []
         self._thinking = [before.thinking] if before else []
         self._token_ids = [*(before.token_ids or ())] if before else []
-        self._awaiting_flush = False
+        self._flush_scheduled = False
         self._ended = False
         self._last_end: _End = (State.STOPPED, None, None, None, None, False)
 
@@ -73,26 +73,26 @@ class Reply:
         run: Run | None = None,
         read_map: ReadMap | None = None,
         failure: str | None = None,
-        back_to: int | None = None,
-        cut: bool = False,
+        revert_to: int | None = None,
+        truncated: bool = False,
     ) -> Future[None]:
         """The same without waiting: the result is there once the end is on the disk. When it is a
         StoreError, `end` may be called again, as `close` does. With `back_to` the branch that ends
         with that message becomes the current one again; `cut` is what `records.Message` says."""
         if self._ended:
             raise RuntimeError("the reply has ended")
-        self._last_end = (state, run, read_map, failure, back_to, cut)
+        self._last_end = (state, run, read_map, failure, revert_to, truncated)
 
         def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
-            messages.end_reply(connection, self.message, state, failure, cut)
+            messages.end_reply(connection, self.message, state, failure, truncated)
             if run is not None:
                 messages.add_run(connection, self.message, run)
             if read_map is not None:
                 messages.add_read_map(connection, self.message, read_map)
-            if back_to is not None:
-                conversation = messages.message(connection, back_to).conversation
-                conversations.switch(connection, conversation, back_to)
+            if revert_to is not None:
+                conversation = messages.message(connection, revert_to).conversation
+                conversations.set_current(connection, conversation, revert_to)
 
         done: Future[None] = Future()
 
@@ -104,7 +104,7 @@ class Reply:
             else:
                 done.set_exception(error)
 
-        self._writer.later(task, 0).add_done_callback(tell)
+        self._writer.submit(task, 0).add_done_callback(tell)
         return done
 
     def close(self) -> None:
@@ -119,15 +119,15 @@ class Reply:
             self._thinking = ["".join(self._thinking)]
             text, thinking = self._text[0], self._thinking[0]
             token_ids = tuple(self._token_ids)
-            self._awaiting_flush = False
+            self._flush_scheduled = False
         messages.write_reply(connection, self.message, text, thinking, token_ids)
 
     def _flush_later(self) -> None:
         with self._lock:
-            if self._awaiting_flush:
+            if self._flush_scheduled:
                 return
-            self._awaiting_flush = True
-        self._writer.later(self._write, FLUSH_SECONDS).add_done_callback(self._flushed)
+            self._flush_scheduled = True
+        self._writer.submit(self._write, FLUSH_SECONDS).add_done_callback(self._flushed)
 
     def _flushed(self, result: Future[None]) -> None:
         if result.cancelled():

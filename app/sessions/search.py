@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sqlite3
 
-from app.sessions.records import Hit, Role
+from app.sessions.records import Role, SearchHit
 
 _OPEN, _CLOSE = "\x02", "\x03"
 """Around a match in a snippet; a text that holds them itself only looks odd there."""
-WORDS = 24
+SNIPPET_WORDS = 24
 """About how long a snippet is."""
 
 # The snippets in a second step, so that they are made only for what is shown.
@@ -24,7 +24,7 @@ WITH found(id, score) AS MATERIALIZED (
   ORDER BY 2, message_text.rowid DESC LIMIT :limit
 )
 SELECT c.id, c.title, m.id, m.role,
-  snippet(message_text, 0, '{_OPEN}', '{_CLOSE}', '…', {WORDS})
+  snippet(message_text, 0, '{_OPEN}', '{_CLOSE}', '…', {SNIPPET_WORDS})
 FROM found
 JOIN message_text ON message_text.rowid = found.id
 JOIN messages m ON m.id = found.id
@@ -32,23 +32,23 @@ JOIN conversations c ON c.id = m.conversation
 WHERE message_text MATCH :query
 ORDER BY found.score, found.id DESC
 """
-_EVERY = _SEARCH.format(score="message_text.rank", group="")
+_ALL = _SEARCH.format(score="message_text.rank", group="")
 # Of bare columns beside min(), SQLite gives those of the row that has the least.
 _BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.conversation")
 
 
 def search(
     connection: sqlite3.Connection, words: str, limit: int, best_only: bool = False
-) -> tuple[Hit, ...]:
+) -> tuple[SearchHit, ...]:
     """Messages with all these words, the last of which may be unfinished (from its second letter
     on: a tenth of all words begins with the same one, and none is meant); the best first, or only
     the best one of each conversation. What is in the trash is not found."""
     query = _query(words)
     if not query:
         return ()
-    rows = connection.execute(_BEST if best_only else _EVERY, {"query": query, "limit": limit})
+    rows = connection.execute(_BEST if best_only else _ALL, {"query": query, "limit": limit})
     return tuple(
-        Hit(conversation, title, message, Role(role), *_snippet(marked))
+        SearchHit(conversation, title, message, Role(role), *_snippet(marked))
         for conversation, title, message, role, marked in rows
     )
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.sessions.errors import StoreError
-from app.sessions.records import Choices, ReadMap, Run, Span, SpanText
+from app.sessions.records import Overrides, ReadMap, Run, Span, SpanText
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 RUN_FIELDS = tuple(field.name for field in fields(Run))
-_CHOICES: dict[str, type[str | int | float]] = {
+_OVERRIDE_TYPES: dict[str, type[str | int | float]] = {
     "system": str,
     "mode": str,
     "keep": float,
@@ -53,29 +53,29 @@ def unpack_pins(packed: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(start), int(end)) for start, end in json.loads(packed))
 
 
-def plain_choices(choices: Choices) -> dict[str, Any]:
+def overrides_to_dict(choices: Overrides) -> dict[str, Any]:
     """Those that were made, by name."""
     return {name: value for name, value in asdict(choices).items() if value is not None}
 
 
-def choices_of(plain: Any) -> Choices:
+def overrides_from_dict(plain: Any) -> Overrides:
     """What is made of other names, by a later version say, is left out. Raises ValueError or
     TypeError."""
     made: dict[str, Any] = {}
-    for name, kind in _CHOICES.items():
+    for name, kind in _OVERRIDE_TYPES.items():
         if (value := plain.get(name)) is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, kind) if kind is float else kind):
             raise TypeError(f"{name} is no {kind.__name__}")
         made[name] = kind(value)
-    return Choices(**made)
+    return Overrides(**made)
 
 
-def unpack_choices(packed: str) -> Choices:
+def unpack_overrides(packed: str) -> Overrides:
     """A conversation is worth more than what was chosen for it: what is damaged is none."""
     with suppress(ValueError, TypeError, AttributeError):
-        return choices_of(json.loads(packed))
-    return Choices()
+        return overrides_from_dict(json.loads(packed))
+    return Overrides()
 
 
 def pack_run(run: Run) -> dict[str, Any]:

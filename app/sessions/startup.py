@@ -12,15 +12,22 @@ from datetime import datetime
 from pathlib import Path
 
 from app.sessions import backup, integrity, quarantine, schema, wal
-from app.sessions.database import ERRORS, explained, for_reading, for_writing, transaction, unusable
+from app.sessions.database import (
+    ERRORS,
+    connect_for_reading,
+    connect_for_writing,
+    folder_error,
+    store_error,
+    transaction,
+)
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.integrity import Condition
-from app.sessions.wal import Journal
+from app.sessions.wal import WalState
 from app.util.atomic_files import Lock, make_folder
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Paths:
     """Where everything lies below one folder."""
 
     folder: Path
@@ -38,52 +45,52 @@ class Places:
         return self.folder / "backups"
 
     @property
-    def suspect(self) -> Path:
+    def needs_check(self) -> Path:
         """Is there when SQLite has found damage that its check at the start does not see."""
         return self.folder / "suspect"
 
     @property
-    def broken(self) -> Path:
+    def quarantine(self) -> Path:
         return self.folder / "broken"
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedDatabase:
     """The database, ready. Without `connection` it can only be read, and `read_only` says why;
     `notices` say what else the user should know."""
 
     connection: sqlite3.Connection | None = None
     lock: Lock | None = None
     read_only: StoreError | None = None
-    beside: bool = False
+    secondary: bool = False
     """Whether another program has it open, so that only single changes can be made."""
     notices: list[str] = field(default_factory=list)
 
 
-def open_database(places: Places, now: datetime, patience: float) -> Opened:
+def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDatabase:
     """Another program is given `patience` seconds to end. Raises StoreError when there is nothing
     to be read or written."""
     try:
-        make_folder(places.folder)
-        lock = Lock(places.folder / "lock", patience)
+        make_folder(paths.folder)
+        lock = Lock(paths.folder / "lock", lock_timeout)
     except BlockingIOError:
-        return _open_beside_another(places)
+        return _open_secondary(paths)
     except OSError as error:
-        raise unusable(places.folder, error) from error
+        raise folder_error(paths.folder, error) from error
     try:
-        return _open_alone(places, lock, now)
+        return _open_exclusive(paths, lock, now)
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
-            raise unusable(places.folder, error) from error
+            raise folder_error(paths.folder, error) from error
         if isinstance(error, ERRORS):
-            raise explained(error) from error
+            raise store_error(error) from error
         raise
 
 
-def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
-    opened = Opened(lock=lock)
-    finding = _checked(places, now, opened.notices)
+def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
+    opened = OpenedDatabase(lock=lock)
+    finding = _check(paths, now, opened.notices)
     if finding.condition is Condition.NEWER:
         lock.release()  # for the newer program
         opened.lock = None
@@ -93,13 +100,13 @@ def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
         )
         return opened
     if finding.condition is Condition.GOOD and finding.pending:
-        backup.back_up(places.database, places.backups, now)
+        backup.back_up(paths.database, paths.backups, now)
     try:
         try:
-            opened.connection = _writable(places, finding.pending, opened.notices)
+            opened.connection = _open_writable(paths, finding.pending, opened.notices)
         except DamagedError:
-            finding = _mended(places, now, opened.notices)
-            opened.connection = _writable(places, finding.pending, opened.notices)
+            finding = _repair(paths, now, opened.notices)
+            opened.connection = _open_writable(paths, finding.pending, opened.notices)
     except StoreError as error:
         if finding.pending:
             raise
@@ -107,11 +114,11 @@ def _open_alone(places: Places, lock: Lock, now: datetime) -> Opened:
     return opened
 
 
-def _writable(places: Places, pending: bool, notices: list[str]) -> sqlite3.Connection:
+def _open_writable(paths: Paths, pending: bool, notices: list[str]) -> sqlite3.Connection:
     try:
-        connection = for_writing(places.database)
+        connection = connect_for_writing(paths.database)
     except ERRORS as error:
-        raise explained(error) from error
+        raise store_error(error) from error
     try:
         if pending:
             schema.migrate(connection)
@@ -122,53 +129,53 @@ def _writable(places: Places, pending: bool, notices: list[str]) -> sqlite3.Conn
     return connection
 
 
-def _checked(places: Places, now: datetime, notices: list[str]) -> integrity.Finding:
+def _check(paths: Paths, now: datetime, notices: list[str]) -> integrity.HealthReport:
     """The state of the database after what is broken was moved aside, and replaced if possible."""
-    if integrity.size(places.database):
-        _check_journal(places, now, notices)
-    finding = integrity.examine(places.database)
-    if finding.condition is Condition.GOOD and places.suspect.exists():
-        return _mended(places, now, notices)
+    if integrity.file_size(paths.database):
+        _check_wal(paths, now, notices)
+    finding = integrity.examine(paths.database)
+    if finding.condition is Condition.GOOD and paths.needs_check.exists():
+        return _repair(paths, now, notices)
     if finding.condition is Condition.BROKEN:
-        moved = quarantine.move(places.database, places.broken, now)
-        return _restored(places, f"is {finding.fault} and lies now in '{moved}'", notices)
-    if finding.condition is Condition.NEW and backup.backups(places.backups):
-        return _restored(places, "has gone", notices)
+        moved = quarantine.move(paths.database, paths.quarantine, now)
+        return _restore_backup(paths, f"is {finding.fault} and lies now in '{moved}'", notices)
+    if finding.condition is Condition.NEW and backup.list_backups(paths.backups):
+        return _restore_backup(paths, "has gone", notices)
     return finding
 
 
-def _check_journal(places: Places, now: datetime, notices: list[str]) -> None:
+def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
     """Keep what SQLite would overwrite unread, and say so."""
     lost = "last changes before specchat ended"
-    match wal.examine(places.database):
-        case Journal.NOT_AT_ALL:
-            kept = quarantine.move(places.database, places.broken, now, journal_only=True)
+    match wal.examine(paths.database):
+        case WalState.UNUSABLE:
+            kept = quarantine.move(paths.database, paths.quarantine, now, wal_only=True)
             notices.append(f"The {lost} cannot be read: see '{kept}'.")
-        case Journal.PARTLY if integrity.size(integrity.parts(places.database)[1]):
-            kept = quarantine.copy_journal(places.database, places.broken, now)
+        case WalState.PARTIAL if integrity.file_size(integrity.database_files(paths.database)[1]):
+            kept = quarantine.copy_wal(paths.database, paths.quarantine, now)
             notices.append(f"Some of the {lost} cannot be read: see '{kept}'.")
-        case Journal.PARTLY:
+        case WalState.PARTIAL:
             notices.append(f"The {lost} have gone with their journal: look what is missing.")
 
 
-def _mended(places: Places, now: datetime, notices: list[str]) -> integrity.Finding:
+def _repair(paths: Paths, now: datetime, notices: list[str]) -> integrity.HealthReport:
     """The state after damage was found where SQLite's quick check does not look: in indexes."""
-    moved = quarantine.move(places.database, places.broken, now)
+    moved = quarantine.move(paths.database, paths.quarantine, now)
     what = f"is damaged and lies now in '{moved}'"
-    if backup.rebuild(moved, places.database):
-        places.suspect.unlink(missing_ok=True)
+    if backup.rebuild(moved, paths.database):
+        paths.needs_check.unlink(missing_ok=True)
         notices.append(f"The file of conversations {what}: all of it could be mended.")
-        return integrity.examine(places.database)
-    return _restored(places, what, notices)
+        return integrity.examine(paths.database)
+    return _restore_backup(paths, what, notices)
 
 
-def _restored(places: Places, what: str, notices: list[str]) -> integrity.Finding:
+def _restore_backup(paths: Paths, what: str, notices: list[str]) -> integrity.HealthReport:
     """The state after the newest good backup was put in place, or nothing where there is none."""
-    used = backup.restore(places.backups, places.database)
-    places.suspect.unlink(missing_ok=True)
+    used = backup.restore(paths.backups, paths.database)
+    paths.needs_check.unlink(missing_ok=True)
     how = f"the backup of {backup.date(used)} is used" if used else "a new one is begun"
     notices.append(f"The file of conversations {what}: {how}.")
-    return integrity.examine(places.database)
+    return integrity.examine(paths.database)
 
 
 def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
@@ -182,9 +189,9 @@ def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
         notices.append(f"{answers} cut off when specchat ended: what was written is kept.")
 
 
-def _open_beside_another(places: Places) -> Opened:
+def _open_secondary(paths: Paths) -> OpenedDatabase:
     try:
-        with closing(for_reading(places.database)) as connection:
+        with closing(connect_for_reading(paths.database)) as connection:
             steps = schema.applied(connection)
     except ERRORS:
         steps = None
@@ -192,10 +199,10 @@ def _open_beside_another(places: Places) -> Opened:
         raise StoreError(
             "Another specchat is preparing the conversations", "wait until it is ready, or close it"
         )
-    return Opened(
+    return OpenedDatabase(
         read_only=StoreError(
             "Another specchat has the conversations open, so what is asked here is not kept",
             "close the other one and start again to keep it",
         ),
-        beside=True,
+        secondary=True,
     )

@@ -15,36 +15,36 @@ from pathlib import Path
 
 _HEADER, _FRAME = 32, 24
 """Bytes of the journal's header, and of each frame's before its page."""
-LARGEST = 1 << 26
+MAX_BYTES = 1 << 26
 """Bytes. SQLite keeps it at a few MB; of a larger one only the header is looked at, for time."""
 
 
-class Journal(Enum):
-    WHOLE = auto()
+class WalState(Enum):
+    INTACT = auto()
     """Or there is none, or nothing in it that was not ended in the middle of a write."""
-    PARTLY = auto()
+    PARTIAL = auto()
     """Something committed cannot be read, and SQLite uses what came before."""
-    NOT_AT_ALL = auto()
+    UNUSABLE = auto()
     """SQLite ignores it, or what it would take is older than what the database has already."""
 
 
-def examine(database: Path) -> Journal:
+def examine(database: Path) -> WalState:
     """Raises OSError."""
-    data = _read(database.with_name(database.name + "-wal"), LARGEST)
+    data = _read(database.with_name(database.name + "-wal"), MAX_BYTES)
     index = _Index.read(database.with_name(database.name + "-shm"))
     if not data:
         lost = index is not None and index.copied < index.frames
-        return Journal.PARTLY if lost else Journal.WHOLE
-    if not _is_header_right(data[:_HEADER]):
-        return Journal.NOT_AT_ALL
-    if len(data) == LARGEST:
-        return Journal.WHOLE
+        return WalState.PARTIAL if lost else WalState.INTACT
+    if not _is_header_valid(data[:_HEADER]):
+        return WalState.UNUSABLE
+    if len(data) == MAX_BYTES:
+        return WalState.INTACT
     committed, skipped = _frames(data)
     if index is None or index.salts != data[16:24]:
-        return Journal.PARTLY if skipped else Journal.WHOLE
+        return WalState.PARTIAL if skipped else WalState.INTACT
     if committed >= index.frames:
-        return Journal.WHOLE
-    return Journal.PARTLY if committed >= index.copied else Journal.NOT_AT_ALL
+        return WalState.INTACT
+    return WalState.PARTIAL if committed >= index.copied else WalState.UNUSABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Index:
         return _Index(frames, copied, data[32:40])
 
 
-def _is_header_right(header: bytes) -> bool:
+def _is_header_valid(header: bytes) -> bool:
     if len(header) < _HEADER:
         return False
     magic, version = struct.unpack(">II", header[:8])

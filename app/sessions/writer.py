@@ -46,15 +46,15 @@ class Writer:
     def run(self, task: Task[T]) -> T:
         """Carry a task out in a transaction and wait until it is on the disk. Raises StoreError, or
         what the task raises; nothing of it is kept then."""
-        return self.later(task, 0).result()
+        return self.submit(task, 0).result()
 
-    def later(self, task: Task[T], seconds: float) -> Future[T]:
+    def submit(self, task: Task[T], delay: float) -> Future[T]:
         """The same in that many seconds, or never when the writer is closed before."""
         result: Future[T] = Future()
         with self._closing:
             if self._closed:
                 raise StoreError("The conversations were closed", "start specchat again")
-            self._jobs.put(_Job(task, result, time.monotonic() + seconds))
+            self._jobs.put(_Job(task, result, time.monotonic() + delay))
         return result
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Writer:
         while True:
             now = time.monotonic()
             if waiting and waiting[0][0] <= now:
-                self._carry_out(heapq.heappop(waiting)[2])
+                self._execute(heapq.heappop(waiting)[2])
                 continue
             try:
                 job = self._jobs.get(timeout=waiting[0][0] - now if waiting else None)
@@ -80,14 +80,14 @@ class Writer:
             if job is None:
                 break
             if job.due <= time.monotonic():
-                self._carry_out(job)
+                self._execute(job)
             else:
                 heapq.heappush(waiting, (job.due, next(order), job))
         for _, _, job in waiting:
             job.result.cancel()
         self._connection.close()
 
-    def _carry_out(self, job: _Job) -> None:
+    def _execute(self, job: _Job) -> None:
         try:
             with transaction(self._connection):
                 result = job.task(self._connection)

@@ -12,13 +12,13 @@ from typing import Any
 from uuid import uuid4
 
 from app.errors import UserError
-from app.paths import short
-from app.settings.schema import Setting, Value, as_text, groups
-from app.settings.toml import CannotEdit, edited, parsed, template
+from app.paths import display_path
+from app.settings.schema import Setting, Value, format_value, groups
+from app.settings.toml import EditError, parse_lenient, template, with_setting
 from app.settings.values import Settings
-from app.util.atomic_files import make_folder, put, written_aside
+from app.util.atomic_files import make_folder, replace_durably, temp_file
 
-LONGEST_QUOTE = 40
+MAX_QUOTE_LENGTH = 40
 
 
 class SettingsError(UserError):
@@ -52,12 +52,12 @@ class SettingsFile:
         return f"{first} {len(more)} more: F2 says which." if more else first
 
     @property
-    def unsaved(self) -> bool:
+    def has_unsaved(self) -> bool:
         return bool(self._unsaved)
 
     def set(self, setting: Setting, value: Value) -> None:
         """Let it hold from now on; `save` keeps it."""
-        self.settings = setting.within(self.settings, setting.checked(value))
+        self.settings = setting.with_value(self.settings, setting.validate(value))
         self._unsaved[setting.key] = setting
 
     def save(self) -> None:
@@ -69,48 +69,50 @@ class SettingsFile:
             if self.path is not None and unsaved:
                 self._save(self.path, settings, unsaved)
             for key, setting in unsaved.items():
-                if setting.of(settings) == setting.of(self.settings):
+                if setting.value_in(settings) == setting.value_in(self.settings):
                     del self._unsaved[key]
 
     # -------------------------------------------------------------------------- reading
 
     def _read(self, path: Path) -> Iterator[str]:
         try:
-            data, faults = parsed(path.read_text(encoding="utf-8"))
+            data, faults = parse_lenient(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no TOML in UTF-8"
-            yield f"'{short(path)}' cannot be read ({why}), so all settings have their defaults."
+            yield f"'{display_path(path)}' cannot be read ({why}). Defaults are used."
             return
         for fault in faults:
-            line = fault.line[:LONGEST_QUOTE]
-            yield f"Line {fault.number} of '{short(path)}', '{line}', is no TOML and was left out."
-        yield from self._take(path, data)
+            line = fault.line[:MAX_QUOTE_LENGTH]
+            yield f"Line {fault.number} of '{display_path(path)}' isn't valid TOML: '{line}'."
+        yield from self._apply(path, data)
 
-    def _take(self, path: Path, data: dict[str, Any]) -> Iterator[str]:
+    def _apply(self, path: Path, data: dict[str, Any]) -> Iterator[str]:
         for name in data.keys() - {group.name for group in groups()}:
-            yield _unknown(path, name, [group.name for group in groups()])
+            yield _unknown_key(path, name, [group.name for group in groups()])
         for group in groups():
             table = data.get(group.name, {})
             if not isinstance(table, dict):
-                yield f"'{group.name}' in '{short(path)}' must be a section, [{group.name}]."
+                yield f"'{group.name}' in '{display_path(path)}' must be a section, [{group.name}]."
                 continue
             for setting in group.settings:
                 if setting.name in table:
-                    yield from self._take_value(path, setting, table[setting.name])
+                    yield from self._apply_value(path, setting, table[setting.name])
             names = [setting.name for setting in group.settings]
             for name in table.keys() - set(names):
-                yield _unknown(path, f"{group.name}.{name}", [f"{group.name}.{n}" for n in names])
+                yield _unknown_key(
+                    path, f"{group.name}.{name}", [f"{group.name}.{n}" for n in names]
+                )
 
-    def _take_value(self, path: Path, setting: Setting, value: object) -> Iterator[str]:
+    def _apply_value(self, path: Path, setting: Setting, value: object) -> Iterator[str]:
         try:
-            self.settings = setting.within(self.settings, setting.checked(value))
+            self.settings = setting.with_value(self.settings, setting.validate(value))
         except ValueError:
-            holds = as_text(setting.of(self.settings))
+            holds = format_value(setting.value_in(self.settings))
             yield (
-                f"'{setting.key}' in '{short(path)}' is {repr(value)[:LONGEST_QUOTE]}, but must be"
-                f" {setting.wanted}: {holds} holds instead."
+                f"'{setting.key}' in '{display_path(path)}' is {repr(value)[:MAX_QUOTE_LENGTH]},"
+                f" but must be {setting.requirement}: {holds} holds instead."
             )
 
     # -------------------------------------------------------------------------- writing
@@ -121,33 +123,36 @@ class SettingsFile:
         try:
             text = path.read_bytes().decode() if path.exists() else template()
             for setting in unsaved.values():
-                value = setting.of(settings)
-                text = edited(text, setting, None if value == setting.default else value)
+                value = setting.value_in(settings)
+                text = with_setting(text, setting, None if value == setting.default else value)
             make_folder(path.parent)
             aside = path.with_name(f".{path.name}-{uuid4().hex}")
-            with written_aside(aside) as file:
+            with temp_file(aside) as file:
                 file.write(text.encode())
                 if path.exists():
                     shutil.copymode(path, aside)
-            put(aside, path)
+            replace_durably(aside, path)
         except OSError as error:
             why = error.strerror or os.strerror(error.errno or 0)
-            raise _not_kept(path, keys, why, "make room there, or change its permissions") from None
-        except CannotEdit:
+            raise _save_error(
+                path, keys, why, "make room there, or change its permissions"
+            ) from None
+        except EditError:
             why = "what stands there would have to be rewritten"
-            raise _not_kept(path, keys, why, "change it there with an editor") from None
+            raise _save_error(path, keys, why, "change it there with an editor") from None
         except ValueError:
-            raise _not_kept(path, keys, "it is no TOML", "put it right first") from None
+            raise _save_error(path, keys, "it is no TOML", "put it right first") from None
 
 
-def _unknown(path: Path, key: str, known: list[str]) -> str:
+def _unknown_key(path: Path, key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, 1)
     meant = f": is '{near[0]}' meant?" if near else "."
-    return f"'{key[:LONGEST_QUOTE]}' in '{short(path)}' is no setting{meant}"
+    return f"'{key[:MAX_QUOTE_LENGTH]}' in '{display_path(path)}' is no setting{meant}"
 
 
-def _not_kept(path: Path, keys: str, why: str, advice: str) -> SettingsError:
+def _save_error(path: Path, keys: str, why: str, advice: str) -> SettingsError:
     return SettingsError(
-        f"'{keys}' only holds until specchat ends, since '{short(path)}' cannot be changed ({why})",
+        f"'{keys}' only holds until specchat ends, since '{display_path(path)}' cannot be changed"
+        f" ({why})",
         advice,
     )

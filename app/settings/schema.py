@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from app.settings.values import Range, Settings
 
 Value = bool | int | float | StrEnum | str
-LONGEST_NAME = 1000
+MAX_NAME_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,28 @@ class Setting:
     def allowed(self) -> str:
         """What it can be."""
         if self.range is not None:
-            return f"{self.range.least:,g} to {self.range.most:,.6g}"
+            return f"{self.range.min:,g} to {self.range.max:,.6g}"
         if self.type is str:
             return "a name without quotes or backslashes"
-        return ", ".join(as_text(choice) for choice in self.choices)
+        return ", ".join(format_value(choice) for choice in self.choices)
 
     @property
-    def wanted(self) -> str:
+    def requirement(self) -> str:
         """The same for a sentence."""
         kinds = {int: "a whole number from ", float: "a number from ", str: ""}
         return f"{kinds.get(self.type, 'one of ')}{self.allowed}"
 
-    def of(self, settings: Settings) -> Value:
+    def value_in(self, settings: Settings) -> Value:
         value: Value = getattr(getattr(settings, self.group), self.name)
         return value
 
-    def within(self, settings: Settings, value: Value) -> Settings:
+    def with_value(self, settings: Settings, value: Value) -> Settings:
         """`settings` with this value."""
         group = dataclasses.replace(getattr(settings, self.group), **{self.name: value})
         changes: dict[str, Any] = {self.group: group}
         return dataclasses.replace(settings, **changes)
 
-    def checked(self, value: object) -> Value:
+    def validate(self, value: object) -> Value:
         """`value` in this setting's type. Raises ValueError."""
         if self.range is None:
             if issubclass(self.type, StrEnum) and value in tuple(self.type):
@@ -82,10 +82,10 @@ class Setting:
             if self.type is str and isinstance(value, str) and _is_name(value):
                 return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            within = self.range.least <= value <= self.range.most
+            within = self.range.min <= value <= self.range.max
             if within and (self.type is float or isinstance(value, int)):
                 return float(value) if self.type is float else value
-        raise ValueError(self.wanted)
+        raise ValueError(self.requirement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ class Group:
 
 def _is_name(text: str) -> bool:
     plain = text.isprintable() and not set(text) & {'"', "\\"}
-    return plain and len(text) <= LONGEST_NAME
+    return plain and len(text) <= MAX_NAME_LENGTH
 
 
-def as_text(value: Value) -> str:
+def format_value(value: Value) -> str:
     """As people write it, and but for quotes as TOML does."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -113,22 +113,24 @@ def groups() -> tuple[Group, ...]:
     return tuple(_group(name, hint) for name, hint in get_type_hints(Settings).items())
 
 
-def every() -> tuple[Setting, ...]:
+def all_settings() -> tuple[Setting, ...]:
     return tuple(setting for group in groups() for setting in group.settings)
 
 
-def matching(words: str) -> tuple[Setting, ...]:
+def search(words: str) -> tuple[Setting, ...]:
     """Those that have all these words, or beginnings of them, in their name or description."""
 
     def text(setting: Setting) -> str:
         return f"{setting.key} {setting.label} {setting.doc}".lower()
 
-    return tuple(s for s in every() if all(word in text(s) for word in words.lower().split()))
+    return tuple(
+        s for s in all_settings() if all(word in text(s) for word in words.lower().split())
+    )
 
 
 def find(key: str) -> Setting:
     """By `group.name`. Raises KeyError."""
-    return {setting.key: setting for setting in every()}[key]
+    return {setting.key: setting for setting in all_settings()}[key]
 
 
 def _group(name: str, of: type[Any]) -> Group:

@@ -12,10 +12,10 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from app.settings.schema import Setting, Value, as_text, groups
+from app.settings.schema import Setting, Value, format_value, groups
 
 WIDTH = 88
-_MOST_FAULTS = 20
+_MAX_ISSUES = 20
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 _HEADER = re.compile(r"\s*\[")
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#]+)"""
@@ -23,23 +23,23 @@ _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#]+)"""
 TITLE = "# The settings of specchat. What begins with # is no setting: it says what the default is."
 
 
-class CannotEdit(Exception):
+class EditError(Exception):
     """A line would have to be changed that is not written as ours are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SyntaxIssue:
     """A line that is no TOML, or no more: `number` counts from 1."""
 
     number: int
     line: str
 
 
-def parsed(text: str) -> tuple[dict[str, Any], list[Fault]]:
+def parse_lenient(text: str) -> tuple[dict[str, Any], list[SyntaxIssue]]:
     """What the file says; lines that are wrong are left out. Raises ValueError when nothing can be
     made of it."""
     lines = text.replace("\r\n", "\n").split("\n")
-    faults: list[Fault] = []
+    faults: list[SyntaxIssue] = []
     while True:
         try:
             return tomllib.loads("\n".join(lines)), faults
@@ -47,15 +47,15 @@ def parsed(text: str) -> tuple[dict[str, Any], list[Fault]]:
             at = _AT_LINE.search(str(error))
             filled = [number for number, line in enumerate(lines, 1) if line.strip()]
             number = int(at[1]) if at else (filled or [0])[-1]
-            if number not in filled or len(faults) >= _MOST_FAULTS:
+            if number not in filled or len(faults) >= _MAX_ISSUES:
                 raise ValueError(str(error)) from error
-            faults.append(Fault(number, lines[number - 1].strip()))
+            faults.append(SyntaxIssue(number, lines[number - 1].strip()))
             lines[number - 1] = ""
 
 
-def written(value: Value) -> str:
+def to_toml(value: Value) -> str:
     """As TOML."""
-    text = as_text(value)
+    text = format_value(value)
     return f'"{text}"' if isinstance(value, str) else text
 
 
@@ -68,24 +68,24 @@ def template() -> str:
     return "\n".join(parts) + "\n"
 
 
-def edited(text: str, setting: Setting, value: Value | None) -> str:
+def with_setting(text: str, setting: Setting, value: Value | None) -> str:
     """`text` with this value, or without one. Raises CannotEdit, and ValueError when `text` is no
     TOML. The result was read again: nothing but this value is different."""
     wanted = tomllib.loads(text)
     table = wanted.get(setting.group, {})
     if not isinstance(table, dict):
-        raise CannotEdit
+        raise EditError
     if value is not None:
-        wanted[setting.group] = table | {setting.name: tomllib.loads(f"v = {written(value)}")["v"]}
+        wanted[setting.group] = table | {setting.name: tomllib.loads(f"v = {to_toml(value)}")["v"]}
     elif setting.name in table:
         del table[setting.name]
     end = "\r\n" if "\r\n" in text else "\n"
     new = end.join(_changed(text.replace("\r\n", "\n").split("\n"), setting, value))
     try:
         if tomllib.loads(new) != wanted:
-            raise CannotEdit
+            raise EditError
     except tomllib.TOMLDecodeError:
-        raise CannotEdit from None
+        raise EditError from None
     return new
 
 
@@ -95,7 +95,7 @@ def _changed(lines: list[str], setting: Setting, value: Value | None) -> list[st
     for place in range(begin, end):
         if found := line.fullmatch(lines[place]):
             if value is not None:
-                replacement = [found[1] + written(value) + found[3]]
+                replacement = [found[1] + to_toml(value) + found[3]]
             else:
                 replacement = [found[3].strip()] if found[3].strip() else []
             return [*lines[:place], *replacement, *lines[place + 1 :]]
@@ -105,10 +105,10 @@ def _changed(lines: list[str], setting: Setting, value: Value | None) -> list[st
         while lines and not lines[-1].strip():
             lines = lines[:-1]
         gap = [""] if lines else []
-        added = [*_comment(setting), f"{setting.name} = {written(value)}", ""]
+        added = [*_comment(setting), f"{setting.name} = {to_toml(value)}", ""]
         return [*lines, *gap, f"[{setting.group}]", *added]
     place = _place(lines, begin, end, setting)
-    return [*lines[:place], f"{setting.name} = {written(value)}", *lines[place:]]
+    return [*lines[:place], f"{setting.name} = {to_toml(value)}", *lines[place:]]
 
 
 def _section(lines: list[str], name: str) -> tuple[int, int]:
@@ -135,4 +135,4 @@ def _place(lines: list[str], begin: int, end: int, setting: Setting) -> int:
 def _comment(setting: Setting) -> list[str]:
     """What it means, what it can be, and its default."""
     lines = textwrap.wrap(f"{setting.doc} ({setting.allowed})", WIDTH, break_on_hyphens=False)
-    return [f"# {line}" for line in [*lines, f"{setting.name} = {written(setting.default)}"]]
+    return [f"# {line}" for line in [*lines, f"{setting.name} = {to_toml(setting.default)}"]]

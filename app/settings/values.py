@@ -24,8 +24,8 @@ _SAMPLING, _LIMITS, _UPKEEP = Sampling(), Limits(), CachePolicy()
 class Range:
     """From `least` to `most`, both allowed; a key changes it by `step`."""
 
-    least: float
-    most: float
+    min: float
+    max: float
     step: float = 1
 
 
@@ -187,7 +187,7 @@ class Settings:
     def attachment_bytes(self) -> int:
         return self.documents.document_mb * MIB
 
-    def upkeep(self, snapshots: str | None, costs: str | None = None) -> CachePolicy:
+    def cache_policy(self, snapshots: str | None, costs: str | None = None) -> CachePolicy:
         """With the folders that `snapshots` lie in, and what reading `costs`."""
         storage = self.storage
         return CachePolicy(

@@ -22,7 +22,7 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def written_aside(aside: Path) -> Iterator[BinaryIO]:
+def temp_file(aside: Path) -> Iterator[BinaryIO]:
     """A new file that is on the disk when the block ends, and gone when it fails."""
     try:
         with aside.open("xb") as file:
@@ -34,7 +34,7 @@ def written_aside(aside: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def put(aside: Path, path: Path) -> None:
+def replace_durably(aside: Path, path: Path) -> None:
     """Give a durable file its name, durably; when that fails it is gone."""
     try:
         os.replace(aside, path)
@@ -50,17 +50,17 @@ _RETRY_SECONDS = 0.02
 class Lock:
     """Held by one process at a time; the kernel releases it however that process ends."""
 
-    def __init__(self, path: Path, patience: float = 0.0) -> None:
+    def __init__(self, path: Path, timeout: float = 0.0) -> None:
         """Raises BlockingIOError when another one still holds it after `patience` seconds, OSError
         when there can be none."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._take(time.monotonic() + patience)
+            self._acquire(time.monotonic() + timeout)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _take(self, deadline: float) -> None:
+    def _acquire(self, deadline: float) -> None:
         while True:
             try:
                 return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

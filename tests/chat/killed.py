@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Question
-from app.chat.engine_session import Session
-from app.chat.model_pairs import models, pair
-from app.chat.stored_conversation import KeptConversation
-from app.chat.stored_turn import KeptTurn
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import model_pair, resolve_pair
+from app.chat.stored_conversation import StoredConversation
+from app.chat.stored_turn import StoredTurn
 from app.engine import engine
 from app.engine.blas import load_openblas
 from app.engine.engine import MlxEngine
@@ -116,10 +116,10 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
     watch_upkeep(saved)
     with Store(folder / "data") as store:
         say(phase="loading")
-        watched, load = Watched(STEP), pair()
+        watched, load = Watched(STEP), resolve_pair()
         watched.pause = 0.15 if slowly else 0.0
         upkeep = CachePolicy(Heal.ALWAYS, snapshot_folder=str(folder / "snapshots"))
-        with Session(watched, upkeep) as session:
+        with EngineSession(watched, upkeep) as session:
             session.load(load)
             while True:
                 conversation = None
@@ -128,7 +128,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
                     saved.clear()
                     say(phase="asking")
                     sampling = Sampling(max_tokens=60 if slowly else 12)
-                    chat = KeptConversation(store, conversation, models(load), sampling)
+                    chat = StoredConversation(store, conversation, model_pair(load), sampling)
                     asked = chat.ask(question(chance, mode, turn == 0))
                     conversation = asked.conversation
                     say(asked=store.branch(conversation)[-2].id)
@@ -137,7 +137,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
                         saved.wait(60)
 
 
-def answer(session: Session, asked: KeptTurn) -> None:
+def answer(session: EngineSession, asked: StoredTurn) -> None:
     id, text = asked.command.turn, ""
     say(phase="reading")
     for event in session.run(asked.command):

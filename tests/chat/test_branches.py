@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.conversation import Conversation, Part, Question, Turn, TurnState
-from app.chat.model_pairs import Models
-from app.chat.stored_conversation import KeptConversation
+from app.chat.conversation import Conversation, Question, Turn, TurnPart, TurnState
+from app.chat.model_pairs import ModelPair
+from app.chat.stored_conversation import StoredConversation
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
 from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode, Sampling
@@ -19,7 +19,7 @@ from app.protocol.stats import FinishReason
 from app.sessions.store import Store
 from tests.fakes import FakeEngine, Story
 
-MODELS = Models("big", "revision 1")
+MODELS = ModelPair("big", "revision 1")
 DOCUMENT = Document("contract.txt", "The tenant pays.")
 
 
@@ -30,7 +30,7 @@ def chat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chat]:
         yield UnkeptConversation(Conversation(), lambda: next(numbers))
         return
     with Store(tmp_path) as store:
-        yield KeptConversation(store, None, MODELS, Sampling())
+        yield StoredConversation(store, None, MODELS, Sampling())
 
 
 def play(asked: AskedTurn, answer: str, ended: FinishReason = FinishReason.STOP) -> Turn:
@@ -69,10 +69,10 @@ def test_an_edited_question_forks_and_the_old_branch_is_kept(chat: Chat) -> None
     assert shown(chat) == ["One? a", "Second? "]
     edited = play(asked, "d")
     assert shown(chat) == ["One? a", "Second? d"]
-    assert chat.place(edited, Part.QUESTION) == (2, 2)
-    assert chat.place(edited, Part.ANSWER) == (1, 1)
+    assert chat.version_of(edited, TurnPart.QUESTION) == (2, 2)
+    assert chat.version_of(edited, TurnPart.ANSWER) == (1, 1)
     assert seen(chat.ask(Question("More?"))) == ["One?", "a", "Second?", "d", "More?"]
-    chat.step(edited, Part.QUESTION, -1)
+    chat.step_version(edited, TurnPart.QUESTION, -1)
     assert shown(chat) == ALL
     assert seen(chat.ask(Question("Four?")))[-3:] == ["Three?", "c", "Four?"]
 
@@ -93,14 +93,14 @@ def test_an_answer_in_the_middle_is_given_again(chat: Chat) -> None:
     assert shown(chat) == ["One? a", "Two? "]
     again = play(asked, "better")
     assert shown(chat) == ["One? a", "Two? better"]
-    assert chat.place(again, Part.ANSWER) == (2, 2)
-    assert chat.place(again, Part.QUESTION) == (1, 1)
-    assert chat.place(first, Part.ANSWER) == (1, 1)
-    chat.step(again, Part.ANSWER, -1)
+    assert chat.version_of(again, TurnPart.ANSWER) == (2, 2)
+    assert chat.version_of(again, TurnPart.QUESTION) == (1, 1)
+    assert chat.version_of(first, TurnPart.ANSWER) == (1, 1)
+    chat.step_version(again, TurnPart.ANSWER, -1)
     assert shown(chat) == ALL
-    chat.step(second, Part.ANSWER, -1)
+    chat.step_version(second, TurnPart.ANSWER, -1)
     assert shown(chat) == ALL
-    chat.step(second, Part.ANSWER, 1)
+    chat.step_version(second, TurnPart.ANSWER, 1)
     assert shown(chat) == ["One? a", "Two? better"]
 
 
@@ -119,8 +119,8 @@ def test_in_vain_the_old_branch_stays_and_goes_on(chat: Chat, fails: bool) -> No
     after = chat.ask(Question("Four?"))
     assert seen(after)[-3:] == ["Three?", "c", "Four?"]
     play(after, "d")
-    chat.step(second, Part.ANSWER, 1)
-    chat.step(asked.turn, Part.ANSWER, -1)
+    chat.step_version(second, TurnPart.ANSWER, 1)
+    chat.step_version(asked.turn, TurnPart.ANSWER, -1)
     assert shown(chat) == [*ALL, "Four? d"]
 
 
@@ -129,7 +129,7 @@ def test_where_nothing_was_answered_there_is_nothing_to_come_back_to(chat: Chat)
     again = play(chat.ask_again(Mode.FULL, 0.5), "half", FinishReason.CANCELLED)
     assert chat.conversation.branch == [again]
     assert shown(chat) == ["One? half"]
-    assert chat.place(again, Part.ANSWER) == (2, 2)
+    assert chat.version_of(again, TurnPart.ANSWER) == (2, 2)
     assert seen(chat.ask(Question("Two?"))) == ["One?", "half", "Two?"]
 
 
@@ -146,80 +146,80 @@ def test_a_failed_question_is_no_version_of_the_next_one(chat: Chat) -> None:
     asked = chat.ask(Question("Too long?"))
     asked.apply(Failed(asked.turn.number, "No memory", "wait"))
     after = play(chat.ask(Question("Short?")), "a")
-    assert chat.place(after, Part.QUESTION) == (1, 1)
+    assert chat.version_of(after, TurnPart.QUESTION) == (1, 1)
     assert seen(chat.ask(Question("More?"))) == ["Short?", "a", "More?"]
     assert after.state is TurnState.DONE
 
 
 def test_a_question_goes_with_its_answer_and_all_that_follows_and_comes_back(chat: Chat) -> None:
     _, second, _ = three(chat)
-    removed = chat.remove(second, Part.QUESTION)
+    removed = chat.delete(second, TurnPart.QUESTION)
     assert shown(chat) == ["One? a"]
     assert len(removed.messages) in (4, 2)
     asked = chat.ask(Question("Other?"))
     assert seen(asked) == ["One?", "a", "Other?"]
     play(asked, "x")
-    chat.bring_back(removed)
+    chat.restore(removed)
     assert shown(chat) == ALL
-    assert chat.place(second, Part.QUESTION) == (1, 2)
+    assert chat.version_of(second, TurnPart.QUESTION) == (1, 2)
 
 
 def test_an_only_answer_goes_with_its_question_and_another_one_alone(chat: Chat) -> None:
     _, _, third = three(chat)
-    removed = chat.remove(third, Part.ANSWER)
+    removed = chat.delete(third, TurnPart.ANSWER)
     assert shown(chat) == ALL[:2]
-    chat.bring_back(removed)
+    chat.restore(removed)
     again = play(chat.ask_again(Mode.FULL, 0.5, third), "better")
-    removed = chat.remove(again, Part.ANSWER)
+    removed = chat.delete(again, TurnPart.ANSWER)
     assert shown(chat) == ALL
-    assert chat.place(third, Part.ANSWER) == (1, 1)
-    chat.bring_back(removed)
+    assert chat.version_of(third, TurnPart.ANSWER) == (1, 1)
+    chat.restore(removed)
     assert shown(chat) == [*ALL[:2], "Three? better"]
 
 
 def test_all_can_be_deleted(chat: Chat) -> None:
     first, _, _ = three(chat)
-    removed = chat.remove(first, Part.QUESTION)
+    removed = chat.delete(first, TurnPart.QUESTION)
     assert shown(chat) == []
     asked = chat.ask(Question("New?"))
     assert seen(asked) == ["New?"]
     play(asked, "n")
-    chat.bring_back(removed)
+    chat.restore(removed)
     assert shown(chat) == ALL
 
 
 def test_what_was_pinned_is_read_again_at_the_next_start(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        kept = KeptConversation(store, None, MODELS, Sampling())
+        kept = StoredConversation(store, None, MODELS, Sampling())
         play(kept.ask(Question("One?", (DOCUMENT,))), "a")
         second = play(kept.ask(Question("Two?")), "b")
         asked = kept.ask_again(Mode.SPARSE, 0.1, second, {(0, 0): ((4, 10),)})
         assert asked.command.messages[0].documents[0].pinned == ((4, 10),)
         play(asked, "c")
     with Store(tmp_path) as store:
-        opened = KeptConversation(store, 1, MODELS, Sampling())
+        opened = StoredConversation(store, 1, MODELS, Sampling())
         assert opened.conversation.turns[0].question.documents[0].pinned == ((4, 10),)
 
 
 def test_an_answer_that_was_cut_is_so_at_the_next_start(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         play(
-            KeptConversation(store, None, MODELS, Sampling()).ask(Question("?")),
+            StoredConversation(store, None, MODELS, Sampling()).ask(Question("?")),
             "a",
             FinishReason.LENGTH,
         )
-        (turn,) = KeptConversation(store, 1, MODELS, Sampling()).conversation.turns
+        (turn,) = StoredConversation(store, 1, MODELS, Sampling()).conversation.turns
         assert turn.ended is FinishReason.LENGTH
 
 
 def test_a_message_is_found_and_gone_to_on_its_branch(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        kept = KeptConversation(store, None, MODELS, Sampling())
+        kept = StoredConversation(store, None, MODELS, Sampling())
         _, second, _ = three(kept)
         edited = play(kept.ask(Question("Second?"), second), "d")
-        assert kept.find(edited.number) == (edited, Part.ANSWER)
+        assert kept.find(edited.number) == (edited, TurnPart.ANSWER)
         assert kept.find(second.number) is None
-        kept.go_to(second.number)
-        assert kept.find(second.number) == (second, Part.ANSWER)
-        assert kept.find(kept.question(second)) == (second, Part.QUESTION)
+        kept.show_message(second.number)
+        assert kept.find(second.number) == (second, TurnPart.ANSWER)
+        assert kept.find(kept.question_id(second)) == (second, TurnPart.QUESTION)
         assert shown(kept) == ALL

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.conversation import Conversation, Part, Question, QuestionError, Turn, TurnState
-from app.chat.model_pairs import Models
-from app.chat.stored_conversation import KeptConversation
-from app.chat.stored_turn import KeptTurn
+from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnPart, TurnState
+from app.chat.model_pairs import ModelPair
+from app.chat.stored_conversation import StoredConversation
+from app.chat.stored_turn import StoredTurn
 from app.chat.unkept import UnkeptConversation, UnkeptTurn
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
@@ -22,10 +22,10 @@ from app.sessions.records import State
 from app.sessions.store import Store
 from tests.fakes import FakeEngine, Story
 
-MODELS = Models("big", "revision 1", "small", "revision 2")
+MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, stop_repeats=True)
 QUESTION = Question("What of it?", (Document("contract.txt", "The tenant pays.\n" * 200),))
-Begin = Callable[[Turn], KeptTurn | UnkeptTurn]
+Begin = Callable[[Turn], StoredTurn | UnkeptTurn]
 
 
 @pytest.fixture
@@ -34,20 +34,20 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def kept(store: Store, models: Models = MODELS) -> KeptConversation:
+def kept(store: Store, models: ModelPair = MODELS) -> StoredConversation:
     known = store.conversations()
-    return KeptConversation(store, known[0].id if known else None, models, SAMPLING)
+    return StoredConversation(store, known[0].id if known else None, models, SAMPLING)
 
 
-def play(asked: KeptTurn | UnkeptTurn, story: Story) -> None:
+def play(asked: StoredTurn | UnkeptTurn, story: Story) -> None:
     engine = FakeEngine(story)
     engine.listen(asked.apply)
     engine.send(asked.command)
-    if isinstance(asked, KeptTurn):
+    if isinstance(asked, StoredTurn):
         asked.wait()
 
 
-def cut_off(store: Store, ended: FinishReason = FinishReason.LENGTH) -> KeptConversation:
+def cut_off(store: Store, ended: FinishReason = FinishReason.LENGTH) -> StoredConversation:
     chat = kept(store)
     question = replace(QUESTION, mode=Mode.SPARSE, keep=0.3)
     play(chat.ask(question), Story("The tenant ", ended=ended))
@@ -63,7 +63,7 @@ def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
 ) -> None:
     chat = cut_off(store, ended)
     (turn,) = chat.conversation.turns
-    assert turn.unfinished
+    assert turn.can_continue
     before, ids = turn.statistics, turn.generated_ids
     assert before is not None
     asked = chat.resume(turn)
@@ -74,7 +74,7 @@ def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
     assert asked.command.sampling.stop_repeats is (ended is not FinishReason.REPEATED)
     assert asked.command.turn == turn.number
     play(asked, Story("pays."))
-    assert (turn.text, turn.state, turn.unfinished) == ("The tenant pays.", TurnState.DONE, False)
+    assert (turn.text, turn.state, turn.can_continue) == ("The tenant pays.", TurnState.DONE, False)
     assert turn.statistics == replace(
         before,
         generated_tokens=4,
@@ -84,7 +84,7 @@ def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
     assert (again.text, again.ended) == ("The tenant pays.", FinishReason.STOP)
     assert again.statistics == turn.statistics
     assert again.generated_ids == turn.generated_ids
-    assert chat.place(turn, Part.ANSWER) == (1, 1), "no version of its own"
+    assert chat.version_of(turn, TurnPart.ANSWER) == (1, 1), "no version of its own"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_after_a_new_start_it_can_still_be_continued(store: Store, ended: Finish
     cut_off(store, ended)
     chat = kept(store)
     (turn,) = chat.conversation.turns
-    assert turn.unfinished
+    assert turn.can_continue
     assert (turn.ended is FinishReason.REPEATED) is (ended is FinishReason.REPEATED)
     read_map = store.read_map(turn.number)
     asked = chat.resume(turn)
@@ -108,13 +108,13 @@ def test_after_a_new_start_it_can_still_be_continued(store: Store, ended: Finish
 def test_what_repeated_itself_is_said_to_have(store: Store) -> None:
     cut_off(store, FinishReason.REPEATED)
     message = store.message(2)
-    assert (message.state, message.cut) == (State.STOPPED, True)
+    assert (message.state, message.truncated) == (State.STOPPED, True)
     assert remarks(message).endswith("stopped: it was repeating itself")
 
 
 def test_another_model_continues_the_text_and_its_ids_are_whole(store: Store) -> None:
     cut_off(store)
-    chat = kept(store, Models("other", "revision 3", None))
+    chat = kept(store, ModelPair("other", "revision 3", None))
     (turn,) = chat.conversation.turns
     asked = chat.resume(turn)
     assert asked.command.messages[-1].token_ids is None
@@ -139,15 +139,15 @@ def test_what_fails_leaves_the_answer_as_it_was(store: Store) -> None:
         FinishReason.LENGTH,
         "The tenant ",
     )
-    assert turn.counts
-    assert turn.unfinished
+    assert turn.in_context
+    assert turn.can_continue
     assert turn.failure is failed
     assert turn.statistics == before
-    whole = turn.whole(failed)
+    whole = turn.for_whole_answer(failed)
     assert isinstance(whole, Finished)
     assert whole.finish_reason is FinishReason.LENGTH
     message = store.message(turn.number)
-    assert (message.state, message.text, message.cut) == (State.DONE, "The tenant ", True)
+    assert (message.state, message.text, message.truncated) == (State.DONE, "The tenant ", True)
 
 
 def test_cancelled_before_anything_new_it_is_as_it_was(store: Store) -> None:
@@ -158,7 +158,7 @@ def test_cancelled_before_anything_new_it_is_as_it_was(store: Store) -> None:
     asked.apply(Finished(turn.number, FinishReason.CANCELLED, "", (), None))
     asked.wait()
     assert (turn.text, turn.generated_ids) == ("The tenant ", ids)
-    assert turn.unfinished
+    assert turn.can_continue
     assert store.message(turn.number).text == "The tenant "
     assert store.message(turn.number).run is not None
 

@@ -16,28 +16,28 @@ def _over(turn: Turn, text: str = "", ended: FinishReason = FinishReason.STOP) -
 
 
 def _texts(conversation: Conversation) -> list[str]:
-    _, ask = conversation.begin(Question("next?"))
+    _, ask = conversation.start_turn(Question("next?"))
     return [message.text for message in ask.messages[:-1]]
 
 
 def test_questions_and_answers_go_before_the_next_question() -> None:
     conversation = Conversation()
-    _over(conversation.begin(Question("one?"))[0], "1")
+    _over(conversation.start_turn(Question("one?"))[0], "1")
     assert _texts(conversation) == ["one?", "1"]
 
 
 def test_a_failed_turn_is_left_out_and_a_stopped_one_stays() -> None:
     conversation = Conversation()
-    turn, _ = conversation.begin(Question("too long?"))
+    turn, _ = conversation.start_turn(Question("too long?"))
     turn.apply(Failed(turn.number, "The prompt is too long", "attach less"))
-    _over(conversation.begin(Question("two?"))[0], "half an ans", FinishReason.CANCELLED)
+    _over(conversation.start_turn(Question("two?"))[0], "half an ans", FinishReason.CANCELLED)
     assert _texts(conversation) == ["two?", "half an ans"]
 
 
 def _answered_and_asked_again() -> tuple[Conversation, Turn]:
     conversation = Conversation()
-    first = _over(conversation.begin(Question("one?"))[0], "good")
-    again, ask = conversation.begin(Question("one?", mode=Mode.FULL), replaces=first)
+    first = _over(conversation.start_turn(Question("one?"))[0], "good")
+    again, ask = conversation.start_turn(Question("one?", mode=Mode.FULL), retry_of=first)
     assert [m.text for m in ask.messages] == ["one?"], "asked as if for the first time"
     return conversation, again
 
@@ -61,16 +61,16 @@ def test_a_second_try_that_fails_or_is_stopped_leaves_the_old_answer() -> None:
 def test_a_third_try_still_replaces_the_first() -> None:
     conversation, again = _answered_and_asked_again()
     _over(again, "", FinishReason.CANCELLED)
-    third, _ = conversation.begin(Question("one?"), replaces=again)
+    third, _ = conversation.start_turn(Question("one?"), retry_of=again)
     _over(third, "best")
     assert _texts(conversation) == ["one?", "best"]
 
 
 def test_half_an_answer_is_better_than_a_failure() -> None:
     conversation = Conversation()
-    first, _ = conversation.begin(Question("one?"))
+    first, _ = conversation.start_turn(Question("one?"))
     first.apply(Failed(first.number, "No memory", "close programs"))
-    again, _ = conversation.begin(Question("one?"), replaces=first)
+    again, _ = conversation.start_turn(Question("one?"), retry_of=first)
     _over(again, "half", FinishReason.CANCELLED)
     assert _texts(conversation) == ["one?", "half"]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.engine_session import Session
-from app.chat.model_pairs import Models, models, pair
-from app.chat.stored_conversation import KeptConversation
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import ModelPair, model_pair, resolve_pair
+from app.chat.stored_conversation import StoredConversation
 from app.engine.engine import MlxEngine
 from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
@@ -93,7 +93,11 @@ class Killing:
     """Kills the program in `folder` again and again, and looks at what is left each time."""
 
     def __init__(
-        self, folder: Path, session: Session, one_at_a_time: threading.Lock, made_with: Models
+        self,
+        folder: Path,
+        session: EngineSession,
+        one_at_a_time: threading.Lock,
+        made_with: ModelPair,
     ) -> None:
         self.phases: Counter[str] = Counter()
         self.torn = self.restored = self.due = 0
@@ -127,7 +131,7 @@ class Killing:
             message = store.message(id)
             assert message.text.startswith("What does it say")
             for attachment in message.attachments:
-                assert sum(map(len, store.pieces(attachment))) == attachment.size
+                assert sum(map(len, store.iter_bytes(attachment))) == attachment.size
         for id, text in self._ended.items():
             reply = store.message(id)
             assert (reply.state, reply.text) == (State.DONE, text)
@@ -155,9 +159,9 @@ class Killing:
         mode = Mode.FULL if saved else Mode.SPARSE
         asks = question(chance, mode, first=False)
         sampling = Sampling(max_tokens=12)
-        turn = KeptConversation(store, conversation, self._models, sampling).ask(asks)
+        turn = StoredConversation(store, conversation, self._models, sampling).ask(asks)
         with self._one_at_a_time:
-            self._session.keep(CachePolicy(Heal.NEVER, snapshot_folder=str(self._snapshots)))
+            self._session.set_policy(CachePolicy(Heal.NEVER, snapshot_folder=str(self._snapshots)))
             events = list(self._session.run(turn.command))
             for event in events:
                 turn.apply(event)
@@ -170,7 +174,7 @@ class Killing:
                 assert isinstance(fresh, Finished)
                 assert events[-1].generated_ids == fresh.generated_ids
             # Nothing of it is saved: that is for the program that is killed.
-            self._session.keep(CachePolicy(Heal.NEVER))
+            self._session.set_policy(CachePolicy(Heal.NEVER))
 
     def _take_back_the_last_step(self) -> None:
         database = self._folder / "data" / "conversations.db"
@@ -192,18 +196,18 @@ def torn(snapshot: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with Session(MlxEngine(STEP)) as session:
-        session.load(pair())
+def session() -> Iterator[EngineSession]:
+    with EngineSession(MlxEngine(STEP)) as session:
+        session.load(resolve_pair())
         yield session
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(
-    tmp_path: Path, session: Session, kills: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, session: EngineSession, kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "STEPS", STEPS)
-    one_at_a_time, made_with = threading.Lock(), models(pair())
+    one_at_a_time, made_with = threading.Lock(), model_pair(resolve_pair())
     every = [Killing(tmp_path / str(n), session, one_at_a_time, made_with) for n in range(LANES)]
     with ThreadPoolExecutor(LANES) as lanes:
         for lane in [lanes.submit(each.run, kills // LANES, n) for n, each in enumerate(every)]:

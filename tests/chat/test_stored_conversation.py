@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Question, QuestionError, TurnState
-from app.chat.model_pairs import Models
-from app.chat.stored_conversation import KeptConversation
-from app.chat.stored_turn import KeptTurn
+from app.chat.model_pairs import ModelPair
+from app.chat.stored_conversation import StoredConversation
+from app.chat.stored_turn import StoredTurn
 from app.protocol.commands import Ask
 from app.protocol.events import Failed, Finished, ImportanceMap, Selected, Token
 from app.protocol.options import Mode, Sampling
@@ -26,7 +26,7 @@ from app.sessions.records import State
 from app.sessions.store import Store
 from tests.fakes import ANSWER, FakeEngine, Story
 
-MODELS = Models("big", "revision 1", "small", "revision 2")
+MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, seed=3)
 CONTRACT, LETTER = Document("contract.txt", "The tenant pays.\r\nÄ\n"), Document("letter", "Dear")
 
@@ -37,22 +37,22 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def ask(store: Store, text: str, *documents: Document, conversation: int | None = 1) -> KeptTurn:
+def ask(store: Store, text: str, *documents: Document, conversation: int | None = 1) -> StoredTurn:
     known = {each.id for each in store.conversations()}
     question = Question(text, documents, Mode.SPARSE, 0.3)
     id = conversation if conversation in known else None
-    return KeptConversation(store, id, MODELS, SAMPLING).ask(question)
+    return StoredConversation(store, id, MODELS, SAMPLING).ask(question)
 
 
-def ask_again(store: Store, models: Models = MODELS) -> KeptTurn:
+def ask_again(store: Store, models: ModelPair = MODELS) -> StoredTurn:
     return opened(store, models).ask_again(mode=Mode.FULL, keep=0.5)
 
 
-def opened(store: Store, models: Models = MODELS) -> KeptConversation:
-    return KeptConversation(store, 1, models, SAMPLING)
+def opened(store: Store, models: ModelPair = MODELS) -> StoredConversation:
+    return StoredConversation(store, 1, models, SAMPLING)
 
 
-def play(turn: KeptTurn, story: Story | None = None) -> Statistics | None:
+def play(turn: StoredTurn, story: Story | None = None) -> Statistics | None:
     """Let the scripted engine answer."""
     engine = FakeEngine(story or Story(), stepping=True)
     engine.listen(turn.apply)
@@ -62,13 +62,13 @@ def play(turn: KeptTurn, story: Story | None = None) -> Statistics | None:
     return last.statistics if isinstance(last, Finished) else None
 
 
-def answered(store: Store, text: str, *documents: Document, answer: str = "Yes.") -> KeptTurn:
+def answered(store: Store, text: str, *documents: Document, answer: str = "Yes.") -> StoredTurn:
     turn = ask(store, text, *documents)
     play(turn, Story(answer=answer))
     return turn
 
 
-def seen(turn: KeptTurn) -> list[str]:
+def seen(turn: StoredTurn) -> list[str]:
     """What the engine sees before the question."""
     return [message.text for message in turn.command.messages[:-1]]
 
@@ -192,7 +192,7 @@ def test_a_failed_turn_is_kept_with_its_sentence_and_left_out(store: Store) -> N
     assert seen(ask(store, "Short?")) == []
 
 
-def _crashed(store: Store, tmp_path: Path, turn: KeptTurn) -> Path:
+def _crashed(store: Store, tmp_path: Path, turn: StoredTurn) -> Path:
     """The store's folder as a crash leaves it after half an answer."""
     turn.apply(Token(turn.command.turn, (1, 2), "Half"))
     deadline = time.monotonic() + 30
@@ -281,7 +281,7 @@ def test_there_must_be_a_question_to_ask_again(store: Store) -> None:
 @pytest.mark.parametrize("question", [Question(" "), Question("?", (Document("d", "\udc80"),))])
 def test_what_cannot_be_asked_is_not_kept(store: Store, question: Question) -> None:
     with pytest.raises(QuestionError):
-        KeptConversation(store, None, MODELS, SAMPLING).ask(question)
+        StoredConversation(store, None, MODELS, SAMPLING).ask(question)
     assert store.conversations() == ()
 
 
@@ -318,7 +318,7 @@ def test_a_conversation_is_opened_as_turns_and_gone_on_with(store: Store) -> Non
     assert turns[0].question.documents == (CONTRACT,)
     assert turns[1].failure == Failed(turns[1].number, "Full: up", "wait")
     branch = store.branch(1)
-    assert [chat.question(turn) for turn in turns] == [m.id for m in branch if m.role == "user"]
+    assert [chat.question_id(turn) for turn in turns] == [m.id for m in branch if m.role == "user"]
     turn = chat.ask(Question("Two?"))
     play(turn)
     assert chat.conversation.last is turn.turn
@@ -364,14 +364,14 @@ def test_system_messages_are_sent_first(store: Store) -> None:
     turn = ask(store, "Two?")
     assert turn.command.messages[0] == Message(Role.SYSTEM, "Be brief.\n\nBe kind.")
     assert seen(turn)[1:] == ["One?", "Yes."]
-    assert turn._ids[1] == store.branch(1)[1].id, "the map finds its documents"
+    assert turn._message_ids[1] == store.branch(1)[1].id, "the map finds its documents"
 
 
 def test_applying_never_waits_for_the_disk(store: Store) -> None:
     turn = ask(store, "Who?")
     held, release = threading.Event(), threading.Event()
     assert store._writer is not None
-    store._writer.later(lambda _: held.set() or release.wait(30), 0)
+    store._writer.submit(lambda _: held.set() or release.wait(30), 0)
     assert held.wait(30)
     turn.apply(Token(turn.command.turn, (1,), "He."))
     turn.apply(Finished(turn.command.turn, FinishReason.STOP, "He.", (1,), None))

@@ -15,7 +15,7 @@ import pytest
 from app.cli.main import run
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
-from app.sessions.records import Choices, Message, State
+from app.sessions.records import Message, Overrides, State
 from app.sessions.store import Store
 from tests import tiny
 
@@ -91,7 +91,7 @@ def test_what_was_chosen_for_a_conversation_holds_unless_an_option_says_otherwis
 ) -> None:
     with Store(data_path()) as store:
         id = store.create().id
-        store.choose(id, Choices(system="Be brief.", mode="full", max_tokens=3, seed=5))
+        store.set_overrides(id, Overrides(system="Be brief.", mode="full", max_tokens=3, seed=5))
     pair = ["--target", str(room / "target"), "--draft", str(room / "draft")]
     arguments = ["ask", *pair, "--conversation", "1", "--temp", "0.5", "--json"]
     for more in ([], ["--max-tokens", "2", "--seed", "6", "--keep", "0.5"]):
@@ -198,7 +198,7 @@ def test_what_is_refused_is_not_kept(
     ask: Ask, case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, expected = REFUSALS[case]
-    monkeypatch.setattr("app.chat.engine_session.Session.load", _not_called)
+    monkeypatch.setattr("app.chat.engine_session.EngineSession.load", _not_called)
     assert run(ask(*arguments, "What?")) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

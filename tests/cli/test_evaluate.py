@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from app import paths
-from app.chat.engine_session import Session
+from app.chat.engine_session import EngineSession
 from app.cli import evaluate
 from app.cli.main import run
 from app.models.embedded import target_path
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     engine = Reader()
-    monkeypatch.setattr(evaluate, "Session", lambda upkeep: Session(engine))
+    monkeypatch.setattr(evaluate, "EngineSession", lambda upkeep: EngineSession(engine))
     return engine
 
 

@@ -12,7 +12,7 @@ from app.cli.main import run
 from app.paths import data_path, settings_path
 from app.sessions.records import Role
 from app.sessions.store import Store
-from app.settings.schema import every
+from app.settings.schema import all_settings
 from tests import tiny
 
 SET = """
@@ -56,7 +56,7 @@ def test_they_are_printed_with_their_defaults(
     assert run(["settings"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{settings_path()} (not there yet")
-    for setting in every():
+    for setting in all_settings():
         assert f"\n{setting.name} = " in out
     assert "(default" not in out
     settings_path().parent.mkdir(parents=True)

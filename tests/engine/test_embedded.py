@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.chat.conversation import Conversation, Question
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine import prompt_reader
@@ -30,9 +30,9 @@ SENTENCE = (
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with Session() as session:
-        session.load(pair())
+def session() -> Iterator[EngineSession]:
+    with EngineSession() as session:
+        session.load(resolve_pair())
         yield session
 
 
@@ -42,9 +42,9 @@ def licence() -> Document:
 
 
 def _answer(
-    session: Session, question: Question, tuning: Tuning = DEFAULT_TUNING
+    session: EngineSession, question: Question, tuning: Tuning = DEFAULT_TUNING
 ) -> tuple[Finished, Statistics, list[Any]]:
-    ask = replace(Conversation().begin(question)[1], tuning=tuning)
+    ask = replace(Conversation().start_turn(question)[1], tuning=tuning)
     events = list(session.run(ask))
     finished = events[-1]
     assert isinstance(finished, Finished)
@@ -57,7 +57,7 @@ def _flat(text: str) -> str:
 
 
 def test_the_demo_quotes_the_right_sentence_from_a_fifth(
-    session: Session, licence: Document
+    session: EngineSession, licence: Document
 ) -> None:
     finished, statistics, events = _answer(
         session, Question(QUESTION, (licence,), Mode.SPARSE, KEEP)
@@ -72,7 +72,9 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
     assert "any express agreement or commitment" in _flat(read)
 
 
-def test_the_first_word_comes_sooner_than_in_full(session: Session, licence: Document) -> None:
+def test_the_first_word_comes_sooner_than_in_full(
+    session: EngineSession, licence: Document
+) -> None:
     """Sparse 1.2 s against 4.3 s in full when this was written: the margin is no noise."""
     _, sparse, _ = _answer(session, Question(QUESTION, (licence,), Mode.SPARSE, KEEP))
     _, full, _ = _answer(session, Question(QUESTION, (licence,), Mode.FULL))
@@ -92,7 +94,7 @@ def _others(licence: Document) -> list[tuple[str, str]]:
     return found
 
 
-def test_it_finds_most_other_passages_too(session: Session, licence: Document) -> None:
+def test_it_finds_most_other_passages_too(session: EngineSession, licence: Document) -> None:
     asked = _others(licence)
     assert len(asked) >= 10
     right = 0
@@ -117,7 +119,7 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
 
 @pytest.mark.slow
 def test_carrying_importance_forward_keeps_sentences_whole(
-    session: Session, licence: Document
+    session: EngineSession, licence: Document
 ) -> None:
     kept: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.carry: []}
     for phrase, _ in _others(licence):
@@ -132,7 +134,7 @@ def test_carrying_importance_forward_keeps_sentences_whole(
 
 
 def test_a_broken_scorer_finds_nothing(
-    session: Session, licence: Document, monkeypatch: pytest.MonkeyPatch
+    session: EngineSession, licence: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other tests of this file would notice: importance at random misses the sentence."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.model_pairs import pair
+from app.chat.model_pairs import resolve_pair
 from app.engine.loader import LoadError, load_pair
 from app.engine.memory import NotEnoughMemory
 from app.engine.prompt import PromptError
@@ -33,7 +33,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def refusal(target: Path, draft: Path | None = None) -> str | None:
     """What is said on the way from a folder's name to a prompt for it."""
     try:
-        load = pair(str(target), None if draft is None else str(draft))
+        load = resolve_pair(str(target), None if draft is None else str(draft))
         load_pair(load).prompts.build(HELLO)
     except (UserError, LoadError, PromptError, NotEnoughMemory) as error:
         return str(error)

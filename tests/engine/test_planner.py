@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.engine_session import EngineError, Session
+from app.chat.engine_session import EngineError, EngineSession
 from app.engine import calibration, engine, memory
 from app.engine.engine import MlxEngine
 from app.engine.planner import Expected, plan
@@ -237,14 +237,14 @@ def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
 @pytest.mark.usefixtures("quick")
 def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
     engine = MlxEngine(64, ScriptedProbe())
-    with Session(engine, CachePolicy(Heal.NEVER, costs_folder=str(tmp_path))) as session:
+    with EngineSession(engine, CachePolicy(Heal.NEVER, costs_folder=str(tmp_path))) as session:
         with pytest.raises(EngineError, match="No model is loaded"):
-            session.measure()
+            session.calibrate()
         session.load(Load(str(folders["target"]), str(folders["draft"])))
-        costs = session.measure()
+        costs = session.calibrate()
         assert costs.target and costs.draft and costs.full and costs.sparse  # noqa: PT018
         session.load(Load(str(folders["gpt2"]), str(folders["gpt2"])))
-        costs = session.measure()
+        costs = session.calibrate()
         assert costs.target is not None
         assert costs.draft is None, "it reads only densely"
     assert len(list(tmp_path.glob("*.json"))) == 2

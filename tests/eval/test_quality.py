@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.engine_session import Session
-from app.chat.model_pairs import pair
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from app.eval import results
 from app.eval.results import ResultCell
 from app.eval.results_log import ResultsLog
@@ -22,13 +22,13 @@ SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with Session() as session:
-        session.load(pair())
+def session() -> Iterator[EngineSession]:
+    with EngineSession() as session:
+        session.load(resolve_pair())
         yield session
 
 
-def measure(session: Session, settings: Settings, folder: Path) -> tuple[ResultCell, ...]:
+def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[ResultCell, ...]:
     ledger = ResultsLog(folder / "results.jsonl")
     try:
         runner = Runner(session, settings, ledger, FolderTokens(target_path()))
@@ -52,7 +52,9 @@ def check_answers(
     assert [cell.differing for cell in chosen if cell.keep == 1.0] in ([0] * len(SAFE), [])
 
 
-def test_a_fifth_is_enough_for_what_stands_in_one_place(session: Session, tmp_path: Path) -> None:
+def test_a_fifth_is_enough_for_what_stands_in_one_place(
+    session: EngineSession, tmp_path: Path
+) -> None:
     settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=2)
     cells = measure(session, settings, tmp_path)
     check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.1)
@@ -60,7 +62,7 @@ def test_a_fifth_is_enough_for_what_stands_in_one_place(session: Session, tmp_pa
         check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.1)
 
 
-def test_counts_are_right_in_full_and_lost_sparsely(session: Session, tmp_path: Path) -> None:
+def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
     settings = Settings(("count", "cwe-3"), (1024,), (0.2,), (Scoring.BOTH,), n=10)
     count, words = measure(session, settings, tmp_path)
     assert count.dense_right >= 7
@@ -69,7 +71,7 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: Session, tmp_path: 
     assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample of it
 
 
-def test_auto_mode_knows_what_needs_everything(session: Session, tmp_path: Path) -> None:
+def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (512,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
     ledger = ResultsLog(tmp_path / "results.jsonl")
@@ -86,7 +88,7 @@ def test_auto_mode_knows_what_needs_everything(session: Session, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_more_of_it_at_the_length_of_a_contract(session: Session, tmp_path: Path) -> None:
+def test_more_of_it_at_the_length_of_a_contract(session: EngineSession, tmp_path: Path) -> None:
     settings = Settings(SAFE, (4096,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=10)
     cells = measure(session, settings, tmp_path)
     check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.04)

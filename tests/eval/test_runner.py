@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.engine_session import Session
+from app.chat.engine_session import EngineSession
 from app.errors import UserError
 from app.eval import results, runner
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog
@@ -45,7 +45,7 @@ def measure(
     reader = reader or Reader()
     ledger = ResultsLog(file, fresh)
     try:
-        session = Session(reader)
+        session = EngineSession(reader)
         return Runner(session, settings, ledger, TOKENS, reader.context).run(), reader.asks
     finally:
         ledger.close()
@@ -209,7 +209,7 @@ def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path
 def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
     ledger = ResultsLog(file)
     reader = Reader()
-    runner = Runner(Session(reader), SETTINGS, ledger, TOKENS)
+    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
 
     def stop(ask: Ask) -> None:
         if ask.turn == 8:
@@ -229,7 +229,7 @@ def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
 def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
     ledger = ResultsLog(file)
     reader = Reader()
-    runner = Runner(Session(reader), SETTINGS, ledger, TOKENS)
+    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
     runner.cancel()
     outcome = runner.run()
     ledger.close()
@@ -241,7 +241,7 @@ def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     wider = replace(SETTINGS, keeps=(0.2, 0.5, 1.0))
     ledger = ResultsLog(file)
     reader = Reader()
-    runner = Runner(Session(reader), wider, ledger, TOKENS)
+    runner = Runner(EngineSession(reader), wider, ledger, TOKENS)
 
     def stop(ask: Ask) -> None:
         if ask.turn == 2:
@@ -281,7 +281,7 @@ def test_what_does_not_fit_a_length_is_left_out_in_one_sentence(file: Path) -> N
 def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
     seen: list[Status] = []
     ledger = ResultsLog(file)
-    Runner(Session(Reader()), SETTINGS, ledger, TOKENS).run(seen.append)
+    Runner(EngineSession(Reader()), SETTINGS, ledger, TOKENS).run(seen.append)
     ledger.close()
     assert seen[0].eta is None
     assert (seen[0].done, seen[0].total) == (0, 24)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.sessions.records import Attachment, Choices, ReadMap, Role, Run, Span, SpanText
+from app.sessions.records import Attachment, Overrides, ReadMap, Role, Run, Span, SpanText
 from app.sessions.store import Store
 
-CHOICES = Choices("Be brief.", "sparse", 0.35, 64, 0.7, 0.9, 2**64 - 1)
+CHOICES = Overrides("Be brief.", "sparse", 0.35, 64, 0.7, 0.9, 2**64 - 1)
 DOCUMENT = "The tenant pays.\nThe landlord may terminate — with notice.\n" * 50
 
 

@@ -30,12 +30,12 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"x", b"\xff\0\r\n", b"abc" * attachments.PIECE],
+    [b"", b"x", b"\xff\0\r\n", b"abc" * attachments.CHUNK_BYTES],
     ids=["nothing", "one", "binary", "pieces"],
 )
 def test_bytes_come_back_as_they_were(store: Store, tmp_path: Path, data: bytes) -> None:
     attachment = store.attach("a.bin", io.BytesIO(data))
-    assert b"".join(store.pieces(attachment)) == data
+    assert b"".join(store.iter_bytes(attachment)) == data
     assert attachment.size == len(data)
     assert attachment.sha256 == hashlib.sha256(data).hexdigest()
     (file,) = files(tmp_path)
@@ -48,7 +48,7 @@ def test_bytes_come_back_as_they_were(store: Store, tmp_path: Path, data: bytes)
         ("naïve 中文 🙂\r\n".encode(), "naïve 中文 🙂\r\n"),
         (b"\xef\xbb\xbfwith a mark", "with a mark"),
         (b"broken \xff byte", "broken \ufffd byte"),
-        (("xä" * attachments.PIECE).encode(), "xä" * attachments.PIECE),
+        (("xä" * attachments.CHUNK_BYTES).encode(), "xä" * attachments.CHUNK_BYTES),
     ],
     ids=["unicode", "mark", "broken", "across-pieces"],
 )
@@ -79,7 +79,7 @@ def test_a_large_document_takes_little_memory(store: Store) -> None:
     tracemalloc.start()
     try:
         attachment = store.attach("large.txt", Endless(size))
-        assert sum(len(piece) for piece in store.pieces(attachment)) == attachment.size == size
+        assert sum(len(piece) for piece in store.iter_bytes(attachment)) == attachment.size == size
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

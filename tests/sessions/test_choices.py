@@ -15,7 +15,7 @@ import pytest
 from app.sessions.errors import StoreError
 from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.importing import from_json
-from app.sessions.records import Choices
+from app.sessions.records import Overrides
 from app.sessions.store import Store
 from tests.sessions.samples import CHOICES, answered
 
@@ -34,28 +34,30 @@ def exported(store: Store, id: int, how: Any = to_json) -> str:
 
 def test_they_are_kept_and_taken_back(store: Store, tmp_path: Path) -> None:
     id = store.create().id
-    assert store.conversation(id).choices == Choices()
-    store.choose(id, CHOICES)
+    assert store.conversation(id).overrides == Overrides()
+    store.set_overrides(id, CHOICES)
     store.close()
     with Store(tmp_path) as again:
-        assert again.conversation(id).choices == CHOICES
-        again.choose(id, Choices(system=""))
-        assert again.conversation(id).choices == Choices(system="")
-        again.choose(id, Choices())
-        assert again.conversations()[0].choices == Choices()
+        assert again.conversation(id).overrides == CHOICES
+        again.set_overrides(id, Overrides(system=""))
+        assert again.conversation(id).overrides == Overrides(system="")
+        again.set_overrides(id, Overrides())
+        assert again.conversations()[0].overrides == Overrides()
 
 
 def test_a_copy_and_an_import_have_them(store: Store) -> None:
     id = answered(store)
-    store.choose(id, CHOICES)
-    assert store.duplicate(id).choices == CHOICES
+    store.set_overrides(id, CHOICES)
+    assert store.duplicate(id).overrides == CHOICES
     text = exported(store, id)
-    assert from_json(store, io.StringIO(text)).choices == CHOICES
+    assert from_json(store, io.StringIO(text)).overrides == CHOICES
 
 
 def test_readers_of_an_export_see_them(store: Store) -> None:
     id = answered(store)
-    store.choose(id, Choices(system="Be <brief>.", mode="sparse", keep=0.35, temperature=0.0))
+    store.set_overrides(
+        id, Overrides(system="Be <brief>.", mode="sparse", keep=0.35, temperature=0.0)
+    )
     markdown, page = exported(store, id, to_markdown), exported(store, id, to_html)
     assert markdown.startswith(
         "# Who pays?\n\n*mode sparse · keep 35% · temperature 0.0*\n\n## System\n\nBe <brief>.\n"
@@ -67,9 +69,9 @@ def test_readers_of_an_export_see_them(store: Store) -> None:
 def test_an_older_export_has_none_and_one_of_a_later_version_may_have_more(store: Store) -> None:
     plain = json.loads(exported(store, answered(store)))
     del plain["choices"]
-    assert from_json(store, io.StringIO(json.dumps(plain))).choices == Choices()
+    assert from_json(store, io.StringIO(json.dumps(plain))).overrides == Overrides()
     plain["choices"] = {"keep": 1, "colour": "red"}
-    assert from_json(store, io.StringIO(json.dumps(plain))).choices == Choices(keep=1.0)
+    assert from_json(store, io.StringIO(json.dumps(plain))).overrides == Overrides(keep=1.0)
 
 
 @pytest.mark.parametrize("choices", [{"keep": "0.2"}, {"system": 7}, {"seed": 1.5}, [], "x", None])
@@ -84,15 +86,15 @@ def test_damaged_ones_are_none(store: Store, tmp_path: Path, damaged: str) -> No
     id = answered(store)
     with closing(sqlite3.connect(tmp_path / "conversations.db")) as connection, connection:
         connection.execute("UPDATE conversations SET choices = ?", (damaged,))
-    assert store.conversation(id).choices == Choices()
+    assert store.conversation(id).overrides == Overrides()
     assert len(store.branch(id)) == 2
 
 
 def test_a_prompt_that_is_no_text_is_refused(store: Store) -> None:
     with pytest.raises(StoreError):
-        store.choose(store.create().id, Choices(system="\udc80"))
+        store.set_overrides(store.create().id, Overrides(system="\udc80"))
 
 
 def test_a_conversation_that_is_gone_has_none(store: Store) -> None:
     with pytest.raises(StoreError, match="not there any more"):
-        store.choose(7, CHOICES)
+        store.set_overrides(7, CHOICES)

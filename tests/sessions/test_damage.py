@@ -299,7 +299,7 @@ def test_what_was_put_aside_takes_only_so_much_room(
     images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(quarantine, "LIMIT", 1000)
+    monkeypatch.setattr(quarantine, "MAX_BYTES", 1000)
     for _ in range(2):
         flip(DATABASE, 100)(tmp_path)
         with Store(tmp_path) as store:

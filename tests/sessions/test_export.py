@@ -46,7 +46,7 @@ def rich(store: Store) -> int:
     again.append("Sto", [5])
     again.stop()
     store.begin_reply(question.id).fail("It broke: mend it.")
-    store.switch(answer.id)
+    store.set_branch(answer.id)
     more = [attach(store), attach(store, "ä" * 1_000_001, "second.txt")]
     follow_up = store.add_message(conversation, Role.USER, "And this?", more)
     reply = store.begin_reply(follow_up.id)
@@ -174,7 +174,7 @@ def test_what_another_program_has_written_anew_is_read_up_to_a_limit(
 ) -> None:
     text = json.dumps(json.loads(exported(store, answered(store))))
     assert from_json(store, io.StringIO(text)).title == "Who pays?"
-    monkeypatch.setattr(importing, "LIMIT", 500)
+    monkeypatch.setattr(importing, "MAX_CHARACTERS", 500)
     with pytest.raises(StoreError, match=r"too large .*: import the file that specchat wrote"):
         from_json(store, io.StringIO(text))
     assert len(store.conversations()) == 2
@@ -243,7 +243,7 @@ def test_html_shows_the_documents_of_a_dense_answer_in_order_and_bright(store: S
 
 def test_html_holds_nothing_that_acts(store: Store) -> None:
     conversation = rich(store)
-    store.switch(store.versions(store.branch(conversation)[0].id)[1])
+    store.set_branch(store.versions(store.branch(conversation)[0].id)[1])
     store.rename(conversation, "</title><script>")
     page = exported(store, conversation, to_html)
     assert "<script" not in page

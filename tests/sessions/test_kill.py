@@ -71,7 +71,7 @@ def check(folder: Path, heard: Acknowledged, killed: float) -> int:
             message = store.message(id)
             assert message.text.startswith("question")
             for attachment in message.attachments:
-                assert sum(map(len, store.pieces(attachment))) == attachment.size
+                assert sum(map(len, store.iter_bytes(attachment))) == attachment.size
         for id, said in heard.wrote.items():
             reply = store.message(id)
             assert reply.text == text_of(id, len(reply.text))

@@ -37,14 +37,14 @@ def three_turns(store: Store) -> None:
 def test_a_message_goes_with_all_that_follows_and_comes_back(store: Store) -> None:
     three_turns(store)
     before = store.branch(1)
-    removed = store.remove(before[2].id)
+    removed = store.delete_message(before[2].id)
     assert removed.messages == tuple(message.id for message in before[2:])
     assert texts(store) == ["Question 0?", "Answer 0."]
     assert store.search("Answer")
     assert not store.search("Question 2")
     assert len(store.tree(1).messages) == 2
     assert store.sizes()[1].questions == 1
-    store.bring_back(removed)
+    store.restore_messages(removed)
     assert store.branch(1) == before
     assert store.search("Question 2")
 
@@ -54,11 +54,11 @@ def test_where_there_is_another_version_that_is_current_then(store: Store) -> No
     second = store.branch(1)[2]
     edited = store.edit(second.id, "Otherwise?")
     assert store.forks(1) == dict.fromkeys((second.id, edited.id), (second.id, edited.id))
-    removed = store.remove(edited.id)
+    removed = store.delete_message(edited.id)
     assert texts(store)[2:] == ["Question 1?", "Answer 1.", "Question 2?", "Answer 2."]
     assert store.forks(1) == {}
     assert store.versions(second.id) == (second.id,)
-    store.bring_back(removed)
+    store.restore_messages(removed)
     assert texts(store)[2:] == ["Otherwise?"]
 
 
@@ -66,26 +66,26 @@ def test_what_is_not_on_the_current_branch_goes_and_that_stays(store: Store) -> 
     three_turns(store)
     before = store.branch(1)
     edited = store.edit(before[0].id, "Otherwise?")
-    store.switch(before[0].id)
-    store.remove(edited.id)
+    store.set_branch(before[0].id)
+    store.delete_message(edited.id)
     assert store.branch(1) == before
 
 
 def test_a_conversation_may_be_left_empty_and_gone_on_with(store: Store) -> None:
     three_turns(store)
-    removed = store.remove(store.branch(1)[0].id)
+    removed = store.delete_message(store.branch(1)[0].id)
     assert texts(store) == []
     store.add_message(1, Role.USER, "New?")
-    store.bring_back(removed)
+    store.restore_messages(removed)
     assert len(texts(store)) == 6
     assert len(store.tree(1).messages) == 7
 
 
 def test_what_was_deleted_within_stays_deleted(store: Store) -> None:
     three_turns(store)
-    store.remove(store.branch(1)[4].id)
-    removed = store.remove(store.branch(1)[2].id)
-    store.bring_back(removed)
+    store.delete_message(store.branch(1)[4].id)
+    removed = store.delete_message(store.branch(1)[2].id)
+    store.restore_messages(removed)
     assert texts(store)[2:] == ["Question 1?", "Answer 1."]
 
 
@@ -93,11 +93,11 @@ def test_it_expires_with_the_trash(tmp_path: Path) -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     with Store(tmp_path, clock=lambda: now) as store:
         answered(store)
-        removed = store.remove(store.branch(1)[0].id)
+        removed = store.delete_message(store.branch(1)[0].id)
         sha256 = attach(store).sha256
     with Store(tmp_path, clock=lambda: now + timedelta(days=31)) as store:
         with pytest.raises(StoreError, match="not there any more"):
-            store.bring_back(removed)
+            store.restore_messages(removed)
         assert texts(store) == []
     assert not list((tmp_path / "attachments").rglob(f"{sha256[2:]}*"))
 
@@ -110,8 +110,8 @@ def test_pins_and_cut_answers_are_kept_and_exported(store: Store) -> None:
     assert [a.pinned for a in store.message(asked.id).attachments] == [((1, 5),), ((0, 2), (3, 4))]
     reply = store.begin_reply(asked.id)
     reply.append("Half")
-    reply.end(State.DONE, cut=True).result()
-    assert [message.cut for message in store.branch(1)] == [False, True]
+    reply.end(State.DONE, truncated=True).result()
+    assert [message.truncated for message in store.branch(1)] == [False, True]
     copy = store.duplicate(1)
     question, answer = store.branch(copy.id)
-    assert (question.attachments[1].pinned, answer.cut) == (((0, 2), (3, 4)), True)
+    assert (question.attachments[1].pinned, answer.truncated) == (((0, 2), (3, 4)), True)

@@ -14,7 +14,7 @@ import pytest
 from app.sessions import reply_writer
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import Role, State
-from app.sessions.reply_writer import Reply
+from app.sessions.reply_writer import ReplyWriter
 from app.sessions.store import Store
 from app.sessions.writer import Writer
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def begin(store: Store) -> Reply:
+def begin(store: Store) -> ReplyWriter:
     return store.begin_reply(store.add_message(store.create().id, Role.USER, "x").id)
 
 
@@ -71,7 +71,7 @@ def test_appending_does_not_wait_for_the_disk(store: Store) -> None:
         assert release.wait(30)
 
     assert store._writer is not None
-    held_back = store._writer.later(hold, 0)
+    held_back = store._writer.submit(hold, 0)
     assert held.wait(30)
     for _ in range(1000):
         reply.append("x", [1])
@@ -136,8 +136,8 @@ def test_a_task_that_fails_leaves_nothing_and_the_writer_goes_on(tmp_path: Path)
     with pytest.raises(DamagedError):
         writer.run(damaged)
     assert damages == ["found"]
-    never = writer.later(fail, 3600)
-    soon = writer.later(lambda c: c.execute("INSERT INTO t VALUES (2)"), 0.01)
+    never = writer.submit(fail, 3600)
+    soon = writer.submit(lambda c: c.execute("INSERT INTO t VALUES (2)"), 0.01)
     assert soon.result(30)
     writer.close()
     assert never.cancelled()

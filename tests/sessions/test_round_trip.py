@@ -15,9 +15,9 @@ from app.sessions.export import to_json
 from app.sessions.importing import from_json
 from app.sessions.records import (
     Attachment,
-    Choices,
     Conversation,
     Message,
+    Overrides,
     ReadMap,
     Role,
     Run,
@@ -52,7 +52,7 @@ runs = st.builds(
     ),
 )
 choices = st.builds(
-    Choices,
+    Overrides,
     system=st.none() | texts,
     mode=st.none() | texts,
     keep=st.none() | figures,
@@ -110,7 +110,7 @@ def trees(draw: st.DrawFn, store: Store) -> Tree:
             attachments=attachments(),
             run=draw(st.none() | runs),
             thinking=draw(texts),
-            cut=draw(st.booleans()),
+            truncated=draw(st.booleans()),
         )
         for number in range(draw(st.integers(0, 4)))
     ]
@@ -124,7 +124,7 @@ def trees(draw: st.DrawFn, store: Store) -> Tree:
             updated_at=draw(times),
             trashed_at=None,
             current=draw(st.none() | st.integers(0, count - 1)) if count else None,
-            choices=draw(choices),
+            overrides=draw(choices),
         ),
         tuple(messages),
         draw(st.dictionaries(st.integers(0, count - 1), maps(count), max_size=2)) if count else {},

@@ -11,7 +11,7 @@ import pytest
 
 from app.sessions import schema
 from app.sessions.errors import StoreError
-from app.sessions.records import Choices, State
+from app.sessions.records import Overrides, State
 from app.sessions.store import Store
 from tests.sessions.samples import CHOICES, run
 
@@ -49,8 +49,11 @@ def test_a_stored_database_opens_with_all_that_is_in_it(tmp_path: Path, number: 
         assert len(store.search("terminate")) == 1
         assert store.search("Deleted") == ()
         assert question.attachments[0].pinned == (((4, 10),) if number > 3 else ())
-        assert not answer.cut
-        assert (kept.choices, trashed.choices) == (CHOICES if number > 4 else Choices(), Choices())
+        assert not answer.truncated
+        assert (kept.overrides, trashed.overrides) == (
+            CHOICES if number > 4 else Overrides(),
+            Overrides(),
+        )
     assert len(list((tmp_path / "backups").iterdir())) == 1
 
 

@@ -140,10 +140,10 @@ def test_editing_and_trying_again_fork(store: Store) -> None:
     assert texts(store, conversation) == ["Who may terminate?", "Both."]
     assert store.versions(edited.id) == (question.id, edited.id)
     assert len(store.versions(reply.message)) == 2
-    store.switch(question.id)
+    store.set_branch(question.id)
     assert texts(store, conversation) == ["Who pays?", "The tenant."]
     assert store.conversation(conversation).current == answer.id
-    store.switch(edited.id)
+    store.set_branch(edited.id)
     assert texts(store, conversation) == ["Who may terminate?", "Both."]
 
 
@@ -230,7 +230,7 @@ def test_a_duplicate_is_the_same_but_for_its_name_and_ids(store: Store) -> None:
     conversation = answered(store)
     question, answer = store.branch(conversation)
     store.edit(question.id, "Another version")
-    store.switch(question.id)
+    store.set_branch(question.id)
     store.pin(conversation)
     copy = store.duplicate(conversation)
     assert copy.title == "Who pays? (copy)"

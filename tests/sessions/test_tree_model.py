@@ -115,7 +115,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(message=messages)
     def switch(self, message: int) -> None:
-        self.store.switch(message)
+        self.store.set_branch(message)
         self.tree_of(message)[1].switch(message)
 
     @rule(target=conversations, conversation=conversations)

@@ -137,7 +137,7 @@ def test_who_waits_gets_the_lock_of_one_that_ends(tmp_path: Path) -> None:
     lock = atomic_files.Lock(tmp_path / "lock")
     ending = threading.Timer(0.2, lock.release)
     ending.start()
-    with Store(tmp_path, patience=60) as store:
+    with Store(tmp_path, lock_timeout=60) as store:
         assert store.read_only is None
     ending.join()
 
@@ -195,7 +195,7 @@ def query_only(store: Store) -> Iterator[None]:
 def locked_by_another(store: Store) -> Iterator[None]:
     assert store._writer is not None
     store._writer.run(lambda c: c.execute("PRAGMA busy_timeout = 50").fetchone())
-    path = store._places.database
+    path = store._paths.database
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield

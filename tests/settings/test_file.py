@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.settings.file import SettingsError, SettingsFile
-from app.settings.schema import Setting, Value, every, find
-from app.settings.toml import CannotEdit, edited, template
+from app.settings.schema import Setting, Value, all_settings, find
+from app.settings.toml import EditError, template, with_setting
 from app.settings.values import Settings, ThemeName
 
 KEEP, MODE, THEME = find("reading.keep"), find("reading.mode"), find("look.theme")
@@ -47,7 +47,7 @@ def test_without_a_file_all_have_their_defaults_and_none_is_made(path: Path) -> 
 def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> None:
     data = tomllib.loads(template())
     assert [value for table in data.values() for value in table] == []
-    for setting in every():
+    for setting in all_settings():
         assert f"\n# {setting.name} = " in template()
     assert max(map(len, template().splitlines())) <= 100
     assert opened(path, template()).problems == ()
@@ -59,7 +59,7 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
         ("keep = 3", ["'reading.keep'", "is 3", "a number from 0.01 to 1: 0.2 holds"]),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),
         ("kep = 0.3", ["'reading.kep'", "is no setting", "is 'reading.keep' meant?"]),
-        ("keep = ,", ["Line 3", "'keep = ,'", "is no TOML"]),
+        ("keep = ,", ["Line 3", "'keep = ,'", "isn't valid TOML"]),
         ("keep = 0.3\nkeep = 0.4", ["Line 4", "'keep = 0.4'"]),
         ("keep", ["Line 3", "'keep'"]),
     ],
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
 
 def test_a_change_is_there_at_the_next_start_and_only_it_is_written(path: Path) -> None:
     change(SettingsFile(path), KEEP, 0.35)
-    assert SettingsFile(path).settings == KEEP.within(Settings(), 0.35)
+    assert SettingsFile(path).settings == KEEP.with_value(Settings(), 0.35)
     assert set(path.read_text().splitlines()) - set(template().splitlines()) == {"keep = 0.35"}
     assert [entry.name for entry in path.parent.iterdir()] == ["settings.toml"]
 
@@ -169,7 +169,7 @@ def test_a_failed_save_is_tried_again_with_the_next_one(path: Path) -> None:
     path.parent.unlink()
     change(file, THEME, ThemeName.NORD)
     assert SettingsFile(path).settings.reading.keep == 0.5
-    assert not file.unsaved
+    assert not file.has_unsaved
 
 
 def test_a_link_stays_a_link_and_permissions_stay(path: Path, tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_an_edit_changes_that_value_and_nothing_else(
         return
     value: Value = {"keep": 0.3, "mode": "auto", "theme": "gruvbox"}[setting.name]
     try:
-        new = edited(text, setting, None if removes else value)
-    except CannotEdit:
+        new = with_setting(text, setting, None if removes else value)
+    except EditError:
         return
     table = data.get(setting.group, {})
     if removes:

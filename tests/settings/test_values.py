@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.ingest.limits import Limits
-from app.settings.schema import Setting, Value, as_text, every, find, matching
+from app.settings.schema import Setting, Value, all_settings, find, format_value, search
 from app.settings.values import Settings
 
 ELSEWHERE = {
@@ -23,21 +23,21 @@ def other(setting: Setting) -> Value:
         return "mlx-community/Another"
     if setting.range is None:
         return next(choice for choice in setting.choices if choice != setting.default)
-    ends = (setting.range.least, setting.range.most)
+    ends = (setting.range.min, setting.range.max)
     return next(setting.type(end) for end in ends if end != setting.default)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("setting", every(), ids=lambda setting: setting.key)
+@pytest.mark.parametrize("setting", all_settings(), ids=lambda setting: setting.key)
 def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setting) -> None:
     assert setting.doc.endswith(".")
     assert "[" not in setting.doc
-    assert setting.checked(setting.default) == setting.default
-    assert setting.of(Settings()) == setting.default
-    changed = setting.within(Settings(), other(setting))
-    assert setting.of(changed) != setting.default
+    assert setting.validate(setting.default) == setting.default
+    assert setting.value_in(Settings()) == setting.default
+    changed = setting.with_value(Settings(), other(setting))
+    assert setting.value_in(changed) != setting.default
 
     def effects(settings: Settings) -> tuple[object, ...]:
-        upkeep = settings.upkeep("folder")
+        upkeep = settings.cache_policy("folder")
         return settings.sampling(), settings.limits(), settings.attachment_bytes, upkeep
 
     assert (effects(changed) != effects(Settings())) == (setting.key not in ELSEWHERE)
@@ -62,26 +62,31 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
 )
 def test_what_it_cannot_be(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=r"from|one of"):
-        find(key).checked(value)
+        find(key).validate(value)
 
 
 def test_a_whole_number_is_a_number() -> None:
-    keep = find("reading.keep").checked(1)
+    keep = find("reading.keep").validate(1)
     assert (keep, type(keep)) == (1.0, float)
 
 
 def test_limits_are_those_of_files_and_folders_unless_they_are_set() -> None:
     assert Settings().limits() == Limits()
-    smaller = find("documents.file_mb").within(Settings(), 1)
+    smaller = find("documents.file_mb").with_value(Settings(), 1)
     assert smaller.limits(private=True) == Limits(file_bytes=2**20, include_private=True)
 
 
 def test_they_are_found_by_words_of_name_and_description() -> None:
-    assert [setting.key for setting in matching("colours")] == ["look.theme"]
-    assert find("documents.pdf_mb") in matching("PDF largest")
-    assert matching("nonsense") == ()
-    assert matching("") == every()
+    assert [setting.key for setting in search("colours")] == ["look.theme"]
+    assert find("documents.pdf_mb") in search("PDF largest")
+    assert search("nonsense") == ()
+    assert search("") == all_settings()
 
 
 def test_values_are_written_without_noise() -> None:
-    assert [as_text(value) for value in (0.1 + 0.2, 1.0, 12, True)] == ["0.3", "1", "12", "true"]
+    assert [format_value(value) for value in (0.1 + 0.2, 1.0, 12, True)] == [
+        "0.3",
+        "1",
+        "12",
+        "true",
+    ]

@@ -140,7 +140,7 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
 async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.add_message(store.create().id, records.Role.USER, "Lost?")
-        store.keep_draft(records.Draft(1))
+        store.save_draft(records.Draft(1))
     async with kept_app(tmp_path) as (pilot, _):
         await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
@@ -280,7 +280,7 @@ async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
         for number in range(20):
             asked = store.add_message(id, records.Role.USER, f"Question {number}?")
             store.begin_reply(asked.id).finish()
-        store.keep_draft(records.Draft(id))
+        store.save_draft(records.Draft(id))
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "Question 19?")
         assert len(app.screen.query("TurnView")) < 12

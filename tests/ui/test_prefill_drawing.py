@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.conversation import Question, Turn, TurnState
-from app.chat.replay import retold
+from app.chat.replay import replay_events
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Token
 from app.protocol.options import Mode
@@ -174,7 +174,7 @@ def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
     }
     stats |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
     turn = Turn(1, Question("Why?"), state, text)
-    progress = replay_progress(turn, retold(turn, records.Run(**stats), None, {}))
+    progress = replay_progress(turn, replay_events(turn, records.Run(**stats), None, {}))
     lines = [line.plain for line in panel_lines(progress, Viewport(200, 0.0), folded=False)]
     return next(" ".join(line.split()) for line in lines if "tokenise" in line)
 
@@ -210,6 +210,6 @@ def test_a_stored_answer_shows_the_phases_it_went_through(
 
 def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
     turn = Turn(1, Question("Why?"), TurnState.FAILED)
-    progress = replay_progress(turn, retold(turn, None, None, {}))
+    progress = replay_progress(turn, replay_events(turn, None, None, {}))
     (line,) = panel_lines(progress, Viewport(80, 0.0), folded=False)
     assert "failed" in line.plain

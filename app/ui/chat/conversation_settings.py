@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app.errors import UserError
-from app.sessions.records import Choices
+from app.sessions.records import Overrides
 from app.ui.keep.next_mode import next_mode_for
 from app.ui.state.repository import OpenChat
 
@@ -35,12 +35,12 @@ class ConversationSettings:
         own = ConversationSettingsScreen(chat.title, chat.conversation, self._screen.settings)
         self._screen.app.push_screen(own, partial(self._closed, chat))
 
-    def _closed(self, chat: OpenChat, choices: Choices | None) -> None:
-        if choices is not None and choices != chat.conversation.choices:
+    def _closed(self, chat: OpenChat, choices: Overrides | None) -> None:
+        if choices is not None and choices != chat.conversation.overrides:
             self._screen.run_worker(self._choose(chat, choices))
 
-    async def _choose(self, chat: OpenChat, choices: Choices) -> None:
-        screen, before = self._screen, chat.conversation.choices
+    async def _choose(self, chat: OpenChat, choices: Overrides) -> None:
+        screen, before = self._screen, chat.conversation.overrides
         prompt = chat.conversation.system_prompt
         try:
             await screen.open_chats.repository.set_overrides(chat, choices)

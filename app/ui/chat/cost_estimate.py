@@ -100,10 +100,10 @@ class CostEstimate:
         """What the next message would come after."""
         conversation = self._desk.shown.conversation
         if (edited := self._screen.actions.edited_turn) is not None:
-            before = conversation.before(edited)
+            before = conversation.earlier_turns(edited)
         else:
             running = conversation.running
-            before = [turn for turn in conversation.branch if turn.counts or turn is running]
+            before = [turn for turn in conversation.branch if turn.in_context or turn is running]
         return before[-1] if before else None
 
     def _tokens(self, last: Turn) -> int | None:

@@ -101,5 +101,5 @@ class KeepPreview:
         from app.ui.spans.passages import read_documents
 
         chat = self._desk.shown
-        messages = chat.conversation.documents(turn)
+        messages = chat.conversation.documents_by_message(turn)
         return read_documents(messages, chat.progress[turn.number], selected)

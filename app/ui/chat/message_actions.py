@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.chat.conversation import Part, Question, Turn
+from app.chat.conversation import Question, Turn, TurnPart
 from app.chat.unkept import Chat
 from app.errors import UserError
 from app.protocol.options import Mode
-from app.sessions.records import Removed
+from app.sessions.records import DeletedMessages
 from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
 from app.ui.state.repository import OpenChat
@@ -29,7 +29,7 @@ class MessageActions:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen, self._desk = screen, screen.open_chats
         self._copied: tuple[MessageView, int] | None = None
-        self._deleted: list[tuple[OpenChat, Removed]] = []
+        self._deleted: list[tuple[OpenChat, DeletedMessages]] = []
         self._edited: tuple[Turn, Draft] | None = None
         """The turn whose question is edited, and what was written before that."""
         self._keep_turn: Turn | None = None
@@ -41,14 +41,16 @@ class MessageActions:
     def hints(self, view: MessageView) -> list[str]:
         """In order of need."""
         hints = ["^Y copy", "^E edit"]
-        if view.part is Part.ANSWER:
+        if view.part is TurnPart.ANSWER:
             hints = ["^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
         branch = self._desk.shown.conversation.branch
-        if view.turn.unfinished and branch and view.turn is branch[-1]:
+        if view.turn.can_continue and branch and view.turn is branch[-1]:
             hints.insert(0, "F4 continue")
         if view.version[1] > 1:
             hints.insert(0, f"←→ {view.version[0]}/{view.version[1]}")
-        more = ["^K code", "^E edit"] if view.part is Part.ANSWER else ["^A again", "^R in full"]
+        more = (
+            ["^K code", "^E edit"] if view.part is TurnPart.ANSWER else ["^A again", "^R in full"]
+        )
         return [*hints, "^D delete", *more, "Esc back"]
 
     # -------------------------------------------------------------------------- doing
@@ -68,7 +70,7 @@ class MessageActions:
 
     def _copy(self, view: MessageView) -> None:
         turn = view.turn
-        text = turn.question.text if view.part is Part.QUESTION else turn.text
+        text = turn.question.text if view.part is TurnPart.QUESTION else turn.text
         self._screen.app.copy_to_clipboard(text)
         characters = formatting.plural(len(text), "character")
         self._screen.notice.show(f"Copied the {view.part}: {characters} of Markdown.")
@@ -76,7 +78,7 @@ class MessageActions:
     def _copy_code(self, view: MessageView) -> None:
         from app.ui.transcript.markdown import code_blocks
 
-        text = view.turn.question.text if view.part is Part.QUESTION else view.turn.text
+        text = view.turn.question.text if view.part is TurnPart.QUESTION else view.turn.text
         blocks, place = code_blocks(text), 0
         if not blocks:
             self._screen.notice.show(f"There is no block of code in this {view.part}.")
@@ -178,29 +180,29 @@ class MessageActions:
             turn, part = view.turn, view.part
             self._run(self._step_version(turn, part, step))
 
-    async def _step_version(self, turn: Turn, part: Part, step: int) -> None:
+    async def _step_version(self, turn: Turn, part: TurnPart, step: int) -> None:
         branch = self._desk.shown.conversation.branch
         if turn not in branch:  # a key before this one has changed that
             return
         place = branch.index(turn)
-        await self._change_branch(lambda chat: chat.step(turn, part, step))
+        await self._change_branch(lambda chat: chat.step_version(turn, part, step))
         await self._choose(place, part)
 
     def _delete(self, view: MessageView) -> None:
         if self._can_change():
             self._run(self._remove(view.turn, view.part))
 
-    async def _remove(self, turn: Turn, part: Part) -> None:
+    async def _remove(self, turn: Turn, part: TurnPart) -> None:
         chat = self._desk.shown
         branch = chat.conversation.branch
         if turn not in branch:
             return
-        place, (_, answers) = branch.index(turn), chat.chat.place(turn, Part.ANSWER)
-        removed = await self._change_branch(lambda chat: chat.remove(turn, part))
+        place, (_, answers) = branch.index(turn), chat.chat.version_of(turn, TurnPart.ANSWER)
+        removed = await self._change_branch(lambda chat: chat.delete(turn, part))
         self._deleted.append((chat, removed))
         after = len(branch) - place - 1
         more = f", with {formatting.plural(after, 'question')} after it" if after else ""
-        alone = part is Part.ANSWER and answers > 1
+        alone = part is TurnPart.ANSWER and answers > 1
         what = "This answer is" if alone else "Question and answer are"
         await self._choose(min(place, len(chat.conversation.branch) - 1), part)
         self._screen.notice.show(f"{what} deleted{more}. ^Z undoes that.")
@@ -217,19 +219,19 @@ class MessageActions:
             self._deleted.remove(here[-1])
             await self._restore(here[-1][1])
 
-    async def _restore(self, removed: Removed) -> None:
+    async def _restore(self, removed: DeletedMessages) -> None:
         before = self._desk.shown.conversation.branch
-        await self._change_branch(lambda chat: chat.bring_back(removed))
+        await self._change_branch(lambda chat: chat.restore(removed))
         after = self._desk.shown.conversation.branch
         place = next((i for i, turn in enumerate(after) if turn not in before), len(after) - 1)
-        await self._choose(place, Part.QUESTION)
+        await self._choose(place, TurnPart.QUESTION)
         self._screen.notice.show("It is back.")
 
     async def go_to(self, message: int) -> None:
         """Show and choose a stored message of the conversation on the screen."""
         chat = self._desk.shown.chat
         if chat.find(message) is None and self._can_change():
-            await self._change_branch(lambda chat: chat.go_to(message))
+            await self._change_branch(lambda chat: chat.show_message(message))
         if (found := chat.find(message)) is not None:
             await self._screen.transcript.reveal(*found)
 
@@ -246,7 +248,7 @@ class MessageActions:
         screen.show_hints()
         return result
 
-    async def _choose(self, place: int, part: Part) -> None:
+    async def _choose(self, place: int, part: TurnPart) -> None:
         branch = self._desk.shown.conversation.branch
         if 0 <= place < len(branch):
             await self._screen.transcript.reveal(branch[place], part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.chat.model_pairs import pair
+from app.chat.model_pairs import resolve_pair
 from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Failed, Loaded
@@ -73,7 +73,7 @@ class PairLoader:
         from app.ui.models.choice import PairStatus
 
         chat = self._screen.open_chats.shown
-        last = chat.conversation.last_over
+        last = chat.conversation.last_finished
         progress = chat.progress.get(last.number) if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
         return PairStatus(self.load, read, self._bytes_per_second, self.blocked_reason())
@@ -99,7 +99,9 @@ class PairLoader:
         self._resolving = True
         screen.show_hints()
         try:
-            load = await in_background(lambda: pair(target, draft, cache(), self.load.kv_bits))
+            load = await in_background(
+                lambda: resolve_pair(target, draft, cache(), self.load.kv_bits)
+            )
         except UserError as error:
             if self._resolving:
                 screen.notice.show(str(error))

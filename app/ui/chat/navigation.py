@@ -61,7 +61,7 @@ class Navigation:
     def apply_cache_policy(self) -> None:
         """Tell the engine what becomes of what was read, unless it knows."""
         snapshots = self._snapshots if self._shelf.writable else None
-        upkeep = self._screen.settings.upkeep(snapshots, self._costs)
+        upkeep = self._screen.settings.cache_policy(snapshots, self._costs)
         if upkeep != self._cache_policy and not self._shelf.opening:
             self._cache_policy = upkeep
             self._screen.engine.send(upkeep)

@@ -345,7 +345,7 @@ class ChatScreen(MessageSelection):
         return not self.busy and not self.broken
 
     def action_show_spans(self) -> None:
-        self.show_spans(self.open_chats.shown.conversation.last_over)
+        self.show_spans(self.open_chats.shown.conversation.last_finished)
 
     def show_spans(self, turn: Turn | None) -> None:
         screen = None if turn is None else self.keep_preview.spans(turn)
@@ -375,7 +375,7 @@ class ChatScreen(MessageSelection):
         """What was set since `before` holds from now on, in what is open too."""
         self.open_chats.apply_settings(self.settings)
         self._navigation.apply_cache_policy()
-        own = self.open_chats.shown.conversation.choices
+        own = self.open_chats.shown.conversation.overrides
         if self.next_mode == next_mode_for(own, default_next_mode(before)):
             self.set_next_mode(next_mode_for(own, self.default_mode))
 

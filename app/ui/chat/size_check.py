@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.chat.conversation import Part, Question, Turn
+from app.chat.conversation import Question, Turn, TurnPart
 from app.protocol.events import Failed
 from app.ui.attach.attachment import Attachment
 from app.ui.attach.excess import excess_text
@@ -58,7 +58,7 @@ class SizeCheck:
         if failure.predicted:
             self._refused = replace(turn.question, despite_memory=False)
         await screen.open_chats.repository.change_branch(
-            chat, lambda kept: kept.remove(turn, Part.QUESTION)
+            chat, lambda kept: kept.delete(turn, TurnPart.QUESTION)
         )
         if chat is not screen.open_chats.shown:
             return

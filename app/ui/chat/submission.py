@@ -91,7 +91,7 @@ class Submission:
         """Have the last answer continued, if it was cut off or stopped."""
         screen, chat = self._screen, self._desk.shown
         turn = next(iter(reversed(chat.conversation.branch)), None)
-        if turn is None or not turn.unfinished:
+        if turn is None or not turn.can_continue:
             screen.notice.show(f"There is nothing to continue: {_why_ended(turn)}.")
             return
         screen.composer.box.focus()

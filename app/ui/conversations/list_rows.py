@@ -9,7 +9,7 @@ from datetime import datetime
 from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
-from app.sessions.records import Conversation, Hit, Role, Size
+from app.sessions.records import Conversation, ConversationSize, Role, SearchHit
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -25,9 +25,9 @@ class Row:
     that it was found in."""
 
     conversation: Conversation
-    size: Size
+    size: ConversationSize
     matched: tuple[int, ...] = ()
-    hit: Hit | None = None
+    hit: SearchHit | None = None
 
     @property
     def id(self) -> int:
@@ -36,17 +36,17 @@ class Row:
 
 def matching_rows(
     conversations: Sequence[Conversation],
-    sizes: Mapping[int, Size],
+    sizes: Mapping[int, ConversationSize],
     words: str = "",
-    hits: Sequence[Hit] = (),
+    hits: Sequence[SearchHit] = (),
 ) -> list[Row]:
     """All of them as they come (pinned first, then the last used ones); or with `words` those whose
     title matches, the best first, and then those in which they were found."""
-    every = [Row(each, sizes.get(each.id, Size())) for each in conversations]
+    every = [Row(each, sizes.get(each.id, ConversationSize())) for each in conversations]
     words = words.strip()
     if not words:
         return every
-    best: dict[int, Hit] = {}
+    best: dict[int, SearchHit] = {}
     for hit in hits:
         best.setdefault(hit.conversation, hit)
     matcher = FuzzySearch()
@@ -136,7 +136,7 @@ def _title(row: Row, style: str) -> Content:
     return Content.assemble(*pieces)
 
 
-def _snippet(hit: Hit, width: int) -> Content:
+def _snippet(hit: SearchHit, width: int) -> Content:
     pieces: list[tuple[str, str]] = []
     at = 0
     for start, end in hit.matches:

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.sessions.export import to_file
-from app.sessions.records import Conversation, Hit, Size
+from app.sessions.records import Conversation, ConversationSize, SearchHit
 from app.sessions.store import Store
 from app.ui.conversations.list_rows import Row, distinct_labels, matching_rows, render_row
 from app.ui.conversations.prompt_line import PromptLine
@@ -101,8 +101,8 @@ class ConversationsScreen(Screen[ChosenConversation | None]):
         self._statuses, self._trashed = statuses, trashed
         self._drawn_statuses: Mapping[int, str] = {}
         self._conversations: tuple[Conversation, ...] = ()
-        self._sizes: dict[int, Size] = {}
-        self._hits: tuple[Hit, ...] = ()
+        self._sizes: dict[int, ConversationSize] = {}
+        self._hits: tuple[SearchHit, ...] = ()
         self._rows: list[Row] = []
         self._deleted: list[Conversation] = []
         self._in_turn = asyncio.Lock()
@@ -138,7 +138,7 @@ class ConversationsScreen(Screen[ChosenConversation | None]):
     async def _load(self, chosen: int | None = None) -> None:
         """Read the list anew, and go to `chosen`."""
 
-        def read(store: Store) -> tuple[tuple[Conversation, ...], dict[int, Size]]:
+        def read(store: Store) -> tuple[tuple[Conversation, ...], dict[int, ConversationSize]]:
             return store.conversations(), store.sizes()
 
         self._conversations, self._sizes = await self._shelf.read(read)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.chat.conversation import chosen_reading
+from app.chat.conversation import effective_mode
 from app.protocol.options import Mode
-from app.sessions.records import Choices
+from app.sessions.records import Overrides
 from app.settings.values import Settings
 from app.util import formatting
 
@@ -60,7 +60,7 @@ def default_next_mode(settings: Settings) -> NextMode:
     return NextMode(settings.reading.keep, settings.reading.mode)
 
 
-def next_mode_for(choices: Choices, default: NextMode) -> NextMode:
+def next_mode_for(choices: Overrides, default: NextMode) -> NextMode:
     """What is chosen for one conversation, and `default` for the rest."""
-    mode, keep = chosen_reading(choices, default.chosen, default.keep)
+    mode, keep = effective_mode(choices, default.chosen, default.keep)
     return replace(default, chosen=mode, keep=keep)

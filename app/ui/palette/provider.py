@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
 from app.errors import UserError
-from app.settings.schema import every
+from app.settings.schema import all_settings
 from app.ui.chat.screen import ChatScreen
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
@@ -91,8 +91,8 @@ class PaletteProvider(Provider):
 
     def _settings(self) -> Iterator[Entry]:
         live = self._specchat.settings
-        for setting in every():
-            value = setting.of(live.values)
+        for setting in all_settings():
+            value = setting.value_in(live.values)
             go = partial(self._specchat.show_setting, setting)
             yield Entry(f"{setting.label}: {display_value(value)}", "", "setting", go)
             for choice in setting.choices:

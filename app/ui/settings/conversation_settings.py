@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from app.chat.conversation import Conversation
-from app.sessions.records import Choices
+from app.sessions.records import Overrides
 from app.settings.schema import Setting, Value, find
 from app.settings.values import Range, Settings
 from app.ui.help import Section
@@ -48,11 +48,11 @@ NEW = "a new conversation"
 def conversation_settings(settings: Settings) -> dict[str, Setting]:
     """By the names of `Choices`. The default of each is what the settings say."""
     found = {name: find(key) for name, key in KEYS.items()}
-    own = {name: replace(each, default=each.of(settings)) for name, each in found.items()}
+    own = {name: replace(each, default=each.value_in(settings)) for name, each in found.items()}
     return own | {"seed": SEED}
 
 
-class ConversationSettingsScreen(Screen[Choices]):
+class ConversationSettingsScreen(Screen[Overrides]):
     """Gives back what was chosen. What is as the settings say follows them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,7 +71,7 @@ class ConversationSettingsScreen(Screen[Choices]):
     def __init__(self, title: str, conversation: Conversation, settings: Settings) -> None:
         super().__init__()
         self._title, self._conversation = title, conversation
-        choices = conversation.choices
+        choices = conversation.overrides
         self.prompt = PromptBox(conversation.system_prompt)
         self.rows: dict[str, SettingRow] = {}
         for name, setting in conversation_settings(settings).items():
@@ -148,13 +148,13 @@ class ConversationSettingsScreen(Screen[Choices]):
             self.dismiss(self.overrides)
 
     @property
-    def overrides(self) -> Choices:
+    def overrides(self) -> Overrides:
         """What differs from the settings, and other things that were chosen as they were."""
         made = {
             name: None if row.value == row.setting.default else _plain(row.value)
             for name, row in self.rows.items()
         }
-        before, prompt = self._conversation.choices, self.prompt.prompt
+        before, prompt = self._conversation.overrides, self.prompt.prompt
         if prompt == self._conversation.system_prompt:
             return replace(before, **made)
         system = None if prompt == self._conversation.system else prompt

@@ -59,7 +59,7 @@ class LiveSettings:
 
     async def _save(self) -> None:
         problem = ""
-        while self.file.unsaved and not problem:
+        while self.file.has_unsaved and not problem:
             try:
                 await asyncio.to_thread(self.file.save)
             except SettingsError as error:

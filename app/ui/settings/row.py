@@ -14,7 +14,7 @@ from textual.events import Click, Key
 from textual.message import Message
 from textual.widget import Widget
 
-from app.settings.schema import Setting, Value, as_text
+from app.settings.schema import Setting, Value, format_value
 from app.ui.keys import run_own_binding
 
 LABEL_WIDTH = 15
@@ -166,7 +166,7 @@ class SettingRow(Widget, can_focus=True):
         if (bounds := self.setting.range) is not None:
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
-            self._want(self.setting.checked(min(bounds.most, max(bounds.least, moved))))
+            self._want(self.setting.validate(min(bounds.max, max(bounds.min, moved))))
         elif choices := self.setting.choices:
             place = choices.index(self.value) + (steps > 0) - (steps < 0)
             self._want(choices[min(len(choices) - 1, max(0, place))])
@@ -193,9 +193,9 @@ class SettingRow(Widget, can_focus=True):
         self.clear_typed()
         try:
             number = float(typed) if "." in typed else int(typed)
-            self._want(self.setting.checked(number))
+            self._want(self.setting.validate(number))
         except ValueError:
-            wanted = f"'{self.setting.label}' must be {self.setting.wanted}."
+            wanted = f"'{self.setting.label}' must be {self.setting.requirement}."
             self.post_message(self.ValueRejected(wanted))
 
     def _want(self, value: Value) -> None:
@@ -208,4 +208,4 @@ def display_value(value: Value) -> str:
     """As people say it."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return as_text(value) or "none"
+    return format_value(value) or "none"

@@ -14,8 +14,8 @@ from textual.events import DescendantFocus
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from app.paths import short
-from app.settings.schema import Setting, Value, groups, matching
+from app.paths import display_path
+from app.settings.schema import Setting, Value, groups, search
 from app.ui.help import Section
 from app.ui.keys import forward_key
 from app.ui.safe_input import SafeInput
@@ -48,7 +48,7 @@ class SettingsScreen(Screen[None]):
         self.filter = SafeInput(placeholder="Type to find", id="settings-filter", compact=True)
         self._headings = {group: Static(markup=False, classes="group") for group in groups()}
         self.rows = {
-            setting: SettingRow(setting, setting.of(live.values))
+            setting: SettingRow(setting, setting.value_in(live.values))
             for group in groups()
             for setting in group.settings
         }
@@ -82,7 +82,7 @@ class SettingsScreen(Screen[None]):
     def on_resize(self) -> None:
         width = self.size.width - 4
         path = self._live.file.path
-        where = "kept nowhere" if path is None else sanitize_line(short(path))
+        where = "kept nowhere" if path is None else sanitize_line(display_path(path))
         room = max(10, width - 12)
         where = where if len(where) <= room else "…" + where[1 - room :]
         head = Content.assemble(("Settings  ", "bold $accent"), (where, "$ink-dim"))
@@ -100,7 +100,7 @@ class SettingsScreen(Screen[None]):
 
     def _show(self) -> None:
         for setting, row in self.rows.items():
-            row.show(setting.of(self._live.values))
+            row.show(setting.value_in(self._live.values))
         self._say(self._live.problem)
 
     def _say(self, words: str) -> None:
@@ -115,7 +115,7 @@ class SettingsScreen(Screen[None]):
         self._filter(event.value)
 
     def _filter(self, words: str) -> None:
-        found = set(matching(words))
+        found = set(search(words))
         for setting, row in self.rows.items():
             row.display = setting in found
         for group, heading in self._headings.items():
@@ -168,7 +168,7 @@ class SettingsScreen(Screen[None]):
         self._say(event.sentence)
 
     def on_setting_row_choices_requested(self, event: SettingRow.ChoicesRequested) -> None:
-        value = event.setting.of(self._live.values)
+        value = event.setting.value_in(self._live.values)
         chosen = partial(self._chosen, event.setting)
         self.app.push_screen(ChoiceScreen(event.setting, value), chosen)
 

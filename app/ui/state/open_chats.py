@@ -66,7 +66,7 @@ class OpenChats:
         self._fully_cached.discard(chat.chat.name)
         now, number = self._clock(), asked.turn.number
         self._started_at = now
-        if asked.turn.before is not None:
+        if asked.turn.previous_end is not None:
             chat.progress[number].resume(now)
         else:
             chat.progress[number] = TurnProgress(asked.turn.question.keep, started_at=now)
@@ -80,7 +80,7 @@ class OpenChats:
         if asked.turn.state is not TurnState.RUNNING:
             return False
         asked.apply(event)
-        chat.progress[turn].apply(asked.turn.whole(event), self._clock())
+        chat.progress[turn].apply(asked.turn.for_whole_answer(event), self._clock())
         return True
 
     def pop_finished(self) -> OpenChat | None:
@@ -137,12 +137,12 @@ class OpenChats:
     def unqueue(self, chat: OpenChat) -> Question | None:
         if chat in self._queued:
             self._queued.remove(chat)
-        return chat.conversation.take_queued()
+        return chat.conversation.pop_queued()
 
     def pop_queued(self) -> tuple[OpenChat, Question] | None:
         while self._queued:
             chat = self._queued.popleft()
-            question = chat.conversation.take_queued()
+            question = chat.conversation.pop_queued()
             if question is not None:
                 return chat, question
         return None

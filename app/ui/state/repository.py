@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
-from app.chat.model_pairs import Models, models
-from app.chat.stored_conversation import KeptConversation
+from app.chat.model_pairs import ModelPair, model_pair
+from app.chat.stored_conversation import StoredConversation
 from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
 from app.errors import UserError
 from app.protocol.commands import Load
@@ -72,7 +72,7 @@ class ChatRepository:
     def __init__(self, folder: Path | None, load: Load, settings: Settings) -> None:
         self._folder, self._load, self._settings = folder, load, settings
         self._store: Store | None = None
-        self._models = Models(load.names[0], "", load.names[1])
+        self._models = ModelPair(load.names[0], "", load.names[1])
         self._numbers = itertools.count(-1, -1)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._stored_attachments: dict[Document, records.Attachment] = {}
@@ -118,7 +118,7 @@ class ChatRepository:
         """To what is opened and attached from now on."""
         self._settings = settings
         if self._store is not None:
-            self._store.limit_attachments(settings.attachment_bytes)
+            self._store.set_attachment_limit(settings.attachment_bytes)
 
     async def set_models(self, load: Load, open_chats: Iterable[OpenChat]) -> None:
         """Another pair answers from now on."""
@@ -128,7 +128,7 @@ class ChatRepository:
             self._load = load
             self._models = _resolve_models(load)
             for chat in chats:
-                chat.chat.answer_with(self._models)
+                chat.chat.set_models(self._models)
 
         await self._on_disk(task)
 
@@ -137,7 +137,7 @@ class ChatRepository:
         if self._store is None:
             memory = Conversation(self._sampling)
             return OpenChat(UnkeptConversation(memory, self._next_number), Draft(next_mode))
-        kept = KeptConversation(self._store, None, self._models, self._sampling)
+        kept = StoredConversation(self._store, None, self._models, self._sampling)
         return OpenChat(self._wrap(kept), Draft(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
@@ -180,15 +180,15 @@ class ChatRepository:
 
         def task() -> T:
             result = change(chat.chat)
-            if isinstance(chat.chat, KeptConversation):
+            if isinstance(chat.chat, StoredConversation):
                 _replay_missing(chat, chat.chat)
             return result
 
         return await self._on_disk(task)
 
-    async def set_overrides(self, chat: OpenChat, choices: records.Choices) -> None:
+    async def set_overrides(self, chat: OpenChat, choices: records.Overrides) -> None:
         """What holds for this conversation alone."""
-        await self._on_disk(lambda: chat.chat.choose(choices))
+        await self._on_disk(lambda: chat.chat.set_overrides(choices))
 
     async def write(self, task: Callable[[Store], T]) -> T:
         """Do something with the store, which must be readable."""
@@ -241,8 +241,8 @@ class ChatRepository:
     def _load_chat(self, id: int | None, next_mode: NextMode) -> OpenChat:
         if self._store is None:
             return self.new(next_mode)
-        kept = KeptConversation(self._store, id, self._models, self._sampling)
-        next_mode = next_mode_for(kept.conversation.choices, next_mode)
+        kept = StoredConversation(self._store, id, self._models, self._sampling)
+        next_mode = next_mode_for(kept.conversation.overrides, next_mode)
         chat = OpenChat(self._wrap(kept), Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
@@ -254,7 +254,7 @@ class ChatRepository:
         chat.draft = from_record(draft, documents, next_mode)
         return chat
 
-    def _wrap(self, kept: KeptConversation) -> Chat:
+    def _wrap(self, kept: StoredConversation) -> Chat:
         return (
             kept
             if self.writable
@@ -270,7 +270,7 @@ class ChatRepository:
         if self._store is not None and chat.id is not None and self.writable:
             with suppress(StoreError):  # said where it is tried again: with the next change
                 if begins:
-                    self._store.keep_draft(records.Draft(None))
+                    self._store.save_draft(records.Draft(None))
                 self._save_draft(chat.id, chat.unsent_draft)
             chat.title = self._store.conversation(chat.id).title
         return asked
@@ -282,26 +282,26 @@ class ChatRepository:
                 attached[document] = self._stored_attachments.get(document) or store.attach(
                     document.name, BytesIO(document.text.encode())
                 )
-        store.keep_draft(to_record(draft, id, tuple(attached.values())))
+        store.save_draft(to_record(draft, id, tuple(attached.values())))
         self._stored_attachments = attached
         self._last_draft = id, draft
 
 
-def _resolve_models(load: Load) -> Models:
+def _resolve_models(load: Load) -> ModelPair:
     try:
-        return models(load)
+        return model_pair(load)
     except UserError:  # the engine will say what is wrong with them
-        return Models(load.names[0], "", load.names[1])
+        return ModelPair(load.names[0], "", load.names[1])
 
 
-def _replay_missing(chat: OpenChat, kept: KeptConversation) -> None:
+def _replay_missing(chat: OpenChat, kept: StoredConversation) -> None:
     """How those turns were read of which that is not known yet."""
     for turn in kept.conversation.turns:
         if turn.number in chat.progress:
             continue
         if turn.state is TurnState.RUNNING:  # another specchat writes it, or ended just now
             turn.state = TurnState.STOPPED
-        chat.progress[turn.number] = replay_progress(turn, kept.retold(turn))
+        chat.progress[turn.number] = replay_progress(turn, kept.replay_events(turn))
 
 
 def replay_progress(turn: Turn, events: Iterable[Event]) -> TurnProgress:

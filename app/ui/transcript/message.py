@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.chat.conversation import Part, Turn
+from app.chat.conversation import Turn, TurnPart
 from app.ui.keys import run_own_binding
 from app.ui.transcript.lazy_container import LazyContainer
 
@@ -110,7 +110,7 @@ class MessageView(LazyContainer, can_focus=True):
 
         key: Key | None
 
-    def __init__(self, turn: Turn, part: Part, place: VersionIndex, classes: str) -> None:
+    def __init__(self, turn: Turn, part: TurnPart, place: VersionIndex, classes: str) -> None:
         super().__init__(classes=classes)
         self.turn, self.part, self.version = turn, part, place
         self._typing = False

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.chat.conversation import Part, Question, Turn
+from app.chat.conversation import Question, Turn, TurnPart
 from app.ui.chat.chrome import StatusBanner
 from app.ui.clock import Clock
 from app.ui.prefill.progress import TurnProgress
@@ -160,8 +160,8 @@ class Transcript(VerticalScroll, can_focus=False):
             for message in view.messages:
                 await self._mount_content(message)
 
-    def _version_of(self, turn: Turn, part: Part) -> VersionIndex:
-        return self._chat.chat.place(turn, part)
+    def _version_of(self, turn: Turn, part: TurnPart) -> VersionIndex:
+        return self._chat.chat.version_of(turn, part)
 
     def _show_versions(self) -> None:
         for message in self.messages:
@@ -196,7 +196,7 @@ class Transcript(VerticalScroll, can_focus=False):
             return None
         return messages[place] if place < len(messages) else None
 
-    async def reveal(self, turn: Turn, part: Part) -> None:
+    async def reveal(self, turn: Turn, part: TurnPart) -> None:
         """Choose a message wherever it is."""
         await self.show_branch(turn)
         view = self.view(turn.number)

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.chat.conversation import Part, Question, Turn, TurnState
+from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.clock import Clock
@@ -45,7 +45,7 @@ class QuestionView(MessageView):
     """What the user sent: its chips and its text."""
 
     def __init__(self, turn: Turn, place: VersionIndex) -> None:
-        super().__init__(turn, Part.QUESTION, place, classes="question")
+        super().__init__(turn, TurnPart.QUESTION, place, classes="question")
 
     def content(self) -> Sequence[Widget]:
         return [Speaker(YOU, self), *_sent(self.turn.question)]
@@ -74,7 +74,7 @@ class AnswerView(MessageView):
     def __init__(
         self, turn: Turn, place: VersionIndex, progress: TurnProgress, clock: Clock
     ) -> None:
-        super().__init__(turn, Part.ANSWER, place, classes="answered")
+        super().__init__(turn, TurnPart.ANSWER, place, classes="answered")
         self._progress, self._clock = progress, clock
         self._is_last = True
         self._thinking: ThinkingView
@@ -138,7 +138,7 @@ class AnswerView(MessageView):
 
     def _show_note(self) -> None:
         ending = _ending_text(self.turn)
-        if ending is not None and self.turn.unfinished and self._is_last:
+        if ending is not None and self.turn.can_continue and self._is_last:
             ending += Content.styled(" · F4 continues", "$ink-dim")
         self._note.update(ending or "")
         self._note.display = ending is not None
@@ -152,13 +152,13 @@ class TurnView(Vertical):
         turn: Turn,
         progress: TurnProgress,
         clock: Clock,
-        place: Callable[[Turn, Part], VersionIndex],
+        place: Callable[[Turn, TurnPart], VersionIndex],
     ) -> None:
         """Turn and progress change as events of the turn come; `update_turn` shows them."""
         super().__init__(classes="turn")
         self.turn = turn
-        self.question = QuestionView(turn, place(turn, Part.QUESTION))
-        self.answer = AnswerView(turn, place(turn, Part.ANSWER), progress, clock)
+        self.question = QuestionView(turn, place(turn, TurnPart.QUESTION))
+        self.answer = AnswerView(turn, place(turn, TurnPart.ANSWER), progress, clock)
 
     def compose(self) -> ComposeResult:
         yield self.question
@@ -168,8 +168,8 @@ class TurnView(Vertical):
     def messages(self) -> tuple[MessageView, MessageView]:
         return self.question, self.answer
 
-    def message(self, part: Part) -> MessageView:
-        return self.question if part is Part.QUESTION else self.answer
+    def message(self, part: TurnPart) -> MessageView:
+        return self.question if part is TurnPart.QUESTION else self.answer
 
     def tick(self) -> None:
         self.answer.tick()

@@ -41,7 +41,7 @@ def store_turns(folder: Path, turns: int, answer: str) -> None:
             reply = store.begin_reply(asked.id)
             reply.append(answer)
             reply.finish()
-        store.keep_draft(records.Draft(id))
+        store.save_draft(records.Draft(id))
 
 
 def drawn(app: SpecchatApp) -> int:

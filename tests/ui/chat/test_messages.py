@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.chat.conversation import Part
+from app.chat.conversation import TurnPart
 from app.protocol.events import Token
 from app.protocol.options import Mode
 from app.protocol.stats import FinishReason
@@ -319,7 +319,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
             reply = store.begin_reply(asked.id)
             reply.append(f"Answer {number} is {words}.\n\n" + "More of it.\n\n" * 10)
             reply.finish()
-        store.keep_draft(records.Draft(None))
+        store.save_draft(records.Draft(None))
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+o")
@@ -348,4 +348,4 @@ async def test_views_say_which_part_they_are() -> None:
         question, answer = app.chat.transcript.messages
         assert isinstance(question, QuestionView)
         assert isinstance(answer, AnswerView)
-        assert (question.part, answer.part) == (Part.QUESTION, Part.ANSWER)
+        assert (question.part, answer.part) == (TurnPart.QUESTION, TurnPart.ANSWER)

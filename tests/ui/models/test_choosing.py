@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.chat.model_pairs import pair
+from app.chat.model_pairs import resolve_pair
 from app.models.library import Library
 from app.protocol.commands import CalibrateCosts, Load
 from app.protocol.cost_model import Costs, LinearCost
@@ -128,7 +128,7 @@ async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> 
         await choose(pilot, "big")
         await do(pilot, "Load it now, and by default")
         await until_shown(pilot, "answers from now on.")
-        await until(pilot, lambda: not file.unsaved, "the settings on the disk")
+        await until(pilot, lambda: not file.has_unsaved, "the settings on the disk")
     again = SettingsFile(tmp_path / "settings.toml").settings.models
     assert (again.target, again.draft) == (BIG, DRAFT)
 
@@ -236,7 +236,7 @@ async def test_not_while_an_answer_is_under_way(app: Make, here: Here) -> None:
 
 
 def embedded(engine: FakeEngine, library: Library) -> SpecchatApp:
-    return SpecchatApp(engine, pair(), settings=SettingsFile(), library=lambda: library)
+    return SpecchatApp(engine, resolve_pair(), settings=SettingsFile(), library=lambda: library)
 
 
 async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from textual.app import App
 from textual.pilot import Pilot
 
-from app.chat.model_pairs import pair
+from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
 from app.paths import assets_path
@@ -52,7 +52,7 @@ async def _filmed(play: Play, home: Path) -> list[Frame]:
     settings = Settings(reading=Reading(mode=Mode.SPARSE, heal=Heal.NEVER))
     app = SpecchatApp(
         MlxEngine(),
-        pair(),
+        resolve_pair(),
         settings=SettingsFile(settings=settings),
         folder=home / ".specchat",
         snapshots=home / ".snapshots",

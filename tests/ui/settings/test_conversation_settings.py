@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
 from app.sessions import records
-from app.sessions.records import Choices
+from app.sessions.records import Overrides
 from app.sessions.store import Store
 from app.settings.file import SettingsFile
 from app.settings.schema import find
@@ -104,8 +104,8 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         assert (asked.mode, asked.keep_ratio) == (Mode.SPARSE, 0.35)
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
-            expected = Choices("Be brief.", "sparse", 0.35, temperature=0.2, seed=7)
-            assert beside.conversation(1).choices == expected
+            expected = Overrides("Be brief.", "sparse", 0.35, temperature=0.2, seed=7)
+            assert beside.conversation(1).overrides == expected
         await pilot.press("ctrl+n")
         await until_shown(pilot, "next: AUTO")
         await ask(pilot, engine, "Elsewhere?")
@@ -180,7 +180,7 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
     with Store(tmp_path) as store:
         id = store.create("Imported").id
         store.add_message(id, records.Role.SYSTEM, imported)
-        store.keep_draft(records.Draft(id))
+        store.save_draft(records.Draft(id))
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await until_shown(pilot, "ready")
         screen = await opened(pilot, app)
@@ -198,7 +198,7 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
         await pilot.press("escape")
         await until_shown(pilot, "read again")
         with Store(tmp_path) as beside:
-            assert beside.conversation(id).choices == Choices(system="", seed=7)
+            assert beside.conversation(id).overrides == Overrides(system="", seed=7)
 
 
 async def test_a_paste_is_text_and_not_too_long() -> None:
@@ -227,7 +227,7 @@ async def test_what_is_as_the_settings_say_follows_them() -> None:
         await row(pilot, app, "top_p")
         await pilot.press("left", "escape")
         await until_gone(pilot, "This conversation")
-        assert app.chat.open_chats.shown.conversation.choices == Choices(top_p=0.95)
+        assert app.chat.open_chats.shown.conversation.overrides == Overrides(top_p=0.95)
         app.settings.change(find("answers.temperature"), 0.9)
         await ask(pilot, engine, "What?")
         assert engine.asks[0].sampling == replace(
@@ -259,4 +259,4 @@ async def test_choices_are_plain_values(tmp_path: Path) -> None:
         await ask(pilot, engine, "One?")
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
-            assert json.dumps(beside.conversation(1).choices.mode) == '"full"'
+            assert json.dumps(beside.conversation(1).overrides.mode) == '"full"'

@@ -10,7 +10,7 @@ from textual.widgets import Input
 from app.protocol.commands import CachePolicy
 from app.protocol.options import Heal, Mode
 from app.settings.file import SettingsFile
-from app.settings.schema import every, find
+from app.settings.schema import all_settings, find
 from app.ui.settings.choices import ChoiceScreen
 from app.ui.settings.row import SettingRow
 from app.ui.settings.screen import SettingsScreen
@@ -65,7 +65,7 @@ async def test_every_setting_is_there_and_is_described(file: SettingsFile) -> No
     async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
         await pilot.press("f2")
         await until_shown(pilot, "Settings  ", "settings.toml", "● auto", "‹ 0.2 ›")
-        for setting in every():
+        for setting in all_settings():
             await pilot.press("down")
             await _focused(pilot, setting.key)
             await until_shown(pilot, setting.doc.split()[0], setting.key, "default ")
@@ -135,7 +135,7 @@ async def test_of_many_choices_one_is_chosen_from_a_list(file: SettingsFile) -> 
         await until(pilot, lambda: pilot.app.theme == "atom-one-dark")
         await pilot.press("ctrl+d")
         await until(pilot, lambda: pilot.app.theme == "specchat")
-        await until(pilot, lambda: file.path and file.path.exists() and not file.unsaved)
+        await until(pilot, lambda: file.path and file.path.exists() and not file.has_unsaved)
     app = app_with(FakeEngine(), SettingsFile(file.path))
     assert app.theme == "specchat"
 
@@ -212,7 +212,7 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
         wrong.path.write_text("[reading]\nkeep = 0.5\n")
         await pilot.press("up")
         await pilot.press("right")
-        await until(pilot, lambda: not wrong.unsaved, "the next save")
+        await until(pilot, lambda: not wrong.has_unsaved, "the next save")
         await until_gone(pilot, "only holds")
         assert 'heal = "always"' in wrong.path.read_text()
 

@@ -79,12 +79,12 @@ async def test_without_a_document_there_is_nothing_to_show() -> None:
 def test_a_pin_of_an_earlier_turn_is_seen_by_the_next() -> None:
     first = Turn(1, Question("a", (Document("x", "some text"),)), TurnState.DONE, "b")
     conversation = Conversation(turns=[first])
-    turn, _ = conversation.begin(Question("c", (Document("y", "more"),)))
-    assert conversation.asked(turn) == [first, None, turn]
-    told, _ = Conversation(turns=[first], system="x").begin(Question("c"))
-    assert Conversation(turns=[first, told]).asked(told) == [None, first, None, told]
+    turn, _ = conversation.start_turn(Question("c", (Document("y", "more"),)))
+    assert conversation.question_turns(turn) == [first, None, turn]
+    told, _ = Conversation(turns=[first], system="x").start_turn(Question("c"))
+    assert Conversation(turns=[first, told]).question_turns(told) == [None, first, None, told]
     conversation.pin(turn, {(0, 0): ((0, 4),), (2, 0): ((1, 2),)})
     turn.state = TurnState.DONE
-    _, command = conversation.begin(Question("d"))
+    _, command = conversation.start_turn(Question("d"))
     assert command.messages[0].documents[0].pinned == ((0, 4),)
     assert command.messages[2].documents[0].pinned == ((1, 2),)
