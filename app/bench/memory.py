@@ -124,13 +124,17 @@ def peak(measure: Callable[[], object]) -> int:
 def _reading(target: LoadedModel, tokens: int, retained: bool) -> float:
     from app.engine import memory_estimates
 
-    return target.cache_size.bytes(tokens, retained) + memory_estimates.moment(target, STEP, tokens)
+    return target.cache_size.bytes(tokens, retained) + memory_estimates.transient_bytes(
+        target, STEP, tokens
+    )
 
 
 def _scoring(draft: LoadedModel, tokens: int) -> float:
     from app.engine import memory_estimates
 
-    step = max(memory_estimates.moment(draft, STEP, tokens), draft.transient.scoring(tokens))
+    step = max(
+        memory_estimates.transient_bytes(draft, STEP, tokens), draft.transient.scoring(tokens)
+    )
     return draft.cache_size.bytes(tokens) + step
 
 

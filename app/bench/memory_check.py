@@ -23,7 +23,9 @@ def check(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
     plain = replace(target, transient=replace(target.transient, rows=step))
 
     def needed(tokens: int) -> float:
-        return plain.cache_size.bytes(tokens) + memory_estimates.moment(plain, step, tokens)
+        return plain.cache_size.bytes(tokens) + memory_estimates.transient_bytes(
+            plain, step, tokens
+        )
 
     length, free = max(lengths), memory.free()
     if target.info.context_length and length > target.info.context_length:
@@ -33,7 +35,7 @@ def check(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
         )
     if needed(length) <= free:
         return
-    most = memory_estimates.most_that_fits(needed, free, length) // ROUND * ROUND
+    most = memory_estimates.largest_that_fits(needed, free, length) // ROUND * ROUND
     raise UserError(
         f"Reading {length:,} tokens densely needs about {format_bytes(needed(length))}, and"
         f" {format_bytes(free)} is free",

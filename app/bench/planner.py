@@ -136,9 +136,9 @@ class _Bench:
 
     def __init__(self, shape: str, runs: int) -> None:
         from app.bench.token_turn import tokenizer
-        from app.engine.cost_store import Stopwatch
-        from app.engine.loader import LoadedModel, Pair
-        from app.engine.memory import CacheSize, pair_ratio
+        from app.engine.cost_store import CostStore
+        from app.engine.loader import LoadedModel, ModelPair
+        from app.engine.memory import CacheSize, attention_cost_ratio
         from app.engine.prefill import StepSize
 
         configs = shapes()[shape]
@@ -146,11 +146,11 @@ class _Bench:
         for model, config in zip(random_pair(shape), configs.values(), strict=True):
             info = ModelInfo("random", "llama", 0, 0, 0)
             loaded = LoadedModel(model, tokenizer(), info, CacheSize(0, 0), StepSize())
-            loaded.pair_ratio = pair_ratio(config, _parameters(model))
+            loaded.attention_cost_ratio = attention_cost_ratio(config, _parameters(model))
             models.append(loaded)
         self._prompts = _Given()
-        self._pair = Pair(models[0], models[1], None, self._prompts)
-        self._stopwatch = Stopwatch(self._pair, None)
+        self._pair = ModelPair(models[0], models[1], None, self._prompts)
+        self._stopwatch = CostStore(self._pair, None)
         self._shape, self._runs = shape, max(runs, 1)
         self._vocabulary = configs["target"]["vocab_size"]
         self._chance = np.random.default_rng(1)
@@ -173,8 +173,8 @@ class _Bench:
         from app.engine.calibration import Calibration
 
         calibration = Calibration(self._pair, self.costs, lambda: False)
-        while not calibration.over:
-            self._stopwatch.note(calibration.step())
+        while not calibration.finished:
+            self._stopwatch.add(calibration.step())
 
     def _conversation(self, turns: int) -> Iterator[Asked | None]:
         """None for a turn that can only be read in one way."""
@@ -198,7 +198,7 @@ class _Bench:
         keep = math.exp(self._chance.uniform(low, high))
         before = _forked(self._pair, remembered)
         turn, planned, figures = self._run(remembered, Mode.AUTO, keep)
-        self._stopwatch.note(turn.clocked)
+        self._stopwatch.add(turn.clocked)
         self._known += 1
         took: dict[Reading, list[float]] = {Reading.SPARSE: [], Reading.DENSE: []}
         begun = time.perf_counter()
@@ -226,13 +226,13 @@ class _Bench:
         )
 
     def _run(self, remembered: Any, mode: Mode, keep: float) -> tuple[Any, Planned, Statistics]:
-        from app.engine.progress import Progress
+        from app.engine.progress import TurnClock
         from app.engine.turn import Turn
 
         events: list[Event] = []
         asked = (Message(Role.USER, QUESTION),)
         ask = Ask(1, asked, mode, keep, Sampling(max_tokens=1), conversation="bench")
-        progress = Progress(ask.turn, events.append, lambda: False)
+        progress = TurnClock(ask.turn, events.append, lambda: False)
         turn = Turn(self._pair, ask, remembered, progress, costs=self.costs)
         turn.run()
         finished = events[-1]

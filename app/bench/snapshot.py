@@ -32,7 +32,7 @@ from app.util.durable import sync
 
 if TYPE_CHECKING:
     from app.engine.conversation_cache import ConversationCache
-    from app.engine.loader import Pair
+    from app.engine.loader import ModelPair
 
 BLOCK = 1 << 22
 PAGE, MEMORY = 4096, 3
@@ -65,7 +65,7 @@ def snapshot(size: int, runs: int, as_json: bool, out: TextIO) -> int:
     return 0
 
 
-def _conversation(size: int) -> tuple[Pair, ConversationCache]:
+def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     import mlx.core as mx
 
     from app.engine.caches import positioned_layers
@@ -84,7 +84,7 @@ def _conversation(size: int) -> tuple[Pair, ConversationCache]:
     return pair, remembered
 
 
-def _run(folder: Path, pair: Pair, remembered: ConversationCache) -> Run:
+def _run(folder: Path, pair: ModelPair, remembered: ConversationCache) -> Run:
     from app.engine.conversation_cache import ConversationCache
     from app.engine.snapshot import Snapshots
 

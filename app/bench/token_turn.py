@@ -18,7 +18,7 @@ from app.protocol.stats import Statistics
 
 if TYPE_CHECKING:
     from app.engine.conversation_cache import ConversationCache
-    from app.engine.loader import LoadedModel, Pair
+    from app.engine.loader import LoadedModel, ModelPair
 
 TAIL = 32
 """Tokens of question and generation prompt at the end."""
@@ -88,13 +88,13 @@ def turn(
     conversation that is new, or what is `remembered` of one. Raises RuntimeError when it was read
     in another way."""
     from app.engine.conversation_cache import ConversationCache
-    from app.engine.progress import Progress
+    from app.engine.progress import TurnClock
     from app.engine.turn import Turn
 
     events: list[Event] = []
     pair = paired(models, ids)
     ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
-    progress = Progress(ask.turn, events.append, lambda: False)
+    progress = TurnClock(ask.turn, events.append, lambda: False)
     Turn(pair, ask, remembered or ConversationCache(pair), progress).run()
     finished = events[-1]
     if not isinstance(finished, Finished) or finished.statistics is None:
@@ -104,12 +104,12 @@ def turn(
     return finished.statistics
 
 
-def paired(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> Pair:
+def paired(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> ModelPair:
     """Target and draft, of which every prompt is `ids`."""
-    from app.engine.loader import Pair
+    from app.engine.loader import ModelPair
 
     target, draft = models
-    return Pair(target, draft, None, _Ids(ids))
+    return ModelPair(target, draft, None, _Ids(ids))
 
 
 def tokenizer() -> Any:

@@ -152,7 +152,7 @@ def _models(asked: Asked) -> tuple[list[LoadedModel], int]:
     found = load_pair(located(asked.target, asked.draft), STEP)
     if found.draft is None or found.dense_only:
         raise UserError(f"There is nothing to compare: {found.dense_only}", "name another pair")
-    return [found.target, found.draft], min(found.target.rows, found.draft.rows)
+    return [found.target, found.draft], min(found.target.vocab_size, found.draft.vocab_size)
 
 
 def _peaked(measure: Callable[[], T]) -> tuple[T, int]:

@@ -20,21 +20,19 @@ from app.protocol.cost_model import (
 from app.protocol.options import DEFAULT_TUNING, Mode
 from app.protocol.stats import Reading, Statistics
 
-LENGTH = 32_768
+REFERENCE_TOKENS = 32_768
 """Tokens of the prompt that a pair's pace is told by."""
 
 
-def told(costs: Costs, keep: float) -> str:
+def describe(costs: Costs, keep: float) -> str:
     """A sentence on how soon the first word comes."""
-    read, few = AttentionWork(LENGTH), AttentionWork(math.ceil(keep * LENGTH))
-    full = costs.seconds(ReadPlan(LENGTH, read))
-    sparse = costs.seconds(ReadPlan(LENGTH, few, scoring_work(LENGTH, 0)))
+    read, few = AttentionWork(REFERENCE_TOKENS), AttentionWork(math.ceil(keep * REFERENCE_TOKENS))
+    full = costs.seconds(ReadPlan(REFERENCE_TOKENS, read))
+    sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, few, scoring_work(REFERENCE_TOKENS, 0)))
     if full is None:
-        return "The pair could not be timed: something else came in between, or memory is short."
-    words = f"Of {LENGTH:,} tokens the first word comes in {format_seconds(full)} when all are read"
-    return words + (
-        f", in {format_seconds(sparse)} at keep {keep:.0%}." if sparse is not None else "."
-    )
+        return "The model pair could not be timed: it was interrupted, or memory is short."
+    text = f"{REFERENCE_TOKENS:,} tokens: first word in {format_seconds(full)} when read in full"
+    return text + (f", {format_seconds(sparse)} at keep {keep:.0%}." if sparse is not None else ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +46,23 @@ class NextMessage:
     typed: int
     attached: int
     last: Statistics | None = None
-    rereads: bool = False
+    recall_is_expensive: bool = False
 
     def seconds(self, costs: Costs) -> float | None:
         """Until the first word; None when nothing like it was timed."""
-        sparse, full = costs.seconds(self._sparsely), costs.seconds(self._fully)
-        return sparse if self._reading(sparse, full) is Reading.SPARSE else full
+        sparse, full = costs.seconds(self._sparse_plan), costs.seconds(self._dense_plan)
+        return sparse if self._choose(sparse, full) is Reading.SPARSE else full
 
-    def _reading(self, sparse: float | None, full: float | None) -> Reading:
+    def _choose(self, sparse: float | None, full: float | None) -> Reading:
         """As the planner will decide, unless the question's own words ask for every token."""
-        if self.mode is Mode.FULL or not (self.attached or self._left_out):
+        if self.mode is Mode.FULL or not (self.attached or self._skipped):
             return Reading.DENSE
         if self.mode is Mode.SPARSE:
             return Reading.SPARSE
-        if self.attached + self._left_out < MIN_SKIPPABLE:
+        if self.attached + self._skipped < MIN_SKIPPABLE:
             return Reading.DENSE
         if sparse is None or full is None:
-            few = self._left_out + self._new < DENSE_BELOW_UNTIMED
+            few = self._skipped + self._new < DENSE_BELOW_UNTIMED
             return Reading.DENSE if few else Reading.SPARSE
         return Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE
 
@@ -73,33 +71,33 @@ class NextMessage:
         return self.typed + self.attached
 
     @property
-    def _before(self) -> int:
+    def _cached(self) -> int:
         return 0 if self.last is None else self.last.prompt_tokens + self.last.generated_tokens
 
     @property
-    def _left_out(self) -> int:
+    def _skipped(self) -> int:
         return 0 if self.last is None else self.last.prompt_tokens - self.last.read_tokens
 
     @property
-    def _fully(self) -> ReadPlan:
+    def _dense_plan(self) -> ReadPlan:
         """What was left out is read after all, and so is what stands behind it."""
-        before, total = self._before, self._before + self._new
+        before, total = self._cached, self._cached + self._new
         return ReadPlan(
-            total, AttentionWork(total) if self._left_out else AttentionWork(self._new, before)
+            total, AttentionWork(total) if self._skipped else AttentionWork(self._new, before)
         )
 
     @property
-    def _sparsely(self) -> ReadPlan:
-        total, last = self._before + self._new, self.last
+    def _sparse_plan(self) -> ReadPlan:
+        total, last = self._cached + self._new, self.last
         new = self.typed + math.ceil(self.keep * self.attached)
         if last is None:
             return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))
-        share, left_out = DEFAULT_TUNING.recall_share, self._left_out
+        share, left_out = DEFAULT_TUNING.recall_share, self._skipped
         again = recalled_tokens(self.keep, share, max(last.eligible_tokens, left_out), left_out)
-        read = self._before - left_out
+        read = self._cached - left_out
         # What goes on where a recalled chunk ends is read once more.
         twice = again * last.read_tokens // max(1, last.prompt_tokens)
-        if self.rereads and again:
+        if self.recall_is_expensive and again:
             twice = read
         before = read - twice
         seen = last.prompt_tokens if last.reading is Reading.SPARSE else 0

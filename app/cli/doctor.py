@@ -117,9 +117,9 @@ def _mlx() -> Finding:
     on_cpu = device == mx.Device(mx.cpu)
     rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'no name')}")]
     rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
-    from app.engine.memory import figures
+    from app.engine.memory import memory_stats
 
-    now = figures()
+    now = memory_stats()
     models = f"{format_bytes(now.used)} of {format_bytes(now.ceiling)} for models"
     machine = f"{format_bytes(now.total)} in all, {format_bytes(now.available)} available"
     rows += [

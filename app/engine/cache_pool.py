@@ -10,10 +10,10 @@ from pathlib import Path
 from app.engine import memory
 from app.engine.background_prefill import BackgroundPrefill, has_gaps
 from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import Pair
+from app.engine.loader import ModelPair
 from app.engine.power import PowerProbe, SystemPower
 from app.engine.prefill import OnStep
-from app.engine.progress import Progress
+from app.engine.progress import TurnClock
 from app.engine.snapshot import SnapshotError, Snapshots
 from app.engine.snapshot_folder import disk_limit
 from app.protocol.commands import CachePolicy
@@ -37,7 +37,7 @@ class CachePool:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: ModelPair,
         upkeep: CachePolicy,
         emit: Callable[[Event], None],
         power: PowerProbe | None = None,
@@ -62,7 +62,7 @@ class CachePool:
             limit = disk_limit(upkeep.disk_budget, folder, weights)
             self._snapshots = Snapshots(folder, limit, identity)
 
-    def get_or_restore(self, conversation: str | None, progress: Progress) -> ConversationCache:
+    def get_or_restore(self, conversation: str | None, progress: TurnClock) -> ConversationCache:
         """What was read of a conversation, in memory or on disk; of one without a name, nothing.
         Raises Cancelled."""
         if conversation is None:
@@ -147,7 +147,7 @@ class CachePool:
     @property
     def has_waiting_work(self) -> bool:
         """Whether something is to be read once there is power or memory for it."""
-        return self._background_candidate() is not None and self._pair.target.here
+        return self._background_candidate() is not None and self._pair.target.is_loaded
 
     def close(self) -> None:
         """Save what is not saved."""
@@ -159,7 +159,7 @@ class CachePool:
 
     # ------------------------------------------------------------------------------ inside
 
-    def _restored(self, conversation: str, progress: Progress) -> ConversationCache:
+    def _restored(self, conversation: str, progress: TurnClock) -> ConversationCache:
         def fresh() -> ConversationCache:
             return ConversationCache(self._pair)
 
@@ -199,7 +199,7 @@ class CachePool:
         if (sick := self._background_candidate()) is None:
             self._background = None
             return False
-        if not self.idle_work_allowed or not self._pair.target.here:
+        if not self.idle_work_allowed or not self._pair.target.is_loaded:
             return False
         conversation, remembered = sick
         try:
@@ -240,7 +240,7 @@ class CachePool:
         _log.warning("reading in the background failed", exc_info=error)
         self._background = None
         self._failed_background.add(conversation)
-        why = memory.describe(error)
+        why = memory.describe_error(error)
         sentence = f"Background reading stopped ({why}). It starts again after the next answer."
         self._emit(EngineWarning(sentence, conversation))
 

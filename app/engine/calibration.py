@@ -14,8 +14,8 @@ import numpy as np
 
 from app.engine import memory, memory_estimates
 from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import Pair
-from app.engine.progress import Progress
+from app.engine.loader import ModelPair
+from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
 from app.engine.turn import Turn
 from app.protocol.commands import Ask
@@ -25,9 +25,9 @@ from app.protocol.options import Mode, Sampling, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import FinishReason
 
-_QUESTION = 32
+_QUESTION_TOKENS = 32
 """Tokens at the end that count as typed."""
-_READINGS = (
+_RUNS = (
     (Mode.SPARSE, 256),
     (Mode.SPARSE, 1_024),
     (Mode.SPARSE, 4_096),
@@ -35,27 +35,29 @@ _READINGS = (
 )
 """Three lengths of both models, for as many unknowns. The first reading also compiles: it counts
 little beside the others."""
-_KEEP = 0.4
-_FEW = 64
+_KEEP_RATIO = 0.4
+_MIN_VOCAB = 64
 """Tokens that any model knows."""
 
 
 class Calibration:
     """`stop` is asked at every step border."""
 
-    def __init__(self, pair: Pair, known: Costs, stop: Callable[[], bool]) -> None:
-        self._pair, self._known, self._stop = pair, known, stop
-        self._due = iter(self._readings())
-        self._next = next(self._due, None)
+    def __init__(self, pair: ModelPair, known: Costs, stop: Callable[[], bool]) -> None:
+        self._pair, self._costs, self._stop = pair, known, stop
+        self._runs = iter(self._planned_runs())
+        self._next = next(self._runs, None)
 
     @property
-    def _rows(self) -> int:
+    def _vocab_size(self) -> int:
         """How many tokens both models know, at least."""
         models = (self._pair.target, self._pair.draft)
-        return min((model.rows for model in models if model and model.rows), default=_FEW)
+        return min(
+            (model.vocab_size for model in models if model and model.vocab_size), default=_MIN_VOCAB
+        )
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         return self._next is None
 
     def step(self) -> list[Timing]:
@@ -63,16 +65,16 @@ class Calibration:
         if self._next is None or not self._fits(self._next[1]):
             self._next = None
             return []
-        clocked = self._timed(*self._next)
+        clocked = self._time(*self._next)
         if clocked:
-            self._next = next(self._due, None)
+            self._next = next(self._runs, None)
         return clocked
 
-    def _readings(self) -> Iterator[tuple[Mode, int]]:
+    def _planned_runs(self) -> Iterator[tuple[Mode, int]]:
         sparsely = self._pair.draft is not None and self._pair.dense_only is None
-        if self._known.target and (self._known.draft or not sparsely):
+        if self._costs.target and (self._costs.draft or not sparsely):
             return
-        for mode, tokens in _READINGS:
+        for mode, tokens in _RUNS:
             if mode is Mode.SPARSE and not sparsely:
                 continue
             most = self._pair.target.info.context_length or tokens
@@ -81,17 +83,17 @@ class Calibration:
     def _fits(self, tokens: int) -> bool:
         """Without giving up anything for it."""
         target, draft = self._pair.target, self._pair.draft
-        wanted = [memory_estimates.reading(target, tokens, tokens)]
+        wanted = [memory_estimates.prefill_need(target, tokens, tokens)]
         if draft is not None:
-            wanted.append(memory_estimates.scoring(draft, tokens, tokens))
-        here = all(need.model.here for need in wanted)
-        return here and sum(need.usual for need in wanted) <= memory.free()
+            wanted.append(memory_estimates.scoring_need(draft, tokens, tokens))
+        here = all(need.model.is_loaded for need in wanted)
+        return here and sum(need.preferred for need in wanted) <= memory.free()
 
-    def _timed(self, mode: Mode, tokens: int) -> list[Timing]:
-        pair = replace(self._pair, prompts=_Drawn(tokens, self._rows))
+    def _time(self, mode: Mode, tokens: int) -> list[Timing]:
+        pair = replace(self._pair, prompts=_RandomPrompts(tokens, self._vocab_size))
         ended: list[Event] = []
-        ask = Ask(0, (Message(Role.USER, ""),), mode, _KEEP, Sampling(max_tokens=1), Tuning())
-        progress = Progress(ask.turn, ended.append, self._stop)
+        ask = Ask(0, (Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1), Tuning())
+        progress = TurnClock(ask.turn, ended.append, self._stop)
         turn = Turn(pair, ask, ConversationCache(pair), progress)
         turn.run()
         last = ended[-1]
@@ -99,10 +101,10 @@ class Calibration:
             FinishReason.STOP,
             FinishReason.LENGTH,
         )
-        return [] if stopped else turn.clocked
+        return [] if stopped else turn.timings
 
 
-class _Drawn:
+class _RandomPrompts:
     """Stands in for a prompt builder."""
 
     def __init__(self, tokens: int, rows: int) -> None:
@@ -110,7 +112,7 @@ class _Drawn:
 
     def build(self, messages: tuple[Message, ...], check: object = None) -> Prompt:
         total = len(self._ids)
-        typed = max(0, total - _QUESTION)
+        typed = max(0, total - _QUESTION_TOKENS)
         segments = (
             Segment(SegmentKind.DOCUMENT, 0, typed, 0, 0),
             Segment(SegmentKind.QUESTION, typed, total, 0),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.engine.attention_observer import Importance
 from app.engine.cache_check import find_mismatch
-from app.engine.loader import Pair
+from app.engine.loader import ModelPair
 from app.engine.prefill import make_positioned_cache, make_stock_cache
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
@@ -49,7 +49,7 @@ class ScoredPrompt:
 class ConversationCache:
     """The caches of target and draft, and what the last turn scored."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         self.target = self._positioned() if pair.dense_only is None else self._stock()
         draft = pair.draft

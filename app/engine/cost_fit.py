@@ -9,59 +9,59 @@ from statistics import median
 
 from app.protocol.cost_model import AttentionWork, Costs, CostTerm, LinearCost, Timing
 
-REMEMBERED = 50
+MAX_TIMINGS = 50
 """Readings of a part that count, the newest last."""
-HALVED = 12
+HALF_LIFE = 12
 """After so many others a reading counts half: other programs, heat and settings change the pace."""
-_ROUNDS = 8
-_ROUGH = 0.03
+_ITERATIONS = 8
+_NOISE_FLOOR = 0.03
 """Of a reading's seconds, what is not worth explaining."""
-_SHAPED = 0.15
+_RATIO_PRIOR = 0.15
 """How much it counts, beside one reading, that attention costs what its operations let expect."""
-_STARTED = 0.05
+_FIXED_PRIOR = 0.05
 """How much, that nothing takes time before it begins."""
 
 
-def learnt(clocked: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
+def fit_costs(timings: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
     """From readings, the newest last. `ratios` are, of target and draft, a pair's operations as a
     share of a token's: what counts as long as all readings were of about one length."""
     target, draft = ratios
     return Costs(
-        target=_line(clocked, CostTerm.TARGET, target),
-        draft=_line(clocked, CostTerm.DRAFT, draft),
-        full=_line(clocked, CostTerm.FULL),
-        sparse=_line(clocked, CostTerm.SPARSE),
+        target=_fit_line(timings, CostTerm.TARGET, target),
+        draft=_fit_line(timings, CostTerm.DRAFT, draft),
+        full=_fit_line(timings, CostTerm.FULL),
+        sparse=_fit_line(timings, CostTerm.SPARSE),
     )
 
 
-def _line(
-    clocked: Sequence[Timing], part: CostTerm, ratio: float | None = None
+def _fit_line(
+    timings: Sequence[Timing], part: CostTerm, ratio: float | None = None
 ) -> LinearCost | None:
     """Least absolute errors in proportion, by weighted squares; no coefficient below zero. One slow
     reading among others so changes little."""
-    seen = [each for each in clocked if each.term is part and each.seconds > 0][-REMEMBERED:]
+    seen = [each for each in timings if each.term is part and each.seconds > 0][-MAX_TIMINGS:]
     seen = [each for each in seen if each.work.tokens > 0]
     if not seen:
         return None
     rows = [_features(each.work, ratio is not None) for each in seen]
     seconds = [each.seconds for each in seen]
-    ages = [0.5 ** ((len(seen) - 1 - index) / HALVED) for index in range(len(seen))]
+    ages = [0.5 ** ((len(seen) - 1 - index) / HALF_LIFE) for index in range(len(seen))]
     found, weights = seconds, ages
-    for _ in range(_ROUNDS):
+    for _ in range(_ITERATIONS):
         # Between what it took and what it should have: too slow and too fast count the same.
         scales = [math.sqrt(a * b) for a, b in zip(seconds, found, strict=True)]
         equations = [
             ([x / scale for x in row], second / scale, weight)
             for row, second, scale, weight in zip(rows, seconds, scales, weights, strict=True)
         ]
-        equations += _expected(rows, seconds, ratio)
+        equations += _priors(rows, seconds, ratio)
         solution = _non_negative(equations)
         found = [
             max(sum(a * x for a, x in zip(solution, row, strict=True)), 1e-3 * second)
             for row, second in zip(rows, seconds, strict=True)
         ]
         errors = [abs(math.log(a / b)) for a, b in zip(found, seconds, strict=True)]
-        weights = [age / max(error, _ROUGH) for age, error in zip(ages, errors, strict=True)]
+        weights = [age / max(error, _NOISE_FLOOR) for age, error in zip(ages, errors, strict=True)]
     return LinearCost(*solution)
 
 
@@ -73,13 +73,13 @@ Equation = tuple[list[float], float, float]
 """Coefficients, what they are to give, and the weight."""
 
 
-def _expected(rows: list[list[float]], seconds: list[float], ratio: float | None) -> list[Equation]:
+def _priors(rows: list[list[float]], seconds: list[float], ratio: float | None) -> list[Equation]:
     """What is believed where the readings say nothing."""
     start = [1 / median(seconds), *[0.0] * (len(rows[0]) - 1)]
-    believed = [(start, 0.0, _STARTED**2 / _ROUGH)]
+    believed = [(start, 0.0, _FIXED_PRIOR**2 / _NOISE_FLOOR)]
     if ratio:
         size = median(row[2] / second for row, second in zip(rows, seconds, strict=True))
-        believed.append(([0.0, -ratio * size, size], 0.0, _SHAPED**2 / _ROUGH))
+        believed.append(([0.0, -ratio * size, size], 0.0, _RATIO_PRIOR**2 / _NOISE_FLOOR))
     return believed
 
 

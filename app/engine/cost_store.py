@@ -19,41 +19,44 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.engine.cost_fit import REMEMBERED, learnt
-from app.engine.loader import Pair
+from app.engine.cost_fit import MAX_TIMINGS, fit_costs
+from app.engine.loader import ModelPair
 from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
 
 FORMAT = 2
-MOST_FILES = 40
+MAX_FILES = 40
 """Those that were used last stay."""
 
 
-class Stopwatch:
+class CostStore:
     """Belongs to one loaded pair; without a folder it forgets."""
 
-    def __init__(self, pair: Pair, folder: Path | None) -> None:
+    def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
-        self._ratios = (pair.target.pair_ratio, draft.pair_ratio if draft else 0.0)
+        self._ratios = (
+            pair.target.attention_cost_ratio,
+            draft.attention_cost_ratio if draft else 0.0,
+        )
         self._file = None if folder is None else folder / f"{_key(pair)}.json"
-        self._clocked = _read(self._file) if self._file else []
-        self.costs: Costs = learnt(self._clocked, self._ratios)
+        self._timings = _read(self._file) if self._file else []
+        self.costs: Costs = fit_costs(self._timings, self._ratios)
 
-    def note(self, clocked: Sequence[Timing]) -> None:
+    def add(self, clocked: Sequence[Timing]) -> None:
         """These were timed."""
         known = self._file and _read(self._file)  # another program may have added to it
-        self._clocked = _newest([*(known or self._clocked), *clocked])
+        self._timings = _newest([*(known or self._timings), *clocked])
         if self._file is not None:
-            _write(self._file, self._clocked)
-        self.costs = learnt(self._clocked, self._ratios)
+            _write(self._file, self._timings)
+        self.costs = fit_costs(self._timings, self._ratios)
 
 
 def _newest(clocked: Sequence[Timing]) -> list[Timing]:
     return [
-        each for part in CostTerm for each in [c for c in clocked if c.term is part][-REMEMBERED:]
+        each for part in CostTerm for each in [c for c in clocked if c.term is part][-MAX_TIMINGS:]
     ]
 
 
-def _key(pair: Pair) -> str:
+def _key(pair: ModelPair) -> str:
     """Of both models and of the machine."""
     models = [pair.target.fingerprint, pair.draft.fingerprint if pair.draft else ""]
     return hashlib.sha256("\n".join([*models, *_machine()]).encode()).hexdigest()[:32]
@@ -77,12 +80,12 @@ def _read(file: Path) -> list[Timing]:
         kept = json.loads(file.read_text(encoding="utf-8"))
         if kept["format"] != FORMAT:
             return []
-        return _newest([_clocked(*row) for row in kept["clocked"]])
+        return _newest([_parse_timing(*row) for row in kept["clocked"]])
     except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return []
 
 
-def _clocked(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
+def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
     counts = int(tokens), int(before), int(most)
     if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
         raise ValueError("nobody has timed that")
@@ -104,15 +107,15 @@ def _write(file: Path, clocked: Sequence[Timing]) -> None:
             aside = Path(writing.name)
             json.dump({"format": FORMAT, "clocked": rows}, writing)
         aside.replace(file)
-        _tidy(file.parent)
+        _delete_old(file.parent)
     except OSError:
         if aside is not None:
             with suppress(OSError):
                 aside.unlink(missing_ok=True)
 
 
-def _tidy(folder: Path) -> None:
+def _delete_old(folder: Path) -> None:
     files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[MOST_FILES:]:
+    for file in files[MAX_FILES:]:
         with suppress(OSError):
             file.unlink(missing_ok=True)

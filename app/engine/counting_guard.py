@@ -13,10 +13,10 @@ import re
 from functools import cache
 from importlib.resources import files
 
-CITED = re.compile(r'"[^"]*"|“[^”]*”|«[^»]*»|`[^`]*`')
+QUOTED = re.compile(r'"[^"]*"|“[^”]*”|«[^»]*»|`[^`]*`')
 """What the user cites says nothing about what is asked."""
-WORDS = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+|[?]")
-OBVIOUS = re.compile(
+WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+|[?]")
+COUNTING_PHRASES = re.compile(
     r"""
     \b(?:count|tally)\s+(?:the|all|every|how)\b | \b(?:total|exact)\s+number\s+of\b
   | \b(?:most|least)\s+(?:common|frequent|often)\b
@@ -28,16 +28,16 @@ OBVIOUS = re.compile(
 THRESHOLD = -0.5
 """Logit from which on words ask for every token. Chosen by cross-validation on the questions that
 the weights come from: a missed count is worse than a slow answer."""
-MOST_WORDS = 60
+MAX_WORDS = 60
 """Of a long message, its first and last words are looked at."""
 
 
 def features(question: str) -> set[str]:
     """Words, pairs of neighbours and word beginnings of a question (text)."""
-    words = [w.casefold() for w in WORDS.findall(CITED.sub(" x ", question))]
+    words = [w.casefold() for w in WORD.findall(QUOTED.sub(" x ", question))]
     words = ["#" if w.isdigit() else w for w in words]
-    if len(words) > MOST_WORDS:
-        words = words[: MOST_WORDS // 2] + words[-MOST_WORDS // 2 :]
+    if len(words) > MAX_WORDS:
+        words = words[: MAX_WORDS // 2] + words[-MAX_WORDS // 2 :]
     pairs = {f"{a} {b}" for a, b in zip(["^", *words], [*words, "$"], strict=True)}
     stems = {f"{w[:5]}-" for w in words if len(w) > 5}
     return {*words, *pairs, *stems}
@@ -51,7 +51,7 @@ def _model() -> tuple[float, dict[str, float]]:
 
 def asks_for_every_token(question: str) -> str | None:
     """Why this question (text) needs everything read, as one sentence, or None."""
-    obvious = OBVIOUS.search(CITED.sub(" ", question))
+    obvious = COUNTING_PHRASES.search(QUOTED.sub(" ", question))
     if obvious is not None:
         return _reason(obvious[0])
     bias, weights = _model()

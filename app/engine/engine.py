@@ -48,28 +48,28 @@ if TYPE_CHECKING:
     from app.engine.backend import Backend
     from app.engine.cache_pool import CachePool
     from app.engine.conversation_cache import ScoredPrompt
-    from app.engine.loader import Pair
-    from app.engine.memory_manager import Room
-    from app.engine.memory_monitor import Watch
+    from app.engine.loader import ModelPair
+    from app.engine.memory_manager import MemoryManager
+    from app.engine.memory_monitor import MemoryMonitor
     from app.engine.memory_probes import MemoryProbe
     from app.engine.pair_costs import PairCosts
     from app.engine.power import PowerProbe
-    from app.engine.pressure_response import Relief
+    from app.engine.pressure_response import PressureResponse
 
-SETTLE = 0.5
+IDLE_DELAY = 0.5
 """Seconds without a command after which upkeep begins."""
 
-QUIET = 5.0
+CALIBRATION_DELAY = 5.0
 """More seconds without one, after which a pair is timed: in the first ones after the start people
 paste and ask. Keys and pastes are no commands, and do not put it off."""
 
-RECHECK = 30.0
+RECHECK_INTERVAL = 30.0
 """Seconds after which what waits for power, or for memory, is tried again."""
 
 _log = logging.getLogger(__name__)
 
 
-class _MemoryChanged:
+class _CheckMemory:
     """The watch's word to the engine's thread, between commands."""
 
 
@@ -87,28 +87,28 @@ class MlxEngine:
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
         self._backend = backend
-        self._commands: queue.SimpleQueue[Command | _MemoryChanged] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | _CheckMemory] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: dict[int, float] = {}
         """When the turns that are not over were asked for."""
         self._cancelled: set[int] = set()
         self._turn: int | None = None
         """The one that runs."""
-        self._loads = self._begun = 0
+        self._loads_requested = self._loads_started = 0
         """How many pairs were asked for, and how many of these the thread has come to."""
         self._closing = threading.Event()
         self._listener: Listener = lambda event: None
         # A daemon, so that a program that must end now need not wait for a step to finish.
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
-        self._pair: Pair | None = None
+        self._pair: ModelPair | None = None
         self._scored: ScoredPrompt | None = None
-        self._upkeep = CachePolicy()
-        self._residents: CachePool | None = None
-        self._watch: Watch | None = None
-        self._room: Room | None = None
-        self._relief: Relief | None = None
+        self._cache_policy = CachePolicy()
+        self._caches: CachePool | None = None
+        self._monitor: MemoryMonitor | None = None
+        self._memory_manager: MemoryManager | None = None
+        self._pressure: PressureResponse | None = None
         self._costs: PairCosts | None = None
-        self._missing = ""
+        self._import_error = ""
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
@@ -124,7 +124,7 @@ class MlxEngine:
                 case Ask():
                     self._pending[command.turn] = time.perf_counter()
                 case Load():
-                    self._loads += 1
+                    self._loads_requested += 1
                 case Close():
                     self._closing.set()
             self._commands.put(command)
@@ -138,81 +138,81 @@ class MlxEngine:
     # ---------------------------------------------------------------------- on the thread
 
     def _work(self) -> None:
-        carry_out = self._carry_out if self._start() else self._refuse
+        dispatch = self._dispatch if self._start() else self._fail_without_mlx
         while not isinstance(command := self._next(), Close):
-            carry_out(command)
-        if self._watch is not None:
-            self._watch.close()
-        self._free()
+            dispatch(command)
+        if self._monitor is not None:
+            self._monitor.close()
+        self._unload_pair()
         if (mx := sys.modules.get("mlx.core")) is not None:
             mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())
 
-    def _next(self) -> Command | _MemoryChanged:
+    def _next(self) -> Command | _CheckMemory:
         """The next command; while none comes, the conversations' caches are looked after, and then
         the pair is timed."""
         with suppress(queue.Empty):
-            return self._commands.get(timeout=SETTLE)
-        while self._commands.empty() and self._look_after():
+            return self._commands.get(timeout=IDLE_DELAY)
+        while self._commands.empty() and self._idle_step():
             pass
-        wait = QUIET if self._untimed else self._recheck
+        wait = CALIBRATION_DELAY if self._needs_calibration else self._recheck_delay
         while True:
             with suppress(queue.Empty):
                 return self._commands.get(timeout=wait)
-            while self._commands.empty() and self._look_after(calibrate=True):
+            while self._commands.empty() and self._idle_step(calibrate=True):
                 pass
-            wait = self._recheck
+            wait = self._recheck_delay
 
     @property
-    def _recheck(self) -> float | None:
+    def _recheck_delay(self) -> float | None:
         """After how many seconds to look again; None where nothing waits to be done."""
-        due = self._untimed and self._upkeep.heal is not Heal.NEVER
-        waits = due or (self._residents is not None and self._residents.has_waiting_work)
-        return RECHECK if waits else None
+        due = self._needs_calibration and self._cache_policy.heal is not Heal.NEVER
+        waits = due or (self._caches is not None and self._caches.has_waiting_work)
+        return RECHECK_INTERVAL if waits else None
 
     @property
-    def _untimed(self) -> bool:
+    def _needs_calibration(self) -> bool:
         """Whether the pair is still to be timed."""
-        return self._costs is not None and self._costs.untimed
+        return self._costs is not None and self._costs.needs_calibration
 
-    def _look_after(self, calibrate: bool = False) -> bool:
+    def _idle_step(self, calibrate: bool = False) -> bool:
         """One step of upkeep; False when there is nothing to do."""
-        if self._residents is None or self._relief is None:
+        if self._caches is None or self._pressure is None:
             return False
         try:
-            self._relief.pressed()
-            calm = self._relief.calm
-            if calibrate and calm and self._calibrate():
+            self._pressure.poll()
+            calm = self._pressure.is_normal
+            if calibrate and calm and self._calibrate_when_idle():
                 return True
-            return self._residents.step(background=calm)
+            return self._caches.step(background=calm)
         except Exception as error:  # nobody asked for it
             self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
 
-    def _calibrate(self) -> bool:
+    def _calibrate_when_idle(self) -> bool:
         """Time one reading of a pair that was never timed here; False when that is not to be."""
-        costs, residents = self._costs, self._residents
+        costs, residents = self._costs, self._caches
         if (
             costs is None
-            or not costs.untimed
+            or not costs.needs_calibration
             or residents is None
             or not residents.idle_work_allowed
         ):
             return False
         try:
-            costs.time_once()
+            costs.calibrate_once()
         except Exception as error:  # nobody asked for it: the pair's turns will tell
             self._warn("This model pair could not be timed", error, "Its next answers are timed.")
             return True
-        if not costs.untimed:
+        if not costs.needs_calibration:
             self._report_memory()
         return True
 
-    def _warn(self, what: str, error: Exception, follows: str) -> None:
-        from app.engine.memory import describe
+    def _warn(self, problem: str, error: Exception, consequence: str) -> None:
+        from app.engine.memory import describe_error
 
-        _log.warning(what, exc_info=error)
-        self._emit(EngineWarning(f"{what} ({describe(error)}). {follows}"))
+        _log.warning(problem, exc_info=error)
+        self._emit(EngineWarning(f"{problem} ({describe_error(error)}). {consequence}"))
 
     def _start(self) -> bool:
         """Import MLX; False when it is not to be had."""
@@ -220,22 +220,22 @@ class MlxEngine:
         try:
             from app.engine import mlx_patches
         except (ImportError, OSError) as error:
-            self._missing = " ".join(str(error).split())[:200]
+            self._import_error = " ".join(str(error).split())[:200]
             return False
         from app.engine import memory
-        from app.engine.memory_monitor import Watch
+        from app.engine.memory_monitor import MemoryMonitor
         from app.engine.memory_probes import system_probe
 
         mlx_patches.install()
         memory.set_limits()
-        changed = partial(self._commands.put, _MemoryChanged())
-        self._watch = Watch(self._probe or system_probe(), changed)
-        self._watch.start()
+        changed = partial(self._commands.put, _CheckMemory())
+        self._monitor = MemoryMonitor(self._probe or system_probe(), changed)
+        self._monitor.start()
         return True
 
-    def _refuse(self, command: Command | _MemoryChanged) -> None:
+    def _fail_without_mlx(self, command: Command | _CheckMemory) -> None:
         turn = command.turn if isinstance(command, Ask) else None
-        problem = f"MLX cannot be loaded ({self._missing})"
+        problem = f"MLX cannot be loaded ({self._import_error})"
         self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
 
     def _emit(self, event: Event) -> None:
@@ -246,8 +246,8 @@ class MlxEngine:
                 self._cancelled.discard(event.turn)
         self._listener(event)
 
-    def _carry_out(self, command: Command | _MemoryChanged) -> None:
-        from app.engine.failures import RAN_OUT, failed
+    def _dispatch(self, command: Command | _CheckMemory) -> None:
+        from app.engine.failures import OUT_OF_MEMORY, to_failed
 
         turn = self._turn = command.turn if isinstance(command, Ask) else None
         try:
@@ -258,28 +258,28 @@ class MlxEngine:
             elif isinstance(command, Reselect):
                 self._reselect(command)
             elif isinstance(command, CachePolicy):
-                self._upkeep = command
-                self._settle_in()
+                self._cache_policy = command
+                self._reset_pair_state()
                 if self._costs is not None:
                     self._costs.report()
             elif isinstance(command, CalibrateCosts):
-                self._measure()
-            elif isinstance(command, DropConversation) and self._residents is not None:
-                self._residents.drop(command.conversation, on_disk=True)
-            elif isinstance(command, _MemoryChanged) and self._relief is not None:
-                self._relief.pressed()
-                self._relief.settle()
+                self._calibrate_now()
+            elif isinstance(command, DropConversation) and self._caches is not None:
+                self._caches.drop(command.conversation, on_disk=True)
+            elif isinstance(command, _CheckMemory) and self._pressure is not None:
+                self._pressure.poll()
+                self._pressure.after_turn()
         except Exception as error:  # the thread must outlive every failed command
-            failure = failed(turn, error)
+            failure = to_failed(turn, error)
         else:
             return
         finally:
             self._turn = None
         # Only now: what was worked on lives as long as the error that says where it was raised.
-        if failure.problem == RAN_OUT and self._room is not None:
+        if failure.problem == OUT_OF_MEMORY and self._memory_manager is not None:
             with suppress(Exception):  # that memory ran out is said in any case
                 gc.collect()
-                self._room.drop_idle(everything=True)
+                self._memory_manager.drop_idle(everything=True)
                 self._report_memory()
         self._emit(failure)
 
@@ -289,17 +289,17 @@ class MlxEngine:
 
         def stopped() -> bool:
             """Whether another pair was asked for since."""
-            return self._begun < self._loads or self._closing.is_set()
+            return self._loads_started < self._loads_requested or self._closing.is_set()
 
-        begun = time.perf_counter()
-        self._begun += 1
+        started_at = time.perf_counter()
+        self._loads_started += 1
         if stopped():
             raise LoadStopped
-        self._free()
+        self._unload_pair()
         pair = self._pair = load_pair(command, self._step, stopped, self._backend)
-        self._settle_in()
+        self._reset_pair_state()
         draft = pair.draft.info if pair.draft else None
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started_at
         rereads = not ConversationCache(pair).target.can_insert_at(0)
         info, why = pair.target.info, pair.dense_only
         self._emit(
@@ -312,7 +312,7 @@ class MlxEngine:
                 rereads,
             )
         )
-        if draft is not None and not pair.target.here:
+        if draft is not None and not pair.target.is_loaded:
             turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
             self._emit(Unloaded(info.name, info.weight_bytes, turns))
         if self._costs is not None:
@@ -321,55 +321,57 @@ class MlxEngine:
 
     def _ask(self, command: Ask) -> None:
         from app.engine.memory import NotEnoughMemory
-        from app.engine.progress import Cancelled, Progress
-        from app.engine.turn import USED_UP, Turn, TurnError
+        from app.engine.progress import Cancelled, TurnClock
+        from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
 
         with self._lock:
             sent = self._pending.get(command.turn)
-        pressed = self._relief.pressed if self._relief is not None else lambda: False
-        progress = Progress(command.turn, self._emit, self._stopped, sent, pressed)
+        pressed = self._pressure.poll if self._pressure is not None else lambda: False
+        progress = TurnClock(command.turn, self._emit, self._stopped, sent, pressed)
         try:
             progress.check_cancel()
             if self._pair is None:
                 raise TurnError("No model is loaded", "load a model first")
-            assert self._residents is not None
-            assert self._relief is not None
-            remembered = self._residents.get_or_restore(command.conversation, progress)
+            assert self._caches is not None
+            assert self._pressure is not None
+            remembered = self._caches.get_or_restore(command.conversation, progress)
         except Cancelled as stop:
             if stop.ended is FinishReason.MEMORY:
-                raise TurnError(*USED_UP) from None
+                raise TurnError(*MEMORY_EXHAUSTED) from None
             self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
             return
         assert self._costs is not None
-        turn = Turn(self._pair, command, remembered, progress, self._room, self._costs.costs)
+        turn = Turn(
+            self._pair, command, remembered, progress, self._memory_manager, self._costs.costs
+        )
         try:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
             raise
         except BaseException:
-            self._residents.drop(command.conversation)
+            self._caches.drop(command.conversation)
             raise
         finally:
             self._scored = remembered.scored
-            self._residents.enforce_budget()
-            self._relief.settle()
+            self._caches.enforce_budget()
+            self._pressure.after_turn()
             self._report_memory()
-        self._costs.learn(turn.clocked)
+        self._costs.learn(turn.timings)
 
     def _stopped(self) -> bool:
         """Whether the turn that runs is to stop; False while none does."""
         return self._turn is not None and (self._turn in self._cancelled or self._closing.is_set())
 
-    def _measure(self) -> None:
+    def _calibrate_now(self) -> None:
         from app.engine.turn import TurnError
 
         if self._costs is None:
             raise TurnError("No model is loaded", "load a model first")
-        self._costs.measure()
+        self._costs.calibrate_now()
         self._report_memory()
-        self._costs.report(asked=True)
+        self._costs.report(requested=True)
 
-    def _hurried(self) -> bool:
+    def _has_pending(self) -> bool:
         """Whether something else is to be done."""
         return not self._commands.empty()
 
@@ -377,24 +379,29 @@ class MlxEngine:
         if self._scored is not None and self._scored.turn == command.turn:
             self._emit(self._scored.select(command.keep_ratio)[1])
 
-    def _settle_in(self) -> None:
+    def _reset_pair_state(self) -> None:
         from app.engine.cache_pool import CachePool
-        from app.engine.memory_manager import Room
+        from app.engine.memory_manager import MemoryManager
         from app.engine.pair_costs import PairCosts
-        from app.engine.pressure_response import Relief
+        from app.engine.pressure_response import PressureResponse
 
-        if self._residents is not None:
-            self._residents.close()
-        if self._pair is not None and self._watch is not None:
-            folder = self._upkeep.costs_folder
+        if self._caches is not None:
+            self._caches.close()
+        if self._pair is not None and self._monitor is not None:
+            folder = self._cache_policy.costs_folder
             self._costs = PairCosts(
-                self._pair, Path(folder) if folder is not None else None, self._emit, self._hurried
+                self._pair,
+                Path(folder) if folder is not None else None,
+                self._emit,
+                self._has_pending,
             )
-            residents = self._residents = CachePool(
-                self._pair, self._upkeep, self._emit, self._power, self._stopped
+            residents = self._caches = CachePool(
+                self._pair, self._cache_policy, self._emit, self._power, self._stopped
             )
-            self._room = Room(self._pair, self._emit, residents, self._watch)
-            self._relief = Relief(self._pair, self._watch, self._room, self._emit)
+            self._memory_manager = MemoryManager(self._pair, self._emit, residents, self._monitor)
+            self._pressure = PressureResponse(
+                self._pair, self._monitor, self._memory_manager, self._emit
+            )
 
     def _report_memory(self) -> None:
         import mlx.core as mx
@@ -402,12 +409,12 @@ class MlxEngine:
         from app.engine import memory
 
         mx.clear_cache()
-        rung = self._watch.rung if self._watch is not None else PressureLevel.NORMAL
-        self._emit(MemoryReport(memory.figures(), rung))
+        rung = self._monitor.level if self._monitor is not None else PressureLevel.NORMAL
+        self._emit(MemoryReport(memory.memory_stats(), rung))
 
-    def _free(self) -> None:
-        if self._residents is not None:
-            self._residents.close()
-        self._pair = self._scored = self._residents = self._room = self._relief = None
+    def _unload_pair(self) -> None:
+        if self._caches is not None:
+            self._caches.close()
+        self._pair = self._scored = self._caches = self._memory_manager = self._pressure = None
         self._costs = None
         gc.collect()

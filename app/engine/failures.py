@@ -5,30 +5,30 @@ from __future__ import annotations
 import traceback
 
 from app.engine.loader import LoadError
-from app.engine.memory import NotEnoughMemory, is_exhausted
+from app.engine.memory import NotEnoughMemory, is_oom
 from app.engine.prompt import PromptError
 from app.engine.turn import TurnError
 from app.protocol.events import Failed
 
-RAN_OUT = "The machine ran out of memory"
-_TOO_LARGE = "close other programs, or choose a smaller model"
-_SHORT_OF_MEMORY = "close other programs, lower keep, or choose a smaller model"
+OUT_OF_MEMORY = "The machine ran out of memory"
+_LOAD_ADVICE = "close other programs, or choose a smaller model"
+_TURN_ADVICE = "close other programs, lower keep, or choose a smaller model"
 
 
-def failed(turn: int | None, error: Exception) -> Failed:
+def to_failed(turn: int | None, error: Exception) -> Failed:
     """What went wrong and what to do; `turn` is None when it was no turn."""
     problem = str(error).rstrip(".")
-    if is_exhausted(error):  # also as the cause of one of those below
-        return Failed(turn, RAN_OUT, _TOO_LARGE if turn is None else _SHORT_OF_MEMORY)
+    if is_oom(error):  # also as the cause of one of those below
+        return Failed(turn, OUT_OF_MEMORY, _LOAD_ADVICE if turn is None else _TURN_ADVICE)
     match error:
         case TurnError():
-            return Failed(turn, problem, error.advice, excess_tokens=error.excess)
+            return Failed(turn, problem, error.advice, excess_tokens=error.excess_tokens)
         case LoadError():
             return Failed(turn, problem, error.advice)
         case PromptError():
             return Failed(turn, problem, "choose another model")
         case NotEnoughMemory():
-            advice = error.advice or _SHORT_OF_MEMORY
+            advice = error.advice or _TURN_ADVICE
             return Failed(turn, problem, advice, turn is not None, error.excess)
     where = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"

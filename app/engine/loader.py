@@ -55,7 +55,7 @@ class LoadStopped(LoadError):
         super().__init__("Loading was stopped")
 
 
-PIECE = 256_000_000
+WEIGHT_BATCH_BYTES = 256_000_000
 """Bytes of weights that are read together: a fifth of a second of a fast disk."""
 
 
@@ -85,9 +85,9 @@ class LoadedModel:
     folder: Path | None = None
     transient: Transient = NO_TRANSIENT
     quantisation: Quantisation | None = None
-    rows: int = 0
+    vocab_size: int = 0
     """How many tokens it knows; 0 where its config does not say."""
-    pair_ratio: float = 0.0
+    attention_cost_ratio: float = 0.0
     """Operations for each token that one attends to, as a share of those for a token itself; 0
     where its config does not say."""
     caches: CacheMaker = field(init=False)
@@ -96,23 +96,23 @@ class LoadedModel:
         self.caches = CacheMaker(self.model, self.quantisation)
 
     @property
-    def here(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether its weights are in memory."""
         return self.model is not None
 
-    def park(self) -> None:
+    def unload(self) -> None:
         """Drop the weights. They are gone when what runs on them has ended."""
         if self.folder is not None:
             self.model = None
 
-    def unpark(self) -> None:
+    def reload(self) -> None:
         """Load the weights again. Raises LoadError."""
         if self.model is None and self.folder is not None:
-            self.model = _weights(self.folder)
+            self.model = _load_weights(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ModelPair:
     """A target, perhaps a draft, and why they can only read densely, or None."""
 
     target: LoadedModel
@@ -126,7 +126,7 @@ def load_pair(
     step: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     backend: Backend | None = None,
-) -> Pair:
+) -> ModelPair:
     """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
     machine's pace; `stopped` says whether it is still wanted; both models run as `backend` says, or
     as the device wants it. Raises LoadError, PromptError or NotEnoughMemory."""
@@ -134,17 +134,17 @@ def load_pair(
     texts = TextProcess()
     loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts, backend)
     prompts = PromptBuilder(loaded.tokenizer, texts)
-    prompts.set_vocab_limit(loaded.rows)
+    prompts.set_vocab_limit(loaded.vocab_size)
     if command.draft is None or draft_name is None:
-        return Pair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
+        return ModelPair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
     refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
     if weight_bytes(Path(command.draft)) > memory.free():
-        loaded.park()  # they take turns; the draft comes first
+        loaded.unload()  # they take turns; the draft comes first
         gc.collect()
         mx.clear_cache()
     reader = load_one(command.draft, draft_name, step, None, stopped, backend=backend)
-    prompts.set_vocab_limit(reader.rows)
-    return Pair(loaded, reader, refusal, prompts)
+    prompts.set_vocab_limit(reader.vocab_size)
+    return ModelPair(loaded, reader, refusal, prompts)
 
 
 def load_one(
@@ -153,12 +153,14 @@ def load_one(
     step: int | None,
     kv_bits: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
-    texts: TextProcess | None = None,
+    text_process: TextProcess | None = None,
     backend: Backend | None = None,
 ) -> LoadedModel:
     """`texts` is given to a model that is to read texts: a draft has no need of its tokenizer."""
     try:
-        return _load_one(folder, name, StepSize(step, backend=backend), kv_bits, stopped, texts)
+        return _load_one(
+            folder, name, StepSize(step, backend=backend), kv_bits, stopped, text_process
+        )
     except (LoadError, memory.NotEnoughMemory):
         raise
     except Exception as error:  # whatever a broken configuration leads to
@@ -172,20 +174,22 @@ def _load_one(
     step: StepSize,
     kv_bits: int | None,
     stopped: Callable[[], bool],
-    texts: TextProcess | None,
+    text_process: TextProcess | None,
 ) -> LoadedModel:
     path = Path(folder)
     memory.check_fits(f"Loading {name}", weight_bytes(path))
-    if texts is not None:
-        texts.open(path)  # which is tried while the weights are read
+    if text_process is not None:
+        text_process.open(path)  # which is tried while the weights are read
     try:
         model, config = load_model(path, lazy=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    _read_in(path, model, stopped)
-    tokenizer = None if texts is None else _tokenizer(path, config, texts, stopped)
+    _evaluate_weights(path, model, stopped)
+    tokenizer = (
+        None if text_process is None else _load_tokenizer(path, config, text_process, stopped)
+    )
     quantisation = _quantisation(name, path, model, kv_bits)
-    size, sinks = _tried(path, model, CacheMaker(model, quantisation))
+    size, sinks = _measure(path, model, CacheMaker(model, quantisation))
     text, element = config.get("text_config") or config, _compute_dtype(model).size
     return LoadedModel(
         model,
@@ -198,11 +202,11 @@ def _load_one(
         Transient.of(text, element, kv_bits is not None, sinks, step.backend),
         quantisation,
         int(text.get("vocab_size") or 0),
-        memory.pair_ratio(text, sum(a.size for a in _arrays(model))),
+        memory.attention_cost_ratio(text, sum(a.size for a in _arrays(model))),
     )
 
 
-def _tokenizer(
+def _load_tokenizer(
     path: Path, config: dict[str, Any], texts: TextProcess, stopped: Callable[[], bool]
 ) -> Any:
     """The tokenizer, once it was tried where it can do no harm."""
@@ -239,28 +243,28 @@ def weight_bytes(folder: Path) -> int:
     return sum(f.stat().st_size for f in folder.glob("model*.safetensors"))
 
 
-def _weights(path: Path) -> Any:
+def _load_weights(path: Path) -> Any:
     """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
     try:
         model, _ = load_model(path, lazy=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm raise
         raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
-    _read_in(path, model, lambda: False)
+    _evaluate_weights(path, model, lambda: False)
     return model
 
 
-def _read_in(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
+def _evaluate_weights(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
     """Bring the weights into memory, piece by piece, so that one can be stopped in between."""
     pending: list[mx.array] = []
     try:
         for array in _arrays(model):
             pending.append(array)
-            if sum(each.nbytes for each in pending) >= PIECE:
-                _check_numbers(path, pending)
+            if sum(each.nbytes for each in pending) >= WEIGHT_BATCH_BYTES:
+                _check_no_nans(path, pending)
                 pending = []
                 if stopped():
                     raise LoadStopped
-        _check_numbers(path, pending)
+        _check_no_nans(path, pending)
         # Rope frequencies and the like are lazy too, and would die on another thread.
         mx.eval(model.state)
     except RuntimeError as error:
@@ -271,16 +275,16 @@ def _read_in(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
         raise LoadStopped
 
 
-def _check_numbers(path: Path, arrays: list[mx.array]) -> None:
+def _check_no_nans(path: Path, arrays: list[mx.array]) -> None:
     """Evaluate them. Raises LoadError when one of them is not a number: every answer would be
     nonsense."""
     bad = [mx.isnan(each).any() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
     mx.eval(arrays, bad)
     if any(each.item() for each in bad):
-        raise _not_numbers(path)
+        raise _nan_error(path)
 
 
-def _not_numbers(path: Path) -> LoadError:
+def _nan_error(path: Path) -> LoadError:
     return LoadError(f"The weights of the model in {path} are damaged, some are not numbers")
 
 
@@ -297,18 +301,20 @@ def _fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _tried(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
+def _measure(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
     """What one token leaves in the cache, and whether attention has sinks."""
-    cache, sunk = make_stock_cache(caches), []
+    cache, sinks_seen = make_stock_cache(caches), []
     try:
-        with mlx_patches.observed_attention(lambda q, k, scale, mask, sinks: sunk.append(sinks)):
+        with mlx_patches.observed_attention(
+            lambda q, k, scale, mask, sinks: sinks_seen.append(sinks)
+        ):
             logits = forward(model, cache, np.zeros(1, np.int32))
             mx.eval(logits)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
     if mx.isnan(logits).any().item():
-        raise _not_numbers(path)
-    return memory.CacheSize.of(cache), any(sinks is not None for sinks in sunk)
+        raise _nan_error(path)
+    return memory.CacheSize.of(cache), any(sinks is not None for sinks in sinks_seen)
 
 
 def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
@@ -332,11 +338,11 @@ def _one_line(error: BaseException) -> str:
 
 # ------------------------------------------------------------------------------------- probe
 
-_PROBED = 12
-_FLOOR = {mx.float32: 1e-3}
-_COARSE_FLOOR = 1e-2
+_PROBE_TOKENS = 12
+_TOLERANCES = {mx.float32: 1e-3}
+_LOW_PRECISION_TOLERANCE = 1e-2
 """Of the logits' size, what is rounding in any case: in float32, and in shorter floats."""
-_ROUNDING = 4
+_ROUNDING_FACTOR = 4
 """How many times a model's own rounding, measured without gaps, the error with gaps may be."""
 
 
@@ -349,8 +355,8 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     """
     try:
         caches = caches or model
-        gapped = _difference(model, _gapped(caches, context), caches)
-        own = _difference(model, np.arange(_PROBED, dtype=np.int32), caches)
+        gapped = _relative_error(model, _sparse_positions(caches, context), caches)
+        own = _relative_error(model, np.arange(_PROBE_TOKENS, dtype=np.int32), caches)
     except UnsupportedCache as error:
         return f"This model is read in full: {error}."
     except (
@@ -363,17 +369,19 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     ) as error:
         return f"This model is read in full: reading with gaps failed ({_one_line(error)})."
     except RuntimeError as error:
-        memory.reraise_exhausted(error)  # it says nothing of the model
+        memory.reraise_oom(error)  # it says nothing of the model
         return f"This model is read in full: reading several tokens failed ({_one_line(error)})."
     finally:
         gc.collect()
         mx.clear_cache()
-    if gapped <= _ROUNDING * own + _FLOOR.get(_compute_dtype(model), _COARSE_FLOOR):
+    if gapped <= _ROUNDING_FACTOR * own + _TOLERANCES.get(
+        _compute_dtype(model), _LOW_PRECISION_TOLERANCE
+    ):
         return None
     return f"This model is read in full: with gaps its answers change by {gapped:.0%}."
 
 
-def _gapped(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _sparse_positions(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """_PROBED ascending positions in four runs, the last of which ends the context."""
     windows = [
         c.window
@@ -387,9 +395,11 @@ def _gapped(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array([p for run in runs for p in run], np.int32)
 
 
-def _difference(model: Any, positions: np.ndarray[Any, np.dtype[np.int32]], caches: Any) -> float:
+def _relative_error(
+    model: Any, positions: np.ndarray[Any, np.dtype[np.int32]], caches: Any
+) -> float:
     """Logits of a few tokens fed together against one by one: the worst token's relative error."""
-    ids = (np.arange(_PROBED) * 7 + 3).astype(np.int32)
+    ids = (np.arange(_PROBE_TOKENS) * 7 + 3).astype(np.int32)
     together = forward(model, make_positioned_cache(caches), ids, positions)[0].astype(mx.float32)
     alone = mx.concatenate(list(_one_by_one(model, ids, positions, caches))).astype(mx.float32)
     size = mx.maximum(mx.linalg.norm(alone, axis=-1), 1e-6)

@@ -18,11 +18,11 @@ from app.engine.mlx_patches import DEQUANTISE_FROM
 from app.engine.score_blocks import scoring_bytes
 from app.protocol.memory import MemoryStats, format_bytes
 
-SPARE = 1 / 16
+BUFFER_CACHE_SHARE = 1 / 16
 """Of the ceiling, what may lie idle in MLX's buffer cache between two steps."""
 SMALLEST_STEP, LARGEST_STEP = 32, 2048
 """Tokens fed at once."""
-PLANNED = 0.9
+BUDGET_SHARE = 0.9
 """Of the ceiling, what a plan may take: what is foretold may be off by some percent, and the ladder
 parks the draft from there on."""
 
@@ -38,7 +38,7 @@ class NotEnoughMemory(RuntimeError):
         self.excess = 0
 
 
-def figures() -> MemoryStats:
+def memory_stats() -> MemoryStats:
     """The machine's and MLX's memory now."""
     system = psutil.virtual_memory()
     return MemoryStats(
@@ -56,27 +56,30 @@ def set_limits() -> None:
     """Tell MLX the ceiling, where that is less than it has set itself. Never `set_wired_limit`: it
     is the best-attributed trigger of the IOGPU kernel panic (mlx issue 3186)."""
     most = ceiling()
-    for set_limit, limit in ((mx.set_memory_limit, most), (mx.set_cache_limit, int(most * SPARE))):
+    for set_limit, limit in (
+        (mx.set_memory_limit, most),
+        (mx.set_cache_limit, int(most * BUFFER_CACHE_SHARE)),
+    ):
         if (before := set_limit(limit)) < limit:
             set_limit(before)
 
 
 def free() -> float:
     """How many more bytes a plan may take."""
-    return left(PLANNED)
+    return free_within(BUDGET_SHARE)
 
 
-def left(share: float) -> float:
+def free_within(share: float) -> float:
     """How many more bytes there are within this share of the ceiling."""
     return min(available() + mx.get_cache_memory(), ceiling() * share - mx.get_active_memory())
 
 
-def release_spare() -> None:
+def trim_buffer_cache() -> None:
     """Give buffers that MLX holds for reuse back to the system, once they are many.
 
     Doing it after every step would make the next step fetch the same memory again, page by page.
     """
-    if mx.get_cache_memory() > ceiling() * SPARE:
+    if mx.get_cache_memory() > ceiling() * BUFFER_CACHE_SHARE:
         mx.clear_cache()
 
 
@@ -87,10 +90,10 @@ class CacheSize:
     `largest` layer takes so many for a token: there is another of it for a moment when its buffer
     grows."""
 
-    growing: float
-    window: float
-    windowed: float = 0.0
-    largest: float = 0.0
+    bytes_per_token: float
+    max_window_bytes: float
+    window_bytes_per_token: float = 0.0
+    largest_layer_bytes: float = 0.0
 
     @classmethod
     def of(cls, cache: Cache) -> CacheSize:
@@ -106,10 +109,12 @@ class CacheSize:
             largest=max(growing, default=0.0),
         )
 
-    def bytes(self, tokens: int, retained: bool = False) -> float:
+    def bytes(self, tokens: int, keep_evicted: bool = False) -> float:
         """For a prompt of that many tokens. With `retained`, nothing falls out of a window."""
-        windowed = self.windowed * tokens
-        return self.growing * tokens + (windowed if retained else min(windowed, self.window))
+        windowed = self.window_bytes_per_token * tokens
+        return self.bytes_per_token * tokens + (
+            windowed if keep_evicted else min(windowed, self.max_window_bytes)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +124,15 @@ class Transient:
     of them, `active` numbers for each. A number has `element` bytes."""
 
     heads: int
-    active: int
-    element: int
-    copies: int
+    activations_per_token: int
+    element_size: int
+    score_copies: int
     """0 where attention is fused: then scores are never written down."""
     rows: int = LARGEST_STEP
     on_cpu: bool = False
-    width: int = 0
+    head_dim: int = 0
     """Of a head."""
-    packed: int = 0
+    dequantised_per_token: int = 0
     """Where keys and values are quantised: how many numbers of a token one layer keeps. Larger
     steps dequantise them; in smaller ones scores, masked ones and probabilities are written."""
 
@@ -156,22 +161,26 @@ class Transient:
         # A sink is one column more: scores are copied to make room for it, and back.
         return make(element, 3 if sinks else 1)
 
-    def bytes(self, step: int, seen: int) -> float:
+    def bytes(self, step: int, context: int) -> float:
         """For a step of so many tokens, which see `seen` tokens with themselves."""
-        scores = self.copies * self.heads * min(step, self.rows) * seen
-        if self.packed:
+        scores = self.score_copies * self.heads * min(step, self.rows) * context
+        if self.dequantised_per_token:
             unpacked = step >= DEQUANTISE_FROM
-            scores = scores + self.packed * seen if unpacked else 3 * self.heads * step * seen
-        return float(self.element * (scores + self.active * step))
+            scores = (
+                scores + self.dequantised_per_token * context
+                if unpacked
+                else 3 * self.heads * step * context
+            )
+        return float(self.element_size * (scores + self.activations_per_token * step))
 
     def scoring(self, tokens: int) -> float:
         """For the draft's scores of so many tokens."""
-        return float(scoring_bytes(tokens, self.heads, self.width))
+        return float(scoring_bytes(tokens, self.heads, self.head_dim))
 
-    def step(self, room: float, seen: int) -> int:
+    def largest_step(self, available: float, context: int) -> int:
         """The largest step, a power of two, that fits into `room`; the smallest one if none."""
         sizes = [1 << n for n in range(SMALLEST_STEP.bit_length() - 1, LARGEST_STEP.bit_length())]
-        fitting = [size for size in sizes if self.bytes(size, seen) <= room]
+        fitting = [size for size in sizes if self.bytes(size, context) <= available]
         return max(fitting, default=SMALLEST_STEP)
 
 
@@ -179,7 +188,7 @@ NO_TRANSIENT = Transient(0, 0, 0, 0)
 """Of a model without a configuration: nothing is foretold."""
 
 
-def pair_ratio(config: dict[str, Any], parameters: int) -> float:
+def attention_cost_ratio(config: dict[str, Any], parameters: int) -> float:
     """From a configuration (the text part): what attending to one token takes, as a share of what a
     token takes in the weights. Every layer is taken for one of full attention."""
     layers = _whole(config, "num_hidden_layers", "n_layer", "n_layers")
@@ -206,7 +215,7 @@ def check_fits(what: str, needed: float) -> None:
         raise NotEnoughMemory(what, needed, there)
 
 
-EXHAUSTED = (
+OOM_MESSAGES = (
     "out of memory",  # CUDA, and Python's own C code
     "outofmemory",  # Metal's kIOGPUCommandBufferCallbackErrorOutOfMemory: never translated
     "out_of_memory",  # names of CUDA's codes
@@ -223,23 +232,23 @@ EXHAUSTED = (
 """What MLX 0.32 and what it stands on say when memory has run out, in lower case."""
 
 
-def is_exhausted(error: BaseException) -> bool:
+def is_oom(error: BaseException) -> bool:
     """Whether this, or what it was raised from, is MLX, the system or Python saying that memory ran
     out. To carry on by reading more would only need more."""
     text = str(error).lower()
-    if isinstance(error, MemoryError) or any(wording in text for wording in EXHAUSTED):
+    if isinstance(error, MemoryError) or any(wording in text for wording in OOM_MESSAGES):
         return True
-    return error.__cause__ is not None and is_exhausted(error.__cause__)
+    return error.__cause__ is not None and is_oom(error.__cause__)
 
 
-def describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What an error says, as a clause of one line."""
-    if is_exhausted(error):
+    if is_oom(error):
         return "memory ran out"
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
-def reraise_exhausted(error: BaseException) -> None:
+def reraise_oom(error: BaseException) -> None:
     """Raise `error` again when it says that memory ran out: then nothing else is to blame."""
-    if is_exhausted(error):
+    if is_oom(error):
         raise error

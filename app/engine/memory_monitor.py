@@ -8,59 +8,59 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from app.engine.memory_probes import MemoryProbe
-from app.engine.pressure_levels import Change, Ladder
+from app.engine.pressure_levels import LevelChange, PressureTracker
 from app.protocol.memory import PressureLevel
 
-PERIOD = 1.0
-SOONEST = 0.1
+SAMPLE_INTERVAL = 1.0
+MIN_SAMPLE_INTERVAL = 0.1
 """Seconds between two readings on the engine's thread at least: a token may take less."""
 
 
-class Watch:
+class MemoryMonitor:
     """`changed` is called on the watch's own thread when another rung was reached; `take` hands the
     changes to the engine's thread, which acts."""
 
-    def __init__(self, probe: MemoryProbe, changed: Callable[[], None] = lambda: None) -> None:
-        self._probe, self._changed = probe, changed
-        self._ladder = Ladder()
+    def __init__(self, probe: MemoryProbe, on_change: Callable[[], None] = lambda: None) -> None:
+        self._probe, self._on_change = probe, on_change
+        self._tracker = PressureTracker()
         self._lock = threading.Lock()
-        self._changes: list[Change] = []
-        self._read = float("-inf")
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="memory", daemon=True)
+        self._changes: list[LevelChange] = []
+        self._sampled_at = float("-inf")
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
-    def rung(self) -> PressureLevel:
-        return self._ladder.rung
+    def level(self) -> PressureLevel:
+        return self._tracker.level
 
-    def take(self) -> list[Change]:
+    def take_changes(self) -> list[LevelChange]:
         """Read, unless that was done a moment ago, and return the changes nobody has seen yet."""
-        self._look()
+        self._sample()
         with self._lock:
             changes, self._changes = self._changes, []
         return changes
 
-    def _poll(self) -> None:
-        while not self._over.wait(PERIOD):
-            self._look()
+    def _run(self) -> None:
+        while not self._closed.wait(SAMPLE_INTERVAL):
+            self._sample()
             if self._changes:
-                self._changed()
+                self._on_change()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with self._lock:
             now = time.monotonic()
-            if now - self._read < SOONEST:
+            if now - self._sampled_at < MIN_SAMPLE_INTERVAL:
                 return
-            self._read = now
+            self._sampled_at = now
             with suppress(OSError, RuntimeError, ValueError):  # a probe that fails tells nothing
-                change = self._ladder.take(now, self._probe.read())
+                change = self._tracker.update(now, self._probe.read())
                 if change is not None:
                     self._changes.append(change)

@@ -19,11 +19,11 @@ from typing import Protocol
 import mlx.core as mx
 import psutil
 
-SHARE = 0.85
+DEFAULT_CEILING_SHARE = 0.85
 """Of the machine's memory, what MLX may take where the device names no limit of its own."""
 
 
-class Level(IntEnum):
+class SystemPressure(IntEnum):
     """The system's own word, numbered as macOS does: NOTE_MEMORYSTATUS_PRESSURE_NORMAL, _WARN and
     _CRITICAL in xnu's `bsd/sys/event_private.h`, DISPATCH_MEMORYPRESSURE_* in `dispatch/source.h`.
     """
@@ -34,14 +34,14 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryReading:
+class MemorySample:
     """MLX has `used` bytes of `ceiling`; `swapping` bytes a second go to swap. What other programs
     leave is in the system's `level`."""
 
-    level: Level
+    system: SystemPressure
     used: int
     ceiling: int
-    swapping: float = 0.0
+    swap_rate: float = 0.0
 
     @property
     def share(self) -> float:
@@ -50,7 +50,7 @@ class MemoryReading:
 
 
 class MemoryProbe(Protocol):
-    def read(self) -> MemoryReading:
+    def read(self) -> MemorySample:
         """What there is now. Called from two threads, one at a time; takes less than a ms."""
         ...
 
@@ -63,9 +63,9 @@ def ceiling() -> int:
     """The most that MLX should take here."""
     recommended = mx.device_info().get("max_recommended_working_set_size")
     total = psutil.virtual_memory().total
-    most = int(recommended) if recommended else int(total * SHARE)
+    most = int(recommended) if recommended else int(total * DEFAULT_CEILING_SHARE)
     limit = process_limit()
-    return most if limit is None else min(most, limit.free + _held())
+    return most if limit is None else min(most, limit.free + _mlx_bytes())
 
 
 def available() -> int:
@@ -75,7 +75,7 @@ def available() -> int:
     return free if limit is None else min(free, limit.free)
 
 
-def _held() -> int:
+def _mlx_bytes() -> int:
     """Bytes in MLX's hands."""
     return int(mx.get_active_memory() + mx.get_cache_memory())
 
@@ -88,12 +88,12 @@ class MacProbe:
 
     def __init__(self) -> None:
         self._level = _sysctl_int("kern.memorystatus_vm_pressure_level")
-        self._swap = SwapPace(lambda: psutil.swap_memory().sout)
+        self._swap = SwapRate(lambda: psutil.swap_memory().sout)
 
-    def read(self) -> MemoryReading:
+    def read(self) -> MemorySample:
         level = self._level()
-        known = Level(level) if level in tuple(Level) else Level.NORMAL
-        return MemoryReading(known, _held(), ceiling(), self._swap.pace())
+        known = SystemPressure(level) if level in tuple(SystemPressure) else SystemPressure.NORMAL
+        return MemorySample(known, _mlx_bytes(), ceiling(), self._swap.bytes_per_second())
 
 
 def _sysctl_int(name: str) -> Callable[[], int]:
@@ -122,30 +122,30 @@ def _sysctl_int(name: str) -> Callable[[], int]:
     return read
 
 
-class SwapPace:
+class SwapRate:
     """Bytes a second that go to swap, by a counter that only grows."""
 
     def __init__(self, written: Callable[[], int]) -> None:
         self._written = written
         self._last = (time.monotonic(), written())
-        self._pace = 0.0
+        self._rate = 0.0
 
-    def pace(self) -> float:
+    def bytes_per_second(self) -> float:
         now, written = time.monotonic(), self._written()
         at, before = self._last
         if now - at >= 0.5:
-            self._pace = max(written - before, 0) / (now - at)
+            self._rate = max(written - before, 0) / (now - at)
             self._last = (now, written)
-        return self._pace
+        return self._rate
 
 
 # ------------------------------------------------------------------------------------------ Linux
 
-STALLED, STUCK = 20.0, 40.0
+SOME_STALLED_WARNING, FULL_STALLED_CRITICAL = 20.0, 40.0
 """Percent of the last ten seconds in which some tasks waited for memory, from which on it is WARN,
 and in which all did, from which on it is CRITICAL if little is left. Chosen, not measured: Linux
 has no levels of its own. (systemd-oomd kills at 60.)"""
-LITTLE, SCARCE, NOTHING = 0.10, 0.05, 0.025
+LOW_SHARE, WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.05, 0.025
 """Of the machine's memory, what is available: below SCARCE it is WARN, below NOTHING CRITICAL."""
 
 
@@ -154,76 +154,78 @@ class LinuxProbe:
 
     def __init__(self, pressure: Path = Path("/proc/pressure/memory")) -> None:
         self._pressure = pressure
-        self._swap = SwapPace(lambda: psutil.swap_memory().sout)
+        self._swap = SwapRate(lambda: psutil.swap_memory().sout)
 
-    def read(self) -> MemoryReading:
-        return MemoryReading(self._level(), _held(), ceiling(), self._swap.pace())
+    def read(self) -> MemorySample:
+        return MemorySample(self._level(), _mlx_bytes(), ceiling(), self._swap.bytes_per_second())
 
-    def _level(self) -> Level:
+    def _level(self) -> SystemPressure:
         memory = psutil.virtual_memory()
         left = memory.available / memory.total
         try:
-            stalled = stalls(self._pressure.read_text())
+            stalled = stall_percentages(self._pressure.read_text())
         except OSError:  # kernels before 4.20, or built without it
             stalled = {}
-        stuck = stalled.get("full", 0.0) > STUCK and left < LITTLE
-        if stuck or left < NOTHING:
-            return Level.CRITICAL
-        waits = stalled.get("some", 0.0) > STALLED
-        return Level.WARN if waits or left < SCARCE else Level.NORMAL
+        stuck = stalled.get("full", 0.0) > FULL_STALLED_CRITICAL and left < LOW_SHARE
+        if stuck or left < CRITICAL_SHARE:
+            return SystemPressure.CRITICAL
+        waits = stalled.get("some", 0.0) > SOME_STALLED_WARNING
+        return SystemPressure.WARN if waits or left < WARNING_SHARE else SystemPressure.NORMAL
 
 
-def stalls(text: str) -> dict[str, float]:
+def stall_percentages(text: str) -> dict[str, float]:
     """`some` and `full` of a pressure file, percent of the last ten seconds."""
     found = re.findall(r"^(some|full) avg10=([\d.]+)", text, re.MULTILINE)
     return {kind: float(percent) for kind, percent in found}
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ProcessLimit:
     """A limit of the process's own, and how much of it is used, both in bytes."""
 
-    most: int
+    limit: int
     used: int
 
     @property
     def free(self) -> int:
-        return max(self.most - self.used, 0)
+        return max(self.limit - self.used, 0)
 
 
-def process_limit() -> Limit | None:
+def process_limit() -> ProcessLimit | None:
     """The limit that leaves the least room: RLIMIT_DATA, RLIMIT_AS, or a control group's. It stands
     on Linux for what a Mac's device recommends; None where there is none, as on macOS."""
     if sys.platform != "linux":
         return None
-    return min([*_resource_limits(), *_group_limits()], key=lambda one: one.free, default=None)
+    return min([*_resource_limits(), *_cgroup_limits()], key=lambda one: one.free, default=None)
 
 
-def _resource_limits() -> Iterator[Limit]:
+def _resource_limits() -> Iterator[ProcessLimit]:
     """`VmData` and `VmSize` are what Linux holds against the two, see getrlimit(2)."""
     limits = ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize"))
-    set_here = [(most, name) for kind, name in limits if (most := _soft(kind)) is not None]
+    set_here = [(most, name) for kind, name in limits if (most := _soft_limit(kind)) is not None]
     if not set_here:
         return
     status = Path("/proc/self/status").read_text()
     for most, name in set_here:
         if found := re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE):
-            yield Limit(most, int(found[1]) * 1024)
+            yield ProcessLimit(most, int(found[1]) * 1024)
 
 
-def _soft(kind: int) -> int | None:
+def _soft_limit(kind: int) -> int | None:
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-GROUPS = Path("/sys/fs/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
-def _group_limits(root: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Limit]:
+def _cgroup_limits(
+    root: Path = CGROUP_ROOT, own_groups: Path = Path("/proc/self/cgroup")
+) -> Iterator[ProcessLimit]:
     """Of the control group of this process and of those around it, versions 2 and 1. Files that
     were read count as used there, though they go first: they are taken off."""
     try:
-        lines = own.read_text().splitlines()
+        lines = own_groups.read_text().splitlines()
     except OSError:
         return
     for line in lines:
@@ -237,11 +239,11 @@ def _group_limits(root: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) ->
         group = PurePosixPath(path).relative_to("/")
         # In a container the path may be the host's, of which only the root can be seen.
         for part in (group, *group.parents):
-            if (limit := _group_limit(base / part, most, used)) is not None:
+            if (limit := _cgroup_limit(base / part, most, used)) is not None:
                 yield limit
 
 
-def _group_limit(folder: Path, most: str, used: str) -> Limit | None:
+def _cgroup_limit(folder: Path, most: str, used: str) -> ProcessLimit | None:
     try:
         limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
         files = re.search(r"^inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
@@ -250,4 +252,4 @@ def _group_limit(folder: Path, most: str, used: str) -> Limit | None:
     # Version 1 says "no limit" with the largest number of pages there is.
     if not limit.isdigit() or int(limit) > psutil.virtual_memory().total:
         return None
-    return Limit(int(limit), max(now - (int(files[1]) if files else 0), 0))
+    return ProcessLimit(int(limit), max(now - (int(files[1]) if files else 0), 0))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.engine.calibration import Calibration
-from app.engine.cost_store import Stopwatch
-from app.engine.loader import Pair
+from app.engine.cost_store import CostStore
+from app.engine.loader import ModelPair
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, Timing
 from app.protocol.events import CostsUpdated, Event
 
@@ -20,46 +20,46 @@ class PairCosts:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: ModelPair,
         folder: Path | None,
         emit: Callable[[Event], None],
-        hurried: Callable[[], bool],
+        interrupted: Callable[[], bool],
     ) -> None:
-        self._pair, self._emit, self._hurried = pair, emit, hurried
-        self._stopwatch = Stopwatch(pair, folder)
+        self._pair, self._emit, self._interrupted = pair, emit, interrupted
+        self._store = CostStore(pair, folder)
         self._calibration: Calibration | None = None
         if folder is not None:
-            self._calibration = Calibration(pair, self.costs, hurried)
+            self._calibration = Calibration(pair, self.costs, interrupted)
 
     @property
     def costs(self) -> Costs:
-        return self._stopwatch.costs
+        return self._store.costs
 
     @property
-    def untimed(self) -> bool:
+    def needs_calibration(self) -> bool:
         """Whether the pair is still to be timed."""
         return self._calibration is not None
 
     def learn(self, clocked: list[Timing]) -> None:
         """Fit the costs to what was timed, and report them."""
         if clocked:
-            self._stopwatch.note(clocked)
+            self._store.add(clocked)
             self.report()
 
-    def report(self, asked: bool = False) -> None:
-        self._emit(CostsUpdated(self.costs, asked))
+    def report(self, requested: bool = False) -> None:
+        self._emit(CostsUpdated(self.costs, requested))
 
-    def time_once(self) -> None:
+    def calibrate_once(self) -> None:
         """Time one reading of an untimed pair. What it raises ends the timing."""
         calibration, self._calibration = self._calibration, None
         assert calibration is not None
         clocked = calibration.step()
-        if not calibration.over:
+        if not calibration.finished:
             self._calibration = calibration
         self.learn(clocked)
 
-    def measure(self) -> None:
+    def calibrate_now(self) -> None:
         """Time the pair from the start, until something else is to be done."""
-        calibration = Calibration(self._pair, UNKNOWN_COSTS, self._hurried)
-        while not calibration.over and not self._hurried():
-            self._stopwatch.note(calibration.step())
+        calibration = Calibration(self._pair, UNKNOWN_COSTS, self._interrupted)
+        while not calibration.finished and not self._interrupted():
+            self._store.add(calibration.step())

@@ -25,28 +25,28 @@ class Plan:
     reason: str
     guard: str | None = None
     """Why sparse reading was foreseen to lose the answer, or None."""
-    shows_choice: bool = False
+    show_selection: bool = False
     """Everything is cached, so that keep skips nothing: what it would choose is shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class PredictedTtft:
     """Seconds until the first word by both ways of reading, None where nobody knows."""
 
     sparse: float | None = None
     full: float | None = None
 
-    def by(self, reading: Reading) -> float | None:
+    def for_reading(self, reading: Reading) -> float | None:
         return self.sparse if reading is Reading.SPARSE else self.full
 
 
 def plan(
     ask: Ask,
     new: int,
-    left_out: int,
+    skipped: int,
     eligible: int,
     dense_only: str | None,
-    expected: Expected = Expected(),
+    predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
 ) -> Plan:
     """Decide for `new` tokens to read, after a prefix of which `left_out` tokens were not read.
@@ -69,7 +69,7 @@ def plan(
     foreseen = counting_guard.asks_for_every_token(ask.question)
     if foreseen is not None:
         return Plan(Reading.DENSE, foreseen, foreseen)
-    return _automatic(ask.tuning.dense_below, new, left_out, eligible, expected)
+    return _plan_auto(ask.tuning.dense_below, new, skipped, eligible, predicted)
 
 
 def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
@@ -78,25 +78,25 @@ def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
     if ask.mode is Mode.AUTO:
         return Plan(Reading.DENSE, "Everything is already read and cached.")
     reason = f"Everything is already read and cached: keep {ask.keep_ratio:.0%} would save nothing."
-    return Plan(Reading.DENSE, reason, shows_choice=True)
+    return Plan(Reading.DENSE, reason, show_selection=True)
 
 
-def _automatic(
-    dense_below: int | None, new: int, left_out: int, eligible: int, expected: Expected
+def _plan_auto(
+    dense_below: int | None, new: int, skipped: int, eligible: int, predicted: PredictedTtft
 ) -> Plan:
     if dense_below is None:
         if eligible < MIN_SKIPPABLE:
             few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be left out, so everything is read."
             return Plan(Reading.DENSE, few)
-        if expected.sparse is not None and expected.full is not None:
-            return _faster(expected.sparse, expected.full)
+        if predicted.sparse is not None and predicted.full is not None:
+            return _faster(predicted.sparse, predicted.full)
         dense_below = DENSE_BELOW_UNTIMED
-    if left_out + new < dense_below:
+    if skipped + new < dense_below:
         return Plan(
             Reading.DENSE,
-            f"{left_out + new:,} tokens are read in full; sparse pays from {dense_below:,}.",
+            f"{skipped + new:,} tokens are read in full; sparse pays from {dense_below:,}.",
         )
-    if left_out:
+    if skipped:
         return Plan(Reading.SPARSE, "What this question needs of the rest is read as well.")
     return Plan(Reading.SPARSE, f"{new:,} tokens are new, from {dense_below:,} on sparse pays.")
 

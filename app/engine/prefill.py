@@ -132,7 +132,7 @@ def prefill(
         end = min(done + step.tokens, len(ids))
         placed = None if positions is None else positions[done:end]
         prefill_step(model, cache, ids[done:end], placed, step.backend, depth)
-        memory.release_spare()
+        memory.trim_buffer_cache()
         step.record(end - done, time.perf_counter() - begun)
         done = end
         on_step(done)

@@ -9,75 +9,77 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine.memory_probes import Level, MemoryReading
+from app.engine.memory_probes import MemorySample, SystemPressure
 from app.protocol.memory import PressureLevel
 
-SHARES = {PressureLevel.WARN: 0.85, PressureLevel.TIGHT: 0.90, PressureLevel.CRITICAL: 0.95}
+THRESHOLDS = {PressureLevel.WARN: 0.85, PressureLevel.TIGHT: 0.90, PressureLevel.CRITICAL: 0.95}
 """Of the ceiling, from where on each rung is due."""
-MARGIN = 0.05
+HYSTERESIS = 0.05
 """How far below a rung's share it has to come before the rung is left."""
-LEVELS = {
-    Level.NORMAL: PressureLevel.NORMAL,
-    Level.WARN: PressureLevel.WARN,
-    Level.CRITICAL: PressureLevel.CRITICAL,
+SYSTEM_LEVELS = {
+    SystemPressure.NORMAL: PressureLevel.NORMAL,
+    SystemPressure.WARN: PressureLevel.WARN,
+    SystemPressure.CRITICAL: PressureLevel.CRITICAL,
 }
-SWAPPING = 100e6
+SWAP_RATE_WARNING = 100e6
 """Bytes a second going to swap from which on it is WARN in any case."""
-GAP = 5.0
+MIN_CHANGE_INTERVAL = 5.0
 """Seconds between two changes at least."""
-CONFIRMED = 0.5
+CRITICAL_AFTER = 0.5
 """Seconds for which readings have to say CRITICAL."""
-SETTLED = 5.0
+RELAX_AFTER = 5.0
 """Seconds for which readings have to be lower before the ladder comes down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    rung: PressureLevel
-    was: PressureLevel
-    reading: MemoryReading
+class LevelChange:
+    level: PressureLevel
+    previous: PressureLevel
+    sample: MemorySample
 
 
-class Ladder:
+class PressureTracker:
     """Fed with readings in the order of time; says when the rung changes."""
 
     def __init__(self) -> None:
-        self.rung = PressureLevel.NORMAL
+        self.level = PressureLevel.NORMAL
         self._changed = float("-inf")
         self._critical_since: float | None = None
         self._lower_since: float | None = None
 
-    def take(self, now: float, reading: MemoryReading) -> Change | None:
+    def update(self, now: float, sample: MemorySample) -> LevelChange | None:
         """Take in a reading made at `now`, in seconds of any clock."""
-        due, lowest = rung_for(reading), rung_for(reading, MARGIN)
+        due, lowest = level_for(sample), level_for(sample, HYSTERESIS)
         self._critical_since = _since(self._critical_since, due is PressureLevel.CRITICAL, now)
-        lower = lowest.severity < self.rung.severity
+        lower = lowest.severity < self.level.severity
         self._lower_since = _since(self._lower_since, lower, now)
-        if now - self._changed < GAP:
+        if now - self._changed < MIN_CHANGE_INTERVAL:
             return None
-        if due.severity > self.rung.severity:
-            if due is PressureLevel.CRITICAL and not _lasts(self._critical_since, now, CONFIRMED):
+        if due.severity > self.level.severity:
+            if due is PressureLevel.CRITICAL and not _lasts(
+                self._critical_since, now, CRITICAL_AFTER
+            ):
                 return None  # one that is wrong costs an answer, one that waits half a second
-            return self._change(now, due, reading)
-        if lower and _lasts(self._lower_since, now, SETTLED):
-            return self._change(now, lowest, reading)
+            return self._change(now, due, sample)
+        if lower and _lasts(self._lower_since, now, RELAX_AFTER):
+            return self._change(now, lowest, sample)
         return None
 
-    def _change(self, now: float, rung: PressureLevel, reading: MemoryReading) -> Change:
-        change = Change(rung, self.rung, reading)
-        self.rung, self._changed, self._lower_since = rung, now, None
+    def _change(self, now: float, rung: PressureLevel, reading: MemorySample) -> LevelChange:
+        change = LevelChange(rung, self.level, reading)
+        self.level, self._changed, self._lower_since = rung, now, None
         return change
 
 
-def rung_for(reading: MemoryReading, margin: float = 0.0) -> PressureLevel:
+def level_for(sample: MemorySample, margin: float = 0.0) -> PressureLevel:
     """The rung that one reading alone asks for, with every share lowered by `margin`."""
-    shared = [rung for rung, share in SHARES.items() if reading.share >= share - margin]
-    swapping = PressureLevel.WARN if reading.swapping >= SWAPPING else PressureLevel.NORMAL
+    shared = [rung for rung, share in THRESHOLDS.items() if sample.share >= share - margin]
+    swapping = PressureLevel.WARN if sample.swap_rate >= SWAP_RATE_WARNING else PressureLevel.NORMAL
     return max(
         PressureLevel.NORMAL,
         *shared,
         swapping,
-        LEVELS[reading.level],
+        SYSTEM_LEVELS[sample.system],
         key=lambda rung: rung.severity,
     )
 

@@ -8,85 +8,100 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from app.engine import memory
-from app.engine.loader import Pair
-from app.engine.memory_manager import Room
-from app.engine.memory_monitor import Watch
-from app.engine.memory_probes import Level, MemoryReading
-from app.engine.pressure_levels import SWAPPING, Change
+from app.engine.loader import ModelPair
+from app.engine.memory_manager import MemoryManager
+from app.engine.memory_monitor import MemoryMonitor
+from app.engine.memory_probes import MemorySample, SystemPressure
+from app.engine.pressure_levels import SWAP_RATE_WARNING, LevelChange
 from app.protocol.events import Event, MemoryReport, PressureChanged
 from app.protocol.memory import PressureLevel, format_bytes
 
-REPORTED = 1.0
+REPORT_INTERVAL = 1.0
 """Seconds between two reports of memory while something runs."""
 
 
-class Relief:
+class PressureResponse:
     """Acts on what the watch saw, on the engine's thread. Belongs to one loaded pair."""
 
-    def __init__(self, pair: Pair, watch: Watch, room: Room, emit: Callable[[Event], None]) -> None:
-        self._pair, self._watch, self._room, self._emit = pair, watch, room, emit
+    def __init__(
+        self,
+        pair: ModelPair,
+        monitor: MemoryMonitor,
+        memory_manager: MemoryManager,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._pair, self._monitor, self._memory_manager, self._emit = (
+            pair,
+            monitor,
+            memory_manager,
+            emit,
+        )
         self._reported = time.monotonic()
 
-    def pressed(self) -> bool:
+    def poll(self) -> bool:
         """Look, and do what is due; whether what runs has to stop."""
-        for change in self._watch.take():
-            self._emit(PressureChanged(change.rung, change.was, memory.figures(), in_words(change)))
-            self._act(change.rung)
+        for change in self._monitor.take_changes():
+            self._emit(
+                PressureChanged(
+                    change.level, change.previous, memory.memory_stats(), describe(change)
+                )
+            )
+            self._respond(change.level)
         now = time.monotonic()
-        if now - self._reported >= REPORTED:
+        if now - self._reported >= REPORT_INTERVAL:
             self._reported = now
-            self._emit(MemoryReport(memory.figures(), self._watch.rung))
-        return self._watch.rung is PressureLevel.CRITICAL
+            self._emit(MemoryReport(memory.memory_stats(), self._monitor.level))
+        return self._monitor.level is PressureLevel.CRITICAL
 
-    def settle(self) -> None:
+    def after_turn(self) -> None:
         """After a turn: what it had to have goes, too, if that has to be."""
-        if not self.calm:
-            self._room.drop_idle(everything=self._watch.rung is PressureLevel.CRITICAL)
+        if not self.is_normal:
+            self._memory_manager.drop_idle(everything=self._monitor.level is PressureLevel.CRITICAL)
 
     @property
-    def calm(self) -> bool:
-        return self._watch.rung is PressureLevel.NORMAL
+    def is_normal(self) -> bool:
+        return self._monitor.level is PressureLevel.NORMAL
 
-    def _act(self, rung: PressureLevel) -> None:
+    def _respond(self, rung: PressureLevel) -> None:
         for model in (self._pair.target, self._pair.draft):
             if model is not None:
                 model.step.under_pressure = rung is not PressureLevel.NORMAL
         if rung is PressureLevel.NORMAL:
             return
         mx.clear_cache()
-        self._room.drop_idle()
+        self._memory_manager.drop_idle()
         if rung is not PressureLevel.WARN:
-            self._room.park_draft()
+            self._memory_manager.unload_draft()
 
 
-def in_words(change: Change) -> str:
+def describe(change: LevelChange) -> str:
     """A sentence or two: why the rung was reached, with the figures, and what follows."""
-    reading, rung = change.reading, change.rung
+    reading, rung = change.sample, change.level
     figures = (
         f"{format_bytes(reading.used)} of {format_bytes(reading.ceiling)}, {reading.share:.0%}"
     )
     if rung is PressureLevel.NORMAL:
         return f"Memory has room again ({figures})."
-    if rung.severity < change.was.severity:
+    if rung.severity < change.previous.severity:
         return f"Memory is less tight ({figures})."
-    return f"{_TIGHT[rung]} ({_why(reading, figures)}): {_DONE[rung]}."
+    return f"{_PROBLEMS[rung]} ({_why(reading, figures)}): {_RESPONSES[rung]}."
 
 
-_TIGHT = {
+_PROBLEMS = {
     PressureLevel.WARN: "Memory is getting tight",
     PressureLevel.TIGHT: "Memory is tight",
     PressureLevel.CRITICAL: "Memory is nearly used up",
 }
-_DONE = {
+_RESPONSES = {
     PressureLevel.WARN: "what is only kept for later is dropped, and reading goes in smaller steps",
     PressureLevel.TIGHT: "the draft leaves memory until it is needed",
     PressureLevel.CRITICAL: "what runs is stopped",
 }
 
 
-def _why(reading: MemoryReading, figures: str) -> str:
-    if reading.level is not Level.NORMAL:
+def _why(reading: MemorySample, figures: str) -> str:
+    if reading.system is not SystemPressure.NORMAL:
         return f"the system says so, {figures}"
-    if reading.swapping >= SWAPPING:
-        return f"{format_bytes(reading.swapping)} a second go to swap, {figures}"
+    if reading.swap_rate >= SWAP_RATE_WARNING:
+        return f"{format_bytes(reading.swap_rate)} a second go to swap, {figures}"
     return figures

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from app.protocol.events import Event, PhaseProgress
 from app.protocol.stats import FinishReason, Phase
 
-_DOUBT = 0.25
+_PRIOR_WEIGHT = 0.25
 """Of what was expected of a phase: after so much of it what was expected and how it goes count the
 same."""
 
@@ -22,7 +22,7 @@ class Cancelled(Exception):
         self.ended = ended
 
 
-class Progress:
+class TurnClock:
     """`emit` gets the events. `cancelled` is asked at every step border, and so is `pressed`: it
     may make room, and says whether what runs has to stop for lack of it. The turn was `sent` at
     that time of `time.perf_counter`, or now."""
@@ -33,34 +33,34 @@ class Progress:
         emit: Callable[[Event], None],
         cancelled: Callable[[], bool],
         sent: float | None = None,
-        pressed: Callable[[], bool] = lambda: False,
+        under_pressure: Callable[[], bool] = lambda: False,
     ) -> None:
         self.turn, self.emit = turn, emit
-        self._cancelled, self._pressed = cancelled, pressed
+        self._cancelled, self._under_pressure = cancelled, under_pressure
         now = time.perf_counter()
-        self.begun = now if sent is None else sent
-        self.phases = {Phase.WAIT: now - self.begun}
+        self.started_at = now if sent is None else sent
+        self.phases = {Phase.WAIT: now - self.started_at}
         self._expected: dict[Phase, tuple[Callable[[int], float], int]] = {}
-        self._slower = 1.0
+        self._slowdown = 1.0
 
-    def stop(self) -> FinishReason | None:
+    def stop_reason(self) -> FinishReason | None:
         """Why the turn has to stop now, or None."""
         if self._cancelled():
             return FinishReason.CANCELLED
-        return FinishReason.MEMORY if self._pressed() else None
+        return FinishReason.MEMORY if self._under_pressure() else None
 
     def check_cancel(self) -> None:
-        if (ended := self.stop()) is not None:
+        if (ended := self.stop_reason()) is not None:
             raise Cancelled(ended)
 
     def report(self, phase: Phase, total: int) -> Callable[[int], None]:
         """A callback that reports tokens done and raises Cancelled at a step border."""
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         expected = self._eta(phase, 0, total, 0.0)
         self.emit(PhaseProgress(self.turn, phase, 0, total, 0.0, expected))
 
         def report(done: int) -> None:
-            elapsed = time.perf_counter() - begun
+            elapsed = time.perf_counter() - started_at
             eta = self._eta(phase, done, total, elapsed)
             self.emit(PhaseProgress(self.turn, phase, done, total, elapsed, eta))
             self.check_cancel()
@@ -81,8 +81,8 @@ class Progress:
             seconds = self._expected[phase][0]
             so_far, whole = seconds(done), seconds(total)
             if so_far > 0:
-                doubt = _DOUBT * whole
-                self._slower = (elapsed + doubt) / (so_far + doubt)
+                doubt = _PRIOR_WEIGHT * whole
+                self._slowdown = (elapsed + doubt) / (so_far + doubt)
             rest = whole - so_far
             if done >= total:
                 del self._expected[phase]
@@ -92,15 +92,15 @@ class Progress:
             for each, (expected, most) in self._expected.items()
             if order.index(each) > order.index(phase)
         ]
-        return max(0.0, self._slower * (rest + sum(later)))
+        return max(0.0, self._slowdown * (rest + sum(later)))
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             yield
         finally:
-            self.add(phase, time.perf_counter() - begun)
+            self.add(phase, time.perf_counter() - started_at)
 
     def add(self, phase: Phase, seconds: float) -> None:
         """A phase that ran twice, before and after a fallback, took the sum."""

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from app.engine import baseline_scorers, memory, memory_estimates
 from app.engine.attention_observer import AttentionObserver, Importance, ScoringError
 from app.engine.cache_growth import reserve_capacity
+from app.engine.clock import TurnClock
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
-from app.engine.loader import Pair
-from app.engine.memory_manager import Room
+from app.engine.loader import ModelPair
+from app.engine.memory_manager import MemoryManager
 from app.engine.positions import Positions
 from app.engine.prefill import set_next_position
 from app.engine.prefix_cache import PrefixCache
-from app.engine.progress import Progress
 from app.engine.prompt import Prompt
 from app.engine.scoring import score
 from app.engine.selection import Selection
@@ -47,11 +47,11 @@ class PromptReader:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: ModelPair,
         ask: Ask,
         conversation: ConversationCache,
-        progress: Progress,
-        room: Room,
+        clock: TurnClock,
+        memory_manager: MemoryManager,
         costs: Costs = UNKNOWN_COSTS,
     ) -> None:
         self.reused_tokens = self.read_tokens = self.recalled_tokens = 0
@@ -59,7 +59,7 @@ class PromptReader:
         """What each model read."""
         self._costs = costs
         self._pair, self._ask, self._conversation = pair, ask, conversation
-        self._progress, self._room = progress, room
+        self._clock, self._memory_manager = clock, memory_manager
 
     @property
     def _target(self) -> PrefixCache:
@@ -134,9 +134,9 @@ class PromptReader:
     ) -> Selection:
         scored = ScoredPrompt(self._ask.turn, prompt, importance, tuning, cached)
         self._conversation.scored = scored
-        with self._progress.timed(Phase.SELECT):
+        with self._clock.timed(Phase.SELECT):
             selection, event = scored.select(self._ask.keep_ratio)
-            self._progress.emit(event)
+            self._clock.emit(event)
         return selection
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
@@ -147,22 +147,22 @@ class PromptReader:
         work, total = AttentionWork(count, before), before + count
         self.work[CostTerm.TARGET] = work
         if self._costs.target is not None:
-            self._progress.expect(Phase.PREFILL, _seconds_until(self._costs.target, work), count)
-        need = memory_estimates.reading(model, count, total, target.retain_all)
+            self._clock.expect(Phase.PREFILL, _seconds_until(self._costs.target, work), count)
+        need = memory_estimates.prefill_need(model, count, total, target.retain_all)
         fits = self._ensure_memory(need, total)
-        report = self._progress.report(Phase.PREFILL, count)
+        report = self._clock.report(Phase.PREFILL, count)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
         checkpoints = [int(np.argmin(prompt.pinned)), *ends] if target.needs_checkpoints else []
         boundaries = np.searchsorted(positions, checkpoints)
         done = 0
-        with self._progress.timed(Phase.PREFILL), reserve_capacity(target.cache, count * fits):
+        with self._clock.timed(Phase.PREFILL), reserve_capacity(target.cache, count * fits):
             for part in np.split(positions, boundaries):
 
                 def on_step(now: int, before: int = done) -> None:
                     self.read_tokens = int(target.cached.sum())
                     report(before + now)
                     if before + now < count:
-                        self._room.check_step(model, self.read_tokens, fits)
+                        self._memory_manager.check_step_fits(model, self.read_tokens, fits)
 
                 if len(part):
                     target.prefill_at(model.model, prompt.ids, part, model.step, on_step)
@@ -171,15 +171,17 @@ class PromptReader:
                     target.add_checkpoint()
         self.read_tokens = int(target.cached.sum()) + 1  # with the last one, which decoding feeds
 
-    def _ensure_memory(self, need: memory_estimates.Need, total: int) -> bool:
+    def _ensure_memory(self, need: memory_estimates.MemoryNeed, total: int) -> bool:
         """Free memory for one phase, and choose its step size: the cache grows, and one step comes
         on top. False when the phase does not fit but is tried: it then takes memory only as it
         goes."""
-        self._room.make(need, self._conversation, self._progress, self._ask.skip_memory_check)
+        self._memory_manager.ensure_free(
+            need, self._conversation, self._clock, self._ask.skip_memory_check
+        )
         model, step = need.model, memory.SMALLEST_STEP
-        rest, free = need.least - model.transient.bytes(step, total), memory.free()
-        model.step.max_tokens = model.transient.step(free - rest, total)
-        return need.least <= free
+        rest, free = need.minimum - model.transient.bytes(step, total), memory.free()
+        model.step.max_tokens = model.transient.largest_step(free - rest, total)
+        return need.minimum <= free
 
     def _importance(self, prompt: Prompt) -> Importance:
         tuning = self._ask.tuning
@@ -191,7 +193,7 @@ class PromptReader:
         return self._draft_importance(prompt)
 
     def _draft_importance(self, prompt: Prompt) -> Importance:
-        draft, cache, progress = self._pair.draft, self._conversation.draft, self._progress
+        draft, cache, clock = self._pair.draft, self._conversation.draft, self._clock
         if draft is None or cache is None:
             raise ScoringError("no draft model is loaded")
         # The question decides, also for an answer that is continued.
@@ -201,24 +203,24 @@ class PromptReader:
         new = total - cache.common_prefix_len(ids)
         if self._costs.draft is not None:
             seconds = _seconds_until(self._costs.draft, work, work.cached)
-            progress.expect(Phase.SCORE, seconds, total)
-        fits = self._ensure_memory(memory_estimates.scoring(draft, new, total), total)
+            clock.expect(Phase.SCORE, seconds, total)
+        fits = self._ensure_memory(memory_estimates.scoring_need(draft, new, total), total)
         eligible = ~prompt.pinned[:total]
-        report_prefill = progress.report(Phase.SCORE, total)
+        report_prefill = clock.report(Phase.SCORE, total)
         started_at, prefilled_at = time.perf_counter(), 0.0
         report_lookahead: Callable[[int], None] | None = None
 
         def on_step(done: int) -> None:
             report_prefill(done)
             if done < total:
-                self._room.check_step(draft, done, fits)
+                self._memory_manager.check_step_fits(draft, done, fits)
 
         def on_observed(observer: AttentionObserver, expected: int) -> None:
             nonlocal report_lookahead, prefilled_at
             if report_lookahead is None:
                 prefilled_at = time.perf_counter()
-                report_lookahead = progress.report(Phase.LOOKAHEAD, expected)
-            progress.emit(_importance_map(progress.turn, observer, expected, eligible))
+                report_lookahead = clock.report(Phase.LOOKAHEAD, expected)
+            clock.emit(_importance_map(clock.turn, observer, expected, eligible))
             report_lookahead(observer.observed)
 
         try:
@@ -238,11 +240,11 @@ class PromptReader:
         finally:
             if self._ask.conversation is None:
                 cache.clear()  # no later turn needs it, and the target needs the memory
-            self._room.scored(self._conversation)
+            self._memory_manager.after_scoring(self._conversation)
             ended_at = time.perf_counter()
             prefilled_at = prefilled_at or ended_at
-            progress.add(Phase.SCORE, prefilled_at - started_at)
-            progress.add(Phase.LOOKAHEAD, ended_at - prefilled_at)
+            clock.add(Phase.SCORE, prefilled_at - started_at)
+            clock.add(Phase.LOOKAHEAD, ended_at - prefilled_at)
 
 
 def draft_work(cache: PrefixCache, prompt: Prompt, tuning: Tuning) -> AttentionWork:

@@ -126,22 +126,22 @@ class Snapshots:
         except Cancelled:
             raise
         except Exception as error:
-            memory.reraise_exhausted(error)  # the snapshot is as good as it was
+            memory.reraise_oom(error)  # the snapshot is as good as it was
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, SnapshotError):
                 raise
             # Whatever a damaged file makes json, numpy or MLX raise.
-            raise SnapshotError(f"it is damaged ({memory.describe(error)})") from error
+            raise SnapshotError(f"it is damaged ({memory.describe_error(error)})") from error
         with suppress(OSError):  # one that can only be read is as good
             os.utime(folder / MANIFEST)
         return loaded
 
     def save_error(self, error: Exception) -> str:
         """One sentence for what `save` raised."""
-        if memory.is_exhausted(error):
+        if memory.is_oom(error):
             return "What was read cannot be saved: memory ran out. A later start reads it again."
         system = error.strerror if isinstance(error, OSError) else None
-        why = system or memory.describe(error)
+        why = system or memory.describe_error(error)
         return (
             f"What was read cannot be saved ({why}), so a later start reads it again: see that"
             f" '{self._folder}' is writable and has room."

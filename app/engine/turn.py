@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from app.engine import memory, planner
 from app.engine.conversation_cache import ConversationCache
 from app.engine.decode import Decoder
-from app.engine.loader import Pair
-from app.engine.memory_manager import Room
+from app.engine.loader import ModelPair
+from app.engine.memory_manager import MemoryManager
 from app.engine.planner import Plan
-from app.engine.progress import Cancelled, Progress
+from app.engine.progress import Cancelled, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
-from app.engine.turn_estimate import Foresight
+from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
 from app.protocol.events import (
@@ -39,14 +39,14 @@ class TurnError(RuntimeError):
     """The turn cannot be answered: what is wrong, what to do, and by how many tokens the prompt is
     too long, where that is it."""
 
-    def __init__(self, problem: str, advice: str, excess: int = 0) -> None:
+    def __init__(self, problem: str, advice: str, excess_tokens: int = 0) -> None:
         super().__init__(problem)
-        self.advice, self.excess = advice, excess
+        self.advice, self.excess_tokens = advice, excess_tokens
 
 
-_WAITED = (Phase.WAIT, Phase.RESTORE)
+_WAITING = (Phase.WAIT, Phase.RESTORE)
 """What says nothing of a pair's pace."""
-USED_UP = (
+MEMORY_EXHAUSTED = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
 )
@@ -58,22 +58,22 @@ class Turn:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: ModelPair,
         ask: Ask,
-        remembered: ConversationCache,
-        progress: Progress,
-        room: Room | None = None,
+        cache: ConversationCache,
+        clock: TurnClock,
+        memory_manager: MemoryManager | None = None,
         costs: Costs = UNKNOWN_COSTS,
     ) -> None:
-        self._pair, self._ask, self._emit = pair, ask, progress.emit
-        self._remembered, self._progress = remembered, progress
-        self._room = room or Room(pair, progress.emit)
+        self._pair, self._ask, self._emit = pair, ask, clock.emit
+        self._cache, self._clock = cache, clock
+        self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
         self._costs = costs
-        self._reader = PromptReader(pair, ask, remembered, progress, self._room, costs)
-        self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, progress.emit)
+        self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
+        self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, clock.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
-        self._resumes_at: int | None = None
+        self._resume_from: int | None = None
         """Where an answer is continued whose prompt is cached: from which token on it is read."""
         self._fallback: str | None = None
 
@@ -88,24 +88,24 @@ class Turn:
             ended = self._answer()
         except Cancelled as stop:
             ended = stop.ended
-        if ended is FinishReason.MEMORY and not self._written:
-            raise TurnError(*USED_UP)
+        if ended is FinishReason.MEMORY and not self._written_tokens:
+            raise TurnError(*MEMORY_EXHAUSTED)
         ids, text = tuple(self._decoder.ids), self._decoder.text
         self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
 
     # --------------------------------------------------------------------------- the steps
 
     def _answer(self) -> FinishReason:
-        with self._progress.timed(Phase.TOKENISE):
-            prompt = self._pair.prompts.build(self._ask.messages, self._progress.check_cancel)
-        self._progress.check_cancel()
-        if (found := self._remembered.drop_damaged()) is not None:
+        with self._clock.timed(Phase.TOKENISE):
+            prompt = self._pair.prompts.build(self._ask.messages, self._clock.check_cancel)
+        self._clock.check_cancel()
+        if (found := self._cache.drop_damaged()) is not None:
             self._emit(EngineWarning(found, self._ask.conversation))
-        room = self._room_to_answer(prompt)
-        plan = self._planned(prompt)
+        room = self._answer_budget(prompt)
+        plan = self._make_plan(prompt)
         self._read(prompt, plan)
         self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
-        model, target = self._pair.target.model, self._remembered.target
+        model, target = self._pair.target.model, self._cache.target
         if self._ask.forced_answer is not None:
             return self._decoder.score_forced(
                 model, target.cache, prompt.ids, self._ask.forced_answer
@@ -113,7 +113,7 @@ class Turn:
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._emit(Token(self._ask.turn, ids, ""))
-        stop = self._progress.stop
+        stop = self._clock.stop_reason
         ended = self._decoder.run(
             model, target.cache, prompt.ids, room, stop, prompt.answer_prefix_len
         )
@@ -125,7 +125,7 @@ class Turn:
         target.eval()
         return ended
 
-    def _room_to_answer(self, prompt: Prompt) -> int:
+    def _answer_budget(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""
         wanted, context = self._ask.sampling.max_tokens, self._pair.target.info.context_length
         if not context:
@@ -140,29 +140,29 @@ class Turn:
             )
         return min(wanted, context - total)
 
-    def _planned(self, prompt: Prompt) -> Plan:
-        total, target = len(prompt.ids), self._remembered.target
+    def _make_plan(self, prompt: Prompt) -> Plan:
+        total, target = len(prompt.ids), self._cache.target
         shared = target.common_prefix_len(prompt.ids)
         left_out = int((~target.cached[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
         cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
-        foresight = Foresight(self._pair, self._ask, prompt, self._remembered, self._room)
-        expected, dense_only = foresight.expected(self._costs), self._pair.dense_only
+        foresight = TurnEstimate(self._pair, self._ask, prompt, self._cache, self._memory_manager)
+        expected, dense_only = foresight.predict_ttft(self._costs), self._pair.dense_only
         new = total - shared
-        self._resumes_at = self._reader.resume_position(prompt)
-        if self._resumes_at is None:
+        self._resume_from = self._reader.resume_position(prompt)
+        if self._resume_from is None:
             plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
-            plan = self._fitting(plan, foresight)
+            plan = self._fit_to_memory(plan, foresight)
         else:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, "The answer is continued where it stopped.")
-            expected = planner.Expected()
-        if plan.shows_choice and not self._reader.can_preview_selection(prompt):
-            plan = replace(plan, shows_choice=False)
+            expected = planner.PredictedTtft()
+        if plan.show_selection and not self._reader.can_preview_selection(prompt):
+            plan = replace(plan, show_selection=False)
         self._prompt, self._plan = prompt, plan
-        if self._resumes_at is None:
-            self._expect(plan.reading, total)
-        scores = plan.reading is Reading.SPARSE or plan.shows_choice
+        if self._resume_from is None:
+            self._expect_remaining(plan.reading, total)
+        scores = plan.reading is Reading.SPARSE or plan.show_selection
         taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
         self._emit(
             Planned(
@@ -176,26 +176,26 @@ class Turn:
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
                 guard=plan.guard,
-                ttft=self._since_sent(expected.by(taken)),
-                ttft_alternative=self._since_sent(expected.by(other)),
+                ttft=self._since_sent(expected.for_reading(taken)),
+                ttft_alternative=self._since_sent(expected.for_reading(other)),
             )
         )
         return plan
 
     def _since_sent(self, expected: float | None) -> float | None:
         """What was expected of reading alone, and what had to be waited for before it."""
-        waited = sum(self._progress.phases.get(phase, 0.0) for phase in _WAITED)
+        waited = sum(self._clock.phases.get(phase, 0.0) for phase in _WAITING)
         return None if expected is None else waited + expected
 
-    def _expect(self, reading: Reading, total: int) -> None:
+    def _expect_remaining(self, reading: Reading, total: int) -> None:
         """For the progress: what comes after the reading, until the first word."""
         line = self._costs.sparse if reading is Reading.SPARSE else self._costs.full
         phase = Phase.SELECT if reading is Reading.SPARSE else Phase.DECODE
         if line is not None:
             seconds = line.seconds(AttentionWork(total))
-            self._progress.expect(phase, lambda done: seconds, 1)
+            self._clock.expect(phase, lambda done: seconds, 1)
 
-    def _fitting(self, plan: Plan, foresight: Foresight) -> Plan:
+    def _fit_to_memory(self, plan: Plan, foresight: TurnEstimate) -> Plan:
         """The plan, or a sparse one where auto was free to choose and only that fits. Raises
         NotEnoughMemory."""
         if self._ask.skip_memory_check:
@@ -216,36 +216,36 @@ class Turn:
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:
         """Read all of the prompt, or what is kept of it, but for the last token."""
-        if self._resumes_at is not None:
-            return self._reader.resume(prompt, self._resumes_at)
+        if self._resume_from is not None:
+            return self._reader.resume(prompt, self._resume_from)
         if plan.reading is Reading.SPARSE:
             try:
                 return self._reader.read_sparse(prompt)
             except (Cancelled, memory.NotEnoughMemory):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
-                memory.reraise_exhausted(error)
+                memory.reraise_oom(error)
                 self._fall_back(error)
-        elif plan.shows_choice:
-            self._show_choice(prompt)
+        elif plan.show_selection:
+            self._show_selection(prompt)
         self._reader.read_dense(prompt)
 
-    def _show_choice(self, prompt: Prompt) -> None:
+    def _show_selection(self, prompt: Prompt) -> None:
         """The answer does not depend on it, so that nothing is lost where it does not work."""
         try:
             self._reader.preview_selection(prompt)
         except Cancelled:
             raise
         except Exception as error:
-            if self._remembered.draft is not None:
-                self._remembered.draft.clear()
+            if self._cache.draft is not None:
+                self._cache.draft.clear()
             mx.clear_cache()
             self._fallback = f"What keep would choose is not known ({error})."
             self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
-        self._remembered.reset_to_stock()
+        self._cache.reset_to_stock()
         mx.clear_cache()
         self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
@@ -257,27 +257,27 @@ class Turn:
         return np.array(self._decoder.ids, np.int32)
 
     @property
-    def _written(self) -> int:
+    def _written_tokens(self) -> int:
         """How many tokens this turn wrote."""
         return len(self._decoder.ids) - self._decoder.answer_prefix_len
 
     @property
-    def clocked(self) -> list[Timing]:
+    def timings(self) -> list[Timing]:
         """What a turn that has run to its first word tells of the pair's pace."""
         first, work = self._decoder.first_token_at, self._reader.work
         if self._prompt is not None and self._prompt.answer_prefix_len:
             return []
         if not first or self._prompt is None or self._plan is None or self._fallback is not None:
             return []
-        seconds = self._progress.phases
-        sparse = self._plan.reading is Reading.SPARSE or self._plan.shows_choice
+        seconds = self._clock.phases
+        sparse = self._plan.reading is Reading.SPARSE or self._plan.show_selection
         if sparse and CostTerm.DRAFT not in work:
             return []
         timed = {CostTerm.TARGET: seconds.get(Phase.PREFILL, 0.0)}
         if sparse:
             timed[CostTerm.DRAFT] = seconds.get(Phase.SCORE, 0.0)
-        besides = first - self._progress.begun - sum(timed.values())
-        besides -= sum(seconds.get(phase, 0.0) for phase in (*_WAITED, Phase.LOAD))
+        besides = first - self._clock.started_at - sum(timed.values())
+        besides -= sum(seconds.get(phase, 0.0) for phase in (*_WAITING, Phase.LOAD))
         found = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
         rest = CostTerm.SPARSE if sparse else CostTerm.FULL
         return [*found, Timing(rest, AttentionWork(len(self._prompt.ids)), besides)]
@@ -287,8 +287,8 @@ class Turn:
             return None
         reading = Reading.DENSE if self._fallback else self._plan.reading
         first, last = self._decoder.first_token_at, self._decoder.last_token_at
-        phases = self._progress.phases
-        ttft = first - self._progress.begun if first else 0.0
+        phases = self._clock.phases
+        ttft = first - self._clock.started_at if first else 0.0
         parts = [PhaseTime(p, phases[p]) for p in Phase if p in phases]
         if first:
             rest = ttft - sum(part.seconds for part in parts)
@@ -297,7 +297,7 @@ class Turn:
             reading=reading,
             mode=self._ask.mode,
             keep_ratio=self._ask.keep_ratio
-            if reading is Reading.SPARSE or self._plan.shows_choice
+            if reading is Reading.SPARSE or self._plan.show_selection
             else 1.0,
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
@@ -305,7 +305,7 @@ class Turn:
             read_tokens=self._reader.read_tokens,
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
-            generated_tokens=self._written,
+            generated_tokens=self._written_tokens,
             seed=self._decoder.seed,
             ttft=ttft,
             phases=tuple(parts),

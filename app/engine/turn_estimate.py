@@ -10,10 +10,10 @@ import numpy as np
 
 from app.engine import memory_estimates
 from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import Pair
+from app.engine.loader import ModelPair
 from app.engine.memory import NotEnoughMemory
-from app.engine.memory_manager import Room
-from app.engine.planner import Expected
+from app.engine.memory_manager import MemoryManager
+from app.engine.planner import PredictedTtft
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import draft_work
 from app.protocol.commands import Ask
@@ -23,27 +23,27 @@ from app.protocol.stats import Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class TurnEstimate:
     """For one turn, on what is `remembered` of its conversation. Everything that `room` can give
     up counts as free."""
 
-    pair: Pair
+    pair: ModelPair
     ask: Ask
     prompt: Prompt
-    remembered: ConversationCache
-    room: Room
+    cache: ConversationCache
+    memory_manager: MemoryManager
 
     def check(self, reading: Reading) -> None:
         """Raise NotEnoughMemory, with what would fit, when this way of reading does not."""
-        found = self._lacking(self._scoring()) if reading is Reading.SPARSE else None
+        found = self._shortfall(self._scoring_need()) if reading is Reading.SPARSE else None
         if found is None:
             sparse = reading is Reading.SPARSE
-            found = self._lacking(
+            found = self._shortfall(
                 self._sparse_need(self.ask.keep_ratio) if sparse else self._dense_need()
             )
         if found is not None:
             found.advice = self._advice(reading)
-            if length := self._fitting_length():
+            if length := self._longest_dense_prompt():
                 found.excess = max(0, len(self.prompt.ids) - length)
             raise found
 
@@ -54,31 +54,31 @@ class Foresight:
             return False
         return True
 
-    def expected(self, costs: Costs) -> Expected:
+    def predict_ttft(self, costs: Costs) -> PredictedTtft:
         """Seconds from now on until the first word."""
-        total, draft = len(self.prompt.ids), self.remembered.draft
-        full = costs.seconds(ReadPlan(total, self._reads_densely()))
-        if draft is None or not self._by_draft or self.pair.dense_only is not None:
-            return Expected(None, full)
+        total, draft = len(self.prompt.ids), self.cache.draft
+        full = costs.seconds(ReadPlan(total, self._dense_work()))
+        if draft is None or not self._uses_draft or self.pair.dense_only is not None:
+            return PredictedTtft(None, full)
         sparse = ReadPlan(
-            total, self._reads_sparsely(), draft_work(draft, self.prompt, self.ask.tuning)
+            total, self._sparse_work(), draft_work(draft, self.prompt, self.ask.tuning)
         )
-        return Expected(costs.seconds(sparse), full)
+        return PredictedTtft(costs.seconds(sparse), full)
 
     # ------------------------------------------------------------------------------ inside
 
     @property
-    def _by_draft(self) -> bool:
+    def _uses_draft(self) -> bool:
         return self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
 
-    def _reads_densely(self) -> AttentionWork:
-        held, ids = self.remembered.target, self.prompt.ids
+    def _dense_work(self) -> AttentionWork:
+        held, ids = self.cache.target, self.prompt.ids
         start = held.rewind_target(min(held.common_prefix_len(ids[:-1]), held.dense_prefix_len))
         return AttentionWork(len(ids) - 1 - start, start)
 
-    def _reads_sparsely(self) -> AttentionWork:
+    def _sparse_work(self) -> AttentionWork:
         """As `Reader.sparsely` does, as far as that can be known before the draft has scored."""
-        held, prompt, tuning = self.remembered.target, self.prompt, self.ask.tuning
+        held, prompt, tuning = self.cache.target, self.prompt, self.ask.tuning
         ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep_ratio
         shared = held.common_prefix_len(ids[:-1]) if held.supports_gaps else 0
         back = held.rewind_target(shared)
@@ -100,62 +100,68 @@ class Foresight:
             count, before = count + missing + lost, before - lost
         return AttentionWork(max(count, 0), before)
 
-    def _lacking(self, need: memory_estimates.Need | None) -> NotEnoughMemory | None:
+    def _shortfall(self, need: memory_estimates.MemoryNeed | None) -> NotEnoughMemory | None:
         if need is None:
             return None
-        free = self.room.most(need.model, self.remembered)
-        return NotEnoughMemory(need.what, need.least, free) if need.least > free else None
+        free = self.memory_manager.max_available(need.model, self.cache)
+        return NotEnoughMemory(need.what, need.minimum, free) if need.minimum > free else None
 
-    def _scoring(self) -> memory_estimates.Need | None:
+    def _scoring_need(self) -> memory_estimates.MemoryNeed | None:
         """Nothing where the draft is not asked."""
-        draft, held = self.pair.draft, self.remembered.draft
-        if draft is None or held is None or not self._by_draft:
+        draft, held = self.pair.draft, self.cache.draft
+        if draft is None or held is None or not self._uses_draft:
             return None
         total = len(self.prompt.ids)
-        return memory_estimates.scoring(
+        return memory_estimates.scoring_need(
             draft, total - held.common_prefix_len(self.prompt.ids), total
         )
 
-    def _dense_need(self) -> memory_estimates.Need:
-        work = self._reads_densely()
-        return memory_estimates.reading(self.pair.target, work.tokens, work.cached + work.tokens)
+    def _dense_need(self) -> memory_estimates.MemoryNeed:
+        work = self._dense_work()
+        return memory_estimates.prefill_need(
+            self.pair.target, work.tokens, work.cached + work.tokens
+        )
 
-    def _sparse_need(self, keep: float) -> memory_estimates.Need:
-        held, prompt = self.remembered.target, self.prompt
+    def _sparse_need(self, keep: float) -> memory_estimates.MemoryNeed:
+        held, prompt = self.cache.target, self.prompt
         shared = held.common_prefix_len(prompt.ids)
         read = int(held.cached[:shared].sum())
         wanted = len(prompt.ids) - prompt.eligible_tokens + math.ceil(keep * prompt.eligible_tokens)
         count = max(wanted - read, len(prompt.ids) - max(shared, prompt.question_start))
-        return memory_estimates.reading(self.pair.target, count, read + count, retained=True)
+        return memory_estimates.prefill_need(
+            self.pair.target, count, read + count, keep_evicted=True
+        )
 
     def _advice(self, reading: Reading) -> str:
         """What would fit: in keep, in length, or nothing of it."""
         ways = []
-        keep = self._fitting_keep(self.ask.keep_ratio if reading is Reading.SPARSE else 1.0)
+        keep = self._largest_keep_percent(self.ask.keep_ratio if reading is Reading.SPARSE else 1.0)
         if keep:
             how = "lower keep to" if reading is Reading.SPARSE else "read it sparsely, at keep"
             ways.append(f"{how} {keep} % or less")
-        if length := self._fitting_length():
+        if length := self._longest_dense_prompt():
             ways.append(f"attach less, {length:,} tokens can be read in full")
         return ", or ".join([*ways, "close other programs, or choose a smaller model"])
 
-    def _fitting_keep(self, below: float) -> int:
+    def _largest_keep_percent(self, below: float) -> int:
         """The largest keep, in percent, or 0."""
         possible = self.pair.dense_only is None and self.prompt.eligible_tokens
-        if not possible or self._lacking(self._scoring()) is not None:
+        if not possible or self._shortfall(self._scoring_need()) is not None:
             return 0
         highest = math.ceil(below * 100) - 1
 
         def fits(percent: int) -> bool:
-            return self._lacking(self._sparse_need(percent / 100)) is None
+            return self._shortfall(self._sparse_need(percent / 100)) is None
 
         return next((percent for percent in range(highest, 0, -1) if fits(percent)), 0)
 
-    def _fitting_length(self) -> int:
+    def _longest_dense_prompt(self) -> int:
         """The longest prompt that could be read in full, in round numbers."""
         target = self.pair.target
-        free = self.room.most(target, self.remembered) + self.remembered.target.nbytes
-        longest = memory_estimates.most_that_fits(
-            lambda n: memory_estimates.reading(target, n, n).least, free, len(self.prompt.ids)
+        free = self.memory_manager.max_available(target, self.cache) + self.cache.target.nbytes
+        longest = memory_estimates.largest_that_fits(
+            lambda n: memory_estimates.prefill_need(target, n, n).minimum,
+            free,
+            len(self.prompt.ids),
         )
         return longest // 100 * 100

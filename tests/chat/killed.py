@@ -111,7 +111,7 @@ def watch_upkeep(saved: threading.Event) -> None:
 def main(folder: Path, seed: int, slowly: bool) -> None:
     chance, saved = random.Random(seed), threading.Event()
     schema.STEPS = STEPS
-    engine.SETTLE = 0.02
+    engine.IDLE_DELAY = 0.02
     announce(schema, "migrate", "migrating")
     watch_upkeep(saved)
     with Store(folder / "data") as store:

@@ -80,9 +80,9 @@ def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
 
 def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
     last = answered(20_100, 4_100)
-    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, rereads=True).seconds(COSTS)
+    sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, recall_is_expensive=True).seconds(COSTS)
     read = 4_100 + 10
     assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
     whole = answered(20_100, 20_100)  # nothing is left to recall
-    again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, rereads=True)
+    again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, recall_is_expensive=True)
     assert again.seconds(COSTS) == replace(again, rereads=False).seconds(COSTS)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    from app.engine.memory_probes import Level, LinuxProbe
+    from app.engine.memory_probes import LinuxProbe, SystemPressure
     from app.protocol.commands import Ask
     from app.protocol.events import Loaded
     from app.protocol.options import Mode, Sampling, Tuning
@@ -28,8 +28,8 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
     class Probe(LinuxProbe):
         """Without the system's own word: other programs may keep it busy."""
 
-        def _level(self) -> Level:
-            return Level.NORMAL
+        def _level(self) -> SystemPressure:
+            return SystemPressure.NORMAL
 
     driver = Driver(step=None, probe=Probe())
     loaded = driver.load(target, draft)

@@ -224,7 +224,7 @@ def test_a_cache_that_is_out_of_step_is_dropped_and_said(
     """However it came to that: it is found where it is used again."""
     ask = first_question()
     first = loaded.answer(ask)
-    residents = loaded.engine._residents
+    residents = loaded.engine._caches
     assert residents is not None
     remembered = residents._caches["c"]
     cache = remembered.target if which == "target" else remembered.draft
@@ -250,7 +250,7 @@ def test_a_draft_of_windows_is_not_left_out_of_step(
     with monkeypatch.context() as patched:
         broken(patched, "the draft observes the question")
         first = driver.answer(ask)
-    residents = driver.engine._residents
+    residents = driver.engine._caches
     assert residents is not None
     assert residents._caches["c"].drop_damaged() is None
     later = driver.answer(follow_up(ask, first, 2, "c"))

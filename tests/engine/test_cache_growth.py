@@ -102,15 +102,15 @@ def test_what_is_dared_takes_memory_only_as_it_reads(monkeypatch: pytest.MonkeyP
     """Or it could not stop at a step boundary before memory is used up."""
     chat = Chat(tiny.build("llama"))
     first, _, _ = conversation((4, 804))
-    room = "app.engine.memory_manager.Room."
-    monkeypatch.setattr(room + "make", lambda *_: None)
+    room = "app.engine.memory_manager.MemoryManager."
+    monkeypatch.setattr(room + "ensure_free", lambda *_: None)
     monkeypatch.setattr("app.engine.memory.free", lambda: -1.0)
     sizes: list[int] = []
 
     def check_step(*_: object) -> None:
         sizes.append(capacity(chat.remembered.target.cache[0]))
 
-    monkeypatch.setattr(room + "check_step", check_step)
+    monkeypatch.setattr(room + "check_step_fits", check_step)
     chat.read(first, None)
     assert sizes[0] == BLOCK
     assert sizes[-1] == 4 * BLOCK

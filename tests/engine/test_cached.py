@@ -28,7 +28,7 @@ from tests.engine.test_conversation_caches import ask, reply, second
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Background reading begins without waiting."""
-    monkeypatch.setattr(engine, "SETTLE", 0.0)
+    monkeypatch.setattr(engine, "IDLE_DELAY", 0.0)
 
 
 def healed(driver: Driver) -> tuple[Ask, Message, Finished]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.cost_fit import learnt
+from app.engine.cost_fit import fit_costs
 from app.protocol.cost_model import (
     AttentionWork,
     Costs,
@@ -35,7 +35,7 @@ def clocked(lengths: list[int], noise: float = 0.0, line: LinearCost = TRUE) -> 
 
 
 def target(rows: list[Timing], ratio: float = 0.0) -> LinearCost:
-    line = learnt(rows, (ratio, ratio)).target
+    line = fit_costs(rows, (ratio, ratio)).target
     assert line is not None
     return line
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from app.engine import cost_store
-from app.engine.cost_fit import REMEMBERED
-from app.engine.cost_store import Stopwatch
-from app.engine.loader import Pair, load_pair
+from app.engine.cost_fit import MAX_TIMINGS
+from app.engine.cost_store import CostStore
+from app.engine.loader import ModelPair, load_pair
 from app.protocol.commands import Load
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, CostTerm, Timing
 
 
 @pytest.fixture(scope="module")
-def pair(folders: dict[str, Path]) -> Pair:
+def pair(folders: dict[str, Path]) -> ModelPair:
     return load_pair(Load(str(folders["target"]), str(folders["draft"])))
 
 
@@ -25,20 +25,20 @@ def clocked(part: CostTerm = CostTerm.TARGET, tokens: int = 1_000, seconds: floa
     return Timing(part, AttentionWork(tokens), seconds)
 
 
-def test_a_later_start_knows_what_was_timed(pair: Pair, tmp_path: Path) -> None:
-    first = Stopwatch(pair, tmp_path / "costs")
+def test_a_later_start_knows_what_was_timed(pair: ModelPair, tmp_path: Path) -> None:
+    first = CostStore(pair, tmp_path / "costs")
     assert first.costs == UNKNOWN_COSTS
-    first.note([clocked(), clocked(CostTerm.DRAFT, seconds=0.1)])
-    later = Stopwatch(pair, tmp_path / "costs")
+    first.add([clocked(), clocked(CostTerm.DRAFT, seconds=0.1)])
+    later = CostStore(pair, tmp_path / "costs")
     assert later.costs == first.costs != UNKNOWN_COSTS
 
 
 def test_another_pair_knows_nothing_of_it(
-    pair: Pair, folders: dict[str, Path], tmp_path: Path
+    pair: ModelPair, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    Stopwatch(pair, tmp_path).note([clocked()])
+    CostStore(pair, tmp_path).add([clocked()])
     other = load_pair(Load(str(folders["target"]), str(folders["target"])))
-    assert Stopwatch(other, tmp_path).costs == UNKNOWN_COSTS
+    assert CostStore(other, tmp_path).costs == UNKNOWN_COSTS
 
 
 @pytest.mark.parametrize(
@@ -57,48 +57,52 @@ def test_another_pair_knows_nothing_of_it(
         '{"format": 1, "clocked": [5]}',
     ],
 )
-def test_a_damaged_file_is_as_if_it_was_not_there(pair: Pair, tmp_path: Path, text: str) -> None:
-    Stopwatch(pair, tmp_path).note([clocked()])
+def test_a_damaged_file_is_as_if_it_was_not_there(
+    pair: ModelPair, tmp_path: Path, text: str
+) -> None:
+    CostStore(pair, tmp_path).add([clocked()])
     (file,) = tmp_path.glob("*.json")
     file.write_text(text)
-    anew = Stopwatch(pair, tmp_path)
+    anew = CostStore(pair, tmp_path)
     assert anew.costs == UNKNOWN_COSTS
-    anew.note([clocked()])
-    assert Stopwatch(pair, tmp_path).costs == anew.costs != UNKNOWN_COSTS
+    anew.add([clocked()])
+    assert CostStore(pair, tmp_path).costs == anew.costs != UNKNOWN_COSTS
 
 
-def test_two_programs_write_the_same_file(pair: Pair, tmp_path: Path) -> None:
-    watches = [Stopwatch(pair, tmp_path) for _ in range(2)]
+def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> None:
+    watches = [CostStore(pair, tmp_path) for _ in range(2)]
 
-    def note(watch: Stopwatch) -> None:
+    def note(watch: CostStore) -> None:
         for _ in range(20):
-            watch.note([clocked()])
+            watch.add([clocked()])
 
     with ThreadPoolExecutor(2) as both:
         list(both.map(note, watches))
     (file,) = tmp_path.iterdir()
-    assert 20 <= len(json.loads(file.read_text())["clocked"]) <= REMEMBERED
-    watches[0].note([clocked(CostTerm.DRAFT)])
-    watches[1].note([clocked(CostTerm.FULL)])
+    assert 20 <= len(json.loads(file.read_text())["clocked"]) <= MAX_TIMINGS
+    watches[0].add([clocked(CostTerm.DRAFT)])
+    watches[1].add([clocked(CostTerm.FULL)])
     assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"
 
 
 def test_the_folder_and_its_files_stay_small(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost_store, "MOST_FILES", 3)
+    monkeypatch.setattr(cost_store, "MAX_FILES", 3)
     for number in range(5):
         (tmp_path / f"{number}.json").write_text("{}")
-    Stopwatch(pair, tmp_path).note([clocked()] * 500)
+    CostStore(pair, tmp_path).add([clocked()] * 500)
     files = list(tmp_path.iterdir())
     assert len(files) == 3
     assert max(file.stat().st_size for file in files) < 10_000
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_else(pair: Pair, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_costs_nothing_else(
+    pair: ModelPair, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
-    watch = Stopwatch(pair, tmp_path / "file" / "costs")
-    watch.note([clocked()])
-    watch.note([clocked(CostTerm.DRAFT)])
+    watch = CostStore(pair, tmp_path / "file" / "costs")
+    watch.add([clocked()])
+    watch.add([clocked(CostTerm.DRAFT)])
     assert watch.costs.target is not None
     assert watch.costs.draft is not None

@@ -218,8 +218,8 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         assert stopped.finish_reason is FinishReason.CANCELLED, border
         if border != "decoding":
             assert stopped.generated_ids == ()
-        assert driver.engine._residents is not None
-        assert driver.engine._residents._caches[border].drop_damaged() is None, border
+        assert driver.engine._caches is not None
+        assert driver.engine._caches._caches[border].drop_damaged() is None, border
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
 
 
@@ -500,7 +500,7 @@ def test_asking_without_a_model_and_loading_nonsense_are_sentences(
 def test_an_unforeseen_error_does_not_end_the_thread(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn.Turn, "_planned", lambda self, prompt: 1 / 0)
+    monkeypatch.setattr(turn.Turn, "_make_plan", lambda self, prompt: 1 / 0)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
     assert "ZeroDivisionError" in failed.problem

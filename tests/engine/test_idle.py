@@ -20,9 +20,9 @@ from app.engine.background_prefill import BackgroundPrefill, has_gaps
 from app.engine.cache_pool import CachePool
 from app.engine.calibration import Calibration
 from app.engine.memory import CacheSize
-from app.engine.memory_estimates import Need
-from app.engine.memory_manager import Room
-from app.engine.progress import Cancelled, Progress
+from app.engine.memory_estimates import MemoryNeed
+from app.engine.memory_manager import MemoryManager
+from app.engine.progress import Cancelled, TurnClock
 from app.engine.snapshot import MANIFEST
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
@@ -80,8 +80,8 @@ class Idle:
             chat.write(first, answer)
 
     @property
-    def progress(self) -> Progress:
-        return Progress(1, self.events.append, lambda: self.stopped())
+    def progress(self) -> TurnClock:
+        return TurnClock(1, self.events.append, lambda: self.stopped())
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -110,7 +110,7 @@ def test_giving_it_up_frees_its_memory() -> None:
     for _ in range(3):
         idle.residents.step()
     active, forked = mx.get_active_memory(), idle.residents.background_bytes
-    Room(idle.pair, idle.events.append, idle.residents).drop_healing()
+    MemoryManager(idle.pair, idle.events.append, idle.residents).stop_background_prefill()
     assert active - mx.get_active_memory() >= 0.9 * forked
     (room,) = idle.of(MemoryFreed)
     assert room.freed == forked
@@ -122,9 +122,9 @@ def test_it_is_given_up_before_other_conversations(monkeypatch: pytest.MonkeyPat
     idle.residents.step()
     residents = idle.residents
     monkeypatch.setattr(memory, "free", lambda: 0.0 if residents.background_bytes else 1e12)
-    room = Room(idle.pair, idle.events.append, residents)
-    need = Need("It", idle.pair.target, 1e6, 1e6)
-    room.make(need, residents._caches["b"], idle.progress, dare=False)
+    room = MemoryManager(idle.pair, idle.events.append, residents)
+    need = MemoryNeed("It", idle.pair.target, 1e6, 1e6)
+    room.ensure_free(need, residents._caches["b"], idle.progress, force=False)
     assert not residents.background_bytes
     assert set(residents._caches) == {"a", "b"}
     assert len(idle.of(MemoryFreed)) == 1
@@ -214,7 +214,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
 def test_a_pair_that_cannot_be_timed_is_said_once(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "QUIET", 0.01)
+    monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.01)
     monkeypatch.setattr(Calibration, "step", mock.Mock(side_effect=ValueError("broken")))
     driver = Driver()
     driver.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
@@ -251,7 +251,7 @@ def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
 def test_power_that_comes_back_starts_background_reading(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "RECHECK", 0.01)
+    monkeypatch.setattr(engine, "RECHECK_INTERVAL", 0.01)
     power = Power(battery=True)
     driver = Driver()
     driver.engine._power = power
@@ -268,13 +268,13 @@ def test_power_that_comes_back_starts_background_reading(
         driver.until(BackgroundProgress)
     driver.close()
     assert not any(too_soon)
-    assert driver.engine._recheck is None
+    assert driver.engine._recheck_delay is None
 
 
 def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(Heal.NEVER))
     loaded.answer(first_question())
-    assert loaded.engine._recheck is None
+    assert loaded.engine._recheck_delay is None
     idle = Idle(ALWAYS)
     assert idle.residents.has_waiting_work
     while idle.residents.step():
@@ -290,10 +290,10 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
     """At a file's end; the conversation stays as it was, and is saved later."""
     idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)), "ab")
     idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
-    room = Room(idle.pair, idle.events.append, idle.residents)
-    need = Need("It", idle.pair.target, 1e30, 0)
+    room = MemoryManager(idle.pair, idle.events.append, idle.residents)
+    need = MemoryNeed("It", idle.pair.target, 1e30, 0)
     with pytest.raises(Cancelled):
-        room.make(need, idle.residents._caches["b"], idle.progress, dare=False)
+        room.ensure_free(need, idle.residents._caches["b"], idle.progress, force=False)
     assert len(idle.of(SnapshotProgress)) == files
     assert set(idle.residents._caches) == {"a", "b"}
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

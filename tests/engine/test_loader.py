@@ -94,7 +94,7 @@ def test_models_are_named_as_asked_or_by_their_folders(tmp_path: Path) -> None:
 def test_loading_can_be_stopped_between_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "PIECE", 1000)
+    monkeypatch.setattr(loader, "WEIGHT_BATCH_BYTES", 1000)
     folder, asked = tiny.save(tmp_path / "m"), []
 
     def stopped() -> bool:

@@ -15,7 +15,7 @@ import pytest
 from app.engine import attention_observer, kv_quantisation, loader, prefix_cache, snapshot
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadError
-from app.engine.memory import NotEnoughMemory, is_exhausted
+from app.engine.memory import NotEnoughMemory, is_oom
 from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
@@ -84,21 +84,21 @@ OTHERS: dict[str, BaseException] = {
 
 @pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
 def test_every_wording_of_running_out_of_memory_is_known(error: BaseException) -> None:
-    assert is_exhausted(error)
+    assert is_oom(error)
     outer = LoadError("The model could not be read")
     outer.__cause__ = error
-    assert is_exhausted(outer), "also as a cause"
+    assert is_oom(outer), "also as a cause"
 
 
 @pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)
 def test_other_errors_are_not_taken_for_running_out_of_memory(error: BaseException) -> None:
-    assert not is_exhausted(error)
+    assert not is_oom(error)
 
 
 def test_numpy_says_it_as_well() -> None:
     with pytest.raises(MemoryError) as caught:
         np.zeros(1 << 60, np.uint8)
-    assert is_exhausted(RuntimeError(str(caught.value)))
+    assert is_oom(RuntimeError(str(caught.value)))
 
 
 @pytest.mark.parametrize("where", ["the draft reads", "the draft observes", "the target reads"])
@@ -149,12 +149,12 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 ) -> None:
     """It would be read in full as long as it is loaded, which needs more."""
     folder = str(tiny.save(tmp_path / "m"))
-    monkeypatch.setattr(loader, "_difference", mock.Mock(side_effect=RuntimeError(METAL)))
+    monkeypatch.setattr(loader, "_relative_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError, match="Insufficient Memory"):
         loader.load_pair(Load(folder, folder))
 
 
-@pytest.mark.parametrize("step", ["_check_numbers", "_tried", "load_model", "find_quantisation"])
+@pytest.mark.parametrize("step", ["_check_no_nans", "_measure", "load_model", "find_quantisation"])
 def test_running_out_of_memory_while_loading_is_said(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -176,7 +176,7 @@ def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising
     )
     with pytest.raises(kv_quantisation.NotQuantisable) as caught:
         kv_quantisation._check_error(tiny.build("llama"), kv_quantisation.Quantisation(8, 32))
-    assert is_exhausted(caught.value)
+    assert is_oom(caught.value)
 
 
 def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(

@@ -16,12 +16,12 @@ import pytest
 
 from app.engine import memory, memory_probes
 from app.engine.memory_probes import (
-    Level,
-    Limit,
     LinuxProbe,
     MacProbe,
-    SwapPace,
-    stalls,
+    ProcessLimit,
+    SwapRate,
+    SystemPressure,
+    stall_percentages,
     system_probe,
 )
 
@@ -34,37 +34,43 @@ def test_this_system_can_be_read() -> None:
     assert 0 <= read.used <= read.ceiling
     assert 0 < read.ceiling <= psutil.virtual_memory().total
     assert memory_probes.available() > 0
-    assert read.level in tuple(Level)
+    assert read.system in tuple(SystemPressure)
 
 
 @linux
 @pytest.mark.parametrize(
     ("some", "full", "left", "level"),
     [
-        ("0.00", "0.00", 90, Level.NORMAL),
-        ("30.5", "3.0", 90, Level.WARN),
-        ("60", "41.2", 90, Level.WARN),
-        ("60", "41.2", 9, Level.CRITICAL),
+        ("0.00", "0.00", 90, SystemPressure.NORMAL),
+        ("30.5", "3.0", 90, SystemPressure.WARN),
+        ("60", "41.2", 90, SystemPressure.WARN),
+        ("60", "41.2", 9, SystemPressure.CRITICAL),
     ],
 )
 def test_stalls_are_pressure(
-    some: str, full: str, left: int, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    some: str,
+    full: str,
+    left: int,
+    level: SystemPressure,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plenty = psutil.virtual_memory()._replace(total=100, available=left)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: plenty)
     file = tmp_path / "memory"
     file.write_text(QUIET.replace("some avg10=0.00", f"some avg10={some}"))
     file.write_text(file.read_text().replace("full avg10=0.00", f"full avg10={full}"))
-    assert stalls(file.read_text()) == {"some": float(some), "full": float(full)}
+    assert stall_percentages(file.read_text()) == {"some": float(some), "full": float(full)}
     assert LinuxProbe(file)._level() is level
 
 
 @linux
 @pytest.mark.parametrize(
-    ("left", "level"), [(6, Level.NORMAL), (4, Level.WARN), (2, Level.CRITICAL)]
+    ("left", "level"),
+    [(6, SystemPressure.NORMAL), (4, SystemPressure.WARN), (2, SystemPressure.CRITICAL)],
 )
 def test_without_stall_information_what_is_left_tells(
-    left: int, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left: int, level: SystemPressure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = psutil.virtual_memory()._replace(total=100, available=left)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
@@ -89,7 +95,7 @@ def test_a_control_groups_limit_or_that_of_one_around_it(tmp_path: Path) -> None
         },
     )
     group(tmp_path / "fs/a/b", {"memory.max": "max\n", "memory.current": "1\n", "memory.stat": ""})
-    assert list(memory_probes._group_limits(tmp_path / "fs", own)) == [Limit(900, 650)]
+    assert list(memory_probes._cgroup_limits(tmp_path / "fs", own)) == [ProcessLimit(900, 650)]
 
 
 def test_an_older_control_group(tmp_path: Path) -> None:
@@ -100,9 +106,9 @@ def test_an_older_control_group(tmp_path: Path) -> None:
     none = dict(zip(names, (str((1 << 63) - 4096), "1000", ""), strict=True))
     group(tmp_path / "fs/memory/x", inner)
     group(tmp_path / "fs/memory", none)
-    (found,) = memory_probes._group_limits(tmp_path / "fs", own)
+    (found,) = memory_probes._cgroup_limits(tmp_path / "fs", own)
     assert found.free == 0
-    assert not list(memory_probes._group_limits(tmp_path / "fs", tmp_path / "missing"))
+    assert not list(memory_probes._cgroup_limits(tmp_path / "fs", tmp_path / "missing"))
 
 
 CHILD = """
@@ -131,13 +137,13 @@ def test_the_processs_own_limit_is_the_ceiling(kind: str) -> None:
 def test_how_fast_swap_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     now, written = [10.0], [1000]
     monkeypatch.setattr(memory_probes.time, "monotonic", lambda: now[0])
-    pace = SwapPace(lambda: written[0])
+    pace = SwapRate(lambda: written[0])
     now[0], written[0] = 10.1, 5000
-    assert pace.pace() == 0.0, "too soon to tell"
+    assert pace.bytes_per_second() == 0.0, "too soon to tell"
     now[0] = 12.0
-    assert pace.pace() == 2000.0
+    assert pace.bytes_per_second() == 2000.0
     now[0], written[0] = 13.0, 4000
-    assert pace.pace() == 0.0, "the counter began anew"
+    assert pace.bytes_per_second() == 0.0, "the counter began anew"
 
 
 class Kernel:
@@ -158,9 +164,16 @@ class Kernel:
 
 @pytest.mark.parametrize(
     ("value", "level"),
-    [(1, Level.NORMAL), (2, Level.WARN), (4, Level.CRITICAL), (None, Level.NORMAL)],
+    [
+        (1, SystemPressure.NORMAL),
+        (2, SystemPressure.WARN),
+        (4, SystemPressure.CRITICAL),
+        (None, SystemPressure.NORMAL),
+    ],
 )
-def test_the_macs_level(value: int | None, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_macs_level(
+    value: int | None, level: SystemPressure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = Kernel(value)
 
     class Library:
@@ -168,7 +181,7 @@ def test_the_macs_level(value: int | None, level: Level, monkeypatch: pytest.Mon
             self.sysctlbyname = lambda *given: kernel.sysctlbyname(*given)
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
-    assert MacProbe().read().level is level
+    assert MacProbe().read().system is level
 
 
 def test_mlx_is_told_the_ceiling_but_never_more_than_it_has_set_itself(

@@ -12,8 +12,8 @@ import pytest
 from app.chat.engine_session import EngineError, EngineSession
 from app.engine import calibration, engine, memory
 from app.engine.engine import MlxEngine
-from app.engine.planner import Expected, plan
-from app.engine.progress import Progress
+from app.engine.planner import PredictedTtft, plan
+from app.engine.progress import TurnClock
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import DENSE_BELOW_UNTIMED, AttentionWork, Costs, LinearCost
 from app.protocol.events import CostsUpdated, Event, PhaseProgress, Planned
@@ -26,18 +26,18 @@ from tests.engine.scripted import ScriptedProbe
 AUTO = Ask(1, (Message(Role.USER, "Where is it?"),), Mode.AUTO)
 
 
-def decided(expected: Expected, new: int = 20_000, ask: Ask = AUTO) -> Reading:
+def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Reading:
     return plan(ask, new, 0, new - 50, None, expected).reading
 
 
 def test_auto_takes_the_faster_way_whatever_the_length() -> None:
-    assert decided(Expected(1.0, 2.0), new=1_600) is Reading.SPARSE
-    assert decided(Expected(2.0, 1.0)) is Reading.DENSE
-    assert decided(Expected(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
+    assert decided(PredictedTtft(1.0, 2.0), new=1_600) is Reading.SPARSE
+    assert decided(PredictedTtft(2.0, 1.0)) is Reading.DENSE
+    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
 
 
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
-    small = plan(AUTO, 150, 0, 100, None, Expected(4.1, 10.0))
+    small = plan(AUTO, 150, 0, 100, None, PredictedTtft(4.1, 10.0))
     assert small.reading is Reading.DENSE
     assert small.reason == "Fewer than 1,024 tokens could be left out, so everything is read."
 
@@ -45,13 +45,16 @@ def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
 @pytest.mark.parametrize(
     ("expected", "reason"),
     [
-        (Expected(9.0, 10.0), "Sparse is expected in 9.0 s, full in 10 s: too little is saved"),
-        (Expected(0.1, 0.9), "Full reading is expected in 0.9 s: too quick"),
-        (Expected(12.0, 10.0), "Sparse is expected in 12 s, full in 10 s."),
+        (
+            PredictedTtft(9.0, 10.0),
+            "Sparse is expected in 9.0 s, full in 10 s: too little is saved",
+        ),
+        (PredictedTtft(0.1, 0.9), "Full reading is expected in 0.9 s: too quick"),
+        (PredictedTtft(12.0, 10.0), "Sparse is expected in 12 s, full in 10 s."),
     ],
 )
 def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
-    expected: Expected, reason: str
+    expected: PredictedTtft, reason: str
 ) -> None:
     decision = plan(AUTO, 20_000, 0, 19_000, None, expected)
     assert decision.reading is Reading.DENSE
@@ -63,13 +66,13 @@ def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
     sparse = replace(AUTO, mode=Mode.SPARSE, keep_ratio=0.1)
     decision = plan(sparse, 40, 0, 0, None, cached=900)
     assert decision.reading is Reading.DENSE
-    assert decision.shows_choice
+    assert decision.show_selection
     assert decision.reason == (
         "Everything is already read and cached: keep 10% would save nothing."
     )
     automatic = plan(AUTO, 40, 0, 0, None, cached=900)
     assert automatic.reason == "Everything is already read and cached."
-    assert not automatic.shows_choice
+    assert not automatic.show_selection
     nothing = plan(sparse, 40, 0, 0, None)
     assert nothing.reason == "There is no document or history to leave out."
     more = plan(sparse, 200, 0, 100, None, cached=900)
@@ -78,21 +81,21 @@ def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
 
 
 def test_what_is_expected_of_both_is_the_reason() -> None:
-    reason = plan(AUTO, 20_000, 0, 19_000, None, Expected(3.14, 12.4)).reason
+    reason = plan(AUTO, 20_000, 0, 19_000, None, PredictedTtft(3.14, 12.4)).reason
     assert reason == "Sparse is expected in 3.1 s, full in 12 s."
 
 
 def test_before_both_were_timed_the_length_decides() -> None:
-    for expected in (Expected(), Expected(None, 1.0), Expected(1.0, None)):
+    for expected in (PredictedTtft(), PredictedTtft(None, 1.0), PredictedTtft(1.0, None)):
         assert decided(expected, DENSE_BELOW_UNTIMED - 1) is Reading.DENSE
         assert decided(expected, DENSE_BELOW_UNTIMED) is Reading.SPARSE
 
 
 def test_a_tuning_that_names_a_length_and_the_guard_come_before_the_clock() -> None:
     sparse = replace(AUTO, tuning=Tuning(dense_below=0))
-    assert decided(Expected(9.0, 1.0), ask=sparse) is Reading.SPARSE
+    assert decided(PredictedTtft(9.0, 1.0), ask=sparse) is Reading.SPARSE
     counting = replace(AUTO, messages=(Message(Role.USER, "How many are there?"),))
-    assert decided(Expected(1.0, 9.0), ask=counting) is Reading.DENSE
+    assert decided(PredictedTtft(1.0, 9.0), ask=counting) is Reading.DENSE
 
 
 # ------------------------------------------------------------------------------ the engine
@@ -142,8 +145,8 @@ def _folders(driver: Driver) -> tuple[Path, Path]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = ((Mode.SPARSE, 100), (Mode.FULL, 100), (Mode.SPARSE, 300))
-    monkeypatch.setattr(calibration, "_READINGS", readings)
-    monkeypatch.setattr(engine, "QUIET", 0.0)
+    monkeypatch.setattr(calibration, "_RUNS", readings)
+    monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -166,7 +169,7 @@ def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
 def test_who_has_just_come_is_not_slowed_by_the_timing(
     loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "QUIET", 0.5)
+    monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.5)
     begun: list[float] = []
     step = calibration.Calibration.step
 
@@ -179,7 +182,7 @@ def test_who_has_just_come_is_not_slowed_by_the_timing(
     loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
     while known(loaded).full is None:
         pass
-    assert begun[0] - asked >= engine.SETTLE + engine.QUIET
+    assert begun[0] - asked >= engine.IDLE_DELAY + engine.CALIBRATION_DELAY
 
 
 @pytest.mark.usefixtures("quick")
@@ -208,13 +211,13 @@ def test_a_question_ends_the_timing_at_its_next_step(
 def _ends(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What each timing came to."""
     found: list[object] = []
-    timed: Callable[..., object] = calibration.Calibration._timed
+    timed: Callable[..., object] = calibration.Calibration._time
 
     def watched(*arguments: object) -> object:
         found.append(timed(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(calibration.Calibration, "_timed", watched)
+    monkeypatch.setattr(calibration.Calibration, "_time", watched)
     return found
 
 
@@ -229,7 +232,7 @@ def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
     costs = None if upkeep.costs_folder is None else str(tmp_path)
     loaded.engine.send(replace(upkeep, costs_folder=costs))
     known(loaded)
-    while loaded.engine._look_after(calibrate=True):  # as the engine's thread would
+    while loaded.engine._idle_step(calibrate=True):  # as the engine's thread would
         pass
     assert not stopped
 
@@ -272,7 +275,7 @@ def test_the_eta_is_what_is_expected_corrected_by_how_it_goes(
     now = [0.0]
     monkeypatch.setattr("app.engine.progress.time.perf_counter", lambda: now[0])
     events: list[Event] = []
-    progress = Progress(1, events.append, lambda: False)
+    progress = TurnClock(1, events.append, lambda: False)
     draft, target = LinearCost(0.0, 0.01), LinearCost(0.0, 0.1)
     progress.expect(Phase.SCORE, lambda done: draft.seconds(AttentionWork(done)), 1_000)
     progress.expect(Phase.PREFILL, lambda done: target.seconds(AttentionWork(done)), 200)

@@ -153,8 +153,8 @@ def test_spare_buffers_are_released_once_they_are_many(monkeypatch: pytest.Monke
     mx.eval(mx.zeros((1000, 1000)))
     held = mx.get_cache_memory()
     assert held > 0
-    memory.release_spare()
+    memory.trim_buffer_cache()
     assert mx.get_cache_memory() == held
     monkeypatch.setattr(memory, "ceiling", lambda: 1000)
-    memory.release_spare()
+    memory.trim_buffer_cache()
     assert mx.get_cache_memory() == 0

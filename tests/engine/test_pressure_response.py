@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.engine import memory_monitor, pressure_levels
-from app.engine.memory_probes import Level, MemoryReading
+from app.engine.memory_probes import MemorySample, SystemPressure
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -37,9 +37,9 @@ from tests.engine.scripted import ScriptedProbe, reading
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its waits the ladder follows every reading; how long it waits is tested by itself."""
-    for name in ("GAP", "CONFIRMED", "SETTLED"):
+    for name in ("MIN_CHANGE_INTERVAL", "CRITICAL_AFTER", "RELAX_AFTER"):
         monkeypatch.setattr(pressure_levels, name, 0.0)
-    monkeypatch.setattr(memory_monitor, "SOONEST", 0.0)
+    monkeypatch.setattr(memory_monitor, "MIN_SAMPLE_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def watched(probe: ScriptedProbe, folders: dict[str, Path]) -> Iterator[Driver]:
     driver.close()
 
 
-def rise(driver: Driver, probe: ScriptedProbe, when: type[Event], to: MemoryReading) -> None:
+def rise(driver: Driver, probe: ScriptedProbe, when: type[Event], to: MemorySample) -> None:
     def act(event: Event) -> None:
         if isinstance(event, when):
             probe.now = to
@@ -108,7 +108,7 @@ def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: Scr
 
 
 def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:
-    probe.now = reading(0.2, Level.WARN)
+    probe.now = reading(0.2, SystemPressure.WARN)
     change = watched.until(PressureChanged)
     assert isinstance(change, PressureChanged), "also while nothing is asked"
     assert "the system says so" in change.message
@@ -167,7 +167,7 @@ def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(
 
 def test_a_probe_that_fails_tells_nothing(folders: dict[str, Path]) -> None:
     class Broken(ScriptedProbe):
-        def read(self) -> MemoryReading:
+        def read(self) -> MemorySample:
             raise OSError("no /proc here")
 
     driver = Driver(probe=Broken())

@@ -17,7 +17,7 @@ import pytest
 
 from app.engine import snapshot
 from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import Pair
+from app.engine.loader import ModelPair
 from app.engine.prefill import StepSize
 from app.engine.snapshot import FILE_NAME, MANIFEST, SnapshotError, Snapshots, with_checksum
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
@@ -28,12 +28,12 @@ BUDGET = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def models() -> Pair:
+def models() -> ModelPair:
     return pair(build("llama"))
 
 
 @pytest.fixture(scope="module")
-def chat(models: Pair) -> Chat:
+def chat(models: ModelPair) -> Chat:
     first, answer, _ = conversation()
     chat = Chat(models.target.model)
     chat.read(first, FIRST)
@@ -167,7 +167,7 @@ def test_a_damaged_snapshot_is_one_sentence_and_gone(
     damage: Callable[[Path], object],
     snapshots: Snapshots,
     chat: Chat,
-    models: Pair,
+    models: ModelPair,
     tmp_path: Path,
 ) -> None:
     save(snapshots, chat)
@@ -192,7 +192,7 @@ def test_what_else_lies_about_does_not_matter(
     leftover: Callable[[Path], object],
     snapshots: Snapshots,
     chat: Chat,
-    models: Pair,
+    models: ModelPair,
     tmp_path: Path,
 ) -> None:
     save(snapshots, chat)
@@ -205,7 +205,7 @@ def test_what_else_lies_about_does_not_matter(
 
 
 def test_one_that_was_left_half_way_leaves_the_older_one(
-    snapshots: Snapshots, chat: Chat, models: Pair
+    snapshots: Snapshots, chat: Chat, models: ModelPair
 ) -> None:
     save(snapshots, chat)
     for stop in range(1, 4):
@@ -260,7 +260,7 @@ def test_a_manifest_that_cannot_be_read_now_costs_no_file(
 
 @pytest.mark.parametrize("when", ["at the next start", "at the next save", "when it is loaded"])
 def test_what_a_killed_save_left_goes(
-    snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path, when: str
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path, when: str
 ) -> None:
     save(snapshots, chat)
     before = names(folder(tmp_path))
@@ -312,7 +312,11 @@ STRAYS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS)
 def test_stray_names_stop_no_save(
-    stray: Callable[[Path], object], snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path
+    stray: Callable[[Path], object],
+    snapshots: Snapshots,
+    chat: Chat,
+    models: ModelPair,
+    tmp_path: Path,
 ) -> None:
     save(snapshots, chat)
     stray(folder(tmp_path))
@@ -336,7 +340,7 @@ def test_stray_folders_among_the_snapshots_are_not_deleted_for_the_budget(
 
 @pytest.mark.parametrize("what", ["a pipe", "a folder"])
 def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
-    snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path, what: str
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path, what: str
 ) -> None:
     """To read a pipe would never end."""
     save(snapshots, chat)
@@ -351,7 +355,7 @@ def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
 
 
 def test_one_that_never_was_complete_is_none(
-    snapshots: Snapshots, chat: Chat, models: Pair
+    snapshots: Snapshots, chat: Chat, models: ModelPair
 ) -> None:
     next(snapshots.save("c", chat.remembered))
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
@@ -360,7 +364,7 @@ def test_one_that_never_was_complete_is_none(
 def test_how_deep_the_draft_has_read_is_kept(tmp_path: Path) -> None:
     """Or the empty caches of the layers that it did not run would be used."""
     loaded_model = pair(build("llama")).target
-    models = Pair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
+    models = ModelPair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
     remembered = ConversationCache(models)
     assert remembered.draft is not None
     remembered.draft.use_layers(1)
@@ -377,7 +381,7 @@ def test_how_deep_the_draft_has_read_is_kept(tmp_path: Path) -> None:
     assert [c.offset for c in loaded.draft.cache] == [5, 0, 0]
 
 
-def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Pair) -> None:
+def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: ModelPair) -> None:
     free = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     save(free, chat, "a")
     size = sum(f.stat().st_size for f in folder(tmp_path).iterdir())
@@ -394,7 +398,7 @@ def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Pair)
 
 def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None:
     loaded = pair(build("llama")).target
-    both = Pair(loaded, loaded, None, None)  # type: ignore[arg-type]
+    both = ModelPair(loaded, loaded, None, None)  # type: ignore[arg-type]
     first, _, _ = conversation()
     chat = Chat(loaded.model)
     chat.remembered = ConversationCache(both)
@@ -414,7 +418,7 @@ def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None
 
 
 def test_names_of_any_kind_are_file_names(
-    snapshots: Snapshots, chat: Chat, models: Pair, tmp_path: Path
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
 ) -> None:
     for name in ("../../x", "", "a/b", "\0", "ä" * 300, "\udc80"):
         save(snapshots, chat, name)

@@ -182,13 +182,13 @@ def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
 
 
 def test_the_step_follows_what_one_takes() -> None:
-    unfused = Transient(heads=32, active=0, element=2, copies=1)
+    unfused = Transient(heads=32, activations_per_token=0, element_size=2, score_copies=1)
     assert unfused.bytes(512, 100_000) == 32 * 512 * 100_000 * 2
     room = 1.7e9
-    assert unfused.step(room, 100_000) == 256
-    assert unfused.step(room, 10_000) == LARGEST_STEP
-    assert unfused.step(1e6, 1_000_000) == SMALLEST_STEP, "it is not refused for its step"
-    assert replace(unfused, copies=0).step(room, 1_000_000) == LARGEST_STEP, "fused"
+    assert unfused.largest_step(room, 100_000) == 256
+    assert unfused.largest_step(room, 10_000) == LARGEST_STEP
+    assert unfused.largest_step(1e6, 1_000_000) == SMALLEST_STEP, "it is not refused for its step"
+    assert replace(unfused, copies=0).largest_step(room, 1_000_000) == LARGEST_STEP, "fused"
     blocked = replace(unfused, rows=64)
     assert blocked.bytes(512, 1000) == blocked.bytes(64, 1000)
 
@@ -198,7 +198,7 @@ def test_a_steps_peak_is_foretold_within_a_tenth(name: str, larger: Any) -> None
     """As on a Mac whose attention is not fused; on a CPU, which works in blocks, not too low."""
     model, _ = larger(name)
     weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    size, sinks = loader._tried(Path(), model, loader.CacheMaker(model))
+    size, sinks = loader._measure(Path(), model, loader.CacheMaker(model))
     config = tiny.config_of(name)
     text = config.get("text_config") or config
     on_cpu, on_mac = (Transient.of(text, 4, False, sinks, backend) for backend in (CPU, GPU))
@@ -213,7 +213,7 @@ def test_a_steps_peak_is_foretold_within_a_tenth(name: str, larger: Any) -> None
         prefill.prefill(model, cache, ids, None, step, lambda done: None)
         return int(mx.get_peak_memory() - before)
 
-    kept = weights + size.bytes(TOKENS) + size.largest * TOKENS
+    kept = weights + size.bytes(TOKENS) + size.largest_layer_bytes * TOKENS
     assert kept + on_cpu.bytes(STEP, TOKENS) >= 0.9 * (weights + peak(CPU))
     # What recurrent layers pair with each other is not in this sum.
     within = 0.15 if name in tiny.HYBRID else 0.1
@@ -222,4 +222,4 @@ def test_a_steps_peak_is_foretold_within_a_tenth(name: str, larger: Any) -> None
 
 @pytest.mark.parametrize(("room", "most"), [(-1, 0), (0, 0), (35, 3), (99, 9), (1000, 10)])
 def test_the_most_that_fits(room: float, most: int) -> None:
-    assert memory_estimates.most_that_fits(lambda n: 10.0 * n, room, 10) == most
+    assert memory_estimates.largest_that_fits(lambda n: 10.0 * n, room, 10) == most

@@ -17,9 +17,9 @@ from app.engine import mlx_patches
 from app.engine.backend import Backend
 from app.engine.cache_check import find_mismatch
 from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import LoadedModel, Pair
+from app.engine.loader import LoadedModel, ModelPair
 from app.engine.memory import CacheSize
-from app.engine.memory_manager import Room
+from app.engine.memory_manager import MemoryManager
 from app.engine.prefill import (
     StepSize,
     forward,
@@ -28,7 +28,7 @@ from app.engine.prefill import (
     set_next_position,
 )
 from app.engine.prefix_cache import PrefixCache
-from app.engine.progress import Progress
+from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.snapshot import Snapshots
@@ -75,10 +75,10 @@ def conversation(
     return prompt(end), ids[end : end + ANSWER], prompt(second)
 
 
-def pair(model: Any, backend: Backend = BACKENDS["cpu"]) -> Pair:
+def pair(model: Any, backend: Backend = BACKENDS["cpu"]) -> ModelPair:
     info = ModelInfo("tiny", "", 0, 0, 0)
     loaded = LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16, backend=backend))
-    return Pair(loaded, None, None, None)  # type: ignore[arg-type]
+    return ModelPair(loaded, None, None, None)  # type: ignore[arg-type]
 
 
 class Chat:
@@ -98,8 +98,8 @@ class Chat:
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
-        progress = Progress(1, lambda event: None, lambda: False)
-        room = Room(self.models, progress.emit)
+        progress = TurnClock(1, lambda event: None, lambda: False)
+        room = MemoryManager(self.models, progress.emit)
         self.reader = PromptReader(self.models, ask, self.remembered, progress, room)
         if needed is None:
             self.reader.read_dense(prompt)

@@ -11,13 +11,13 @@ import pytest
 
 from app.engine.caches import WindowedCache, flatten, positioned_layers
 from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import CacheMaker, _tried
+from app.engine.loader import CacheMaker, _measure
 from app.engine.memory import NotEnoughMemory
-from app.engine.memory_manager import Room
+from app.engine.memory_manager import MemoryManager
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
 from app.engine.snapshot import Snapshots
-from app.engine.turn_estimate import Foresight
+from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
@@ -50,7 +50,7 @@ def windows(held: PrefixCache) -> list[WindowedCache]:
 
 
 def predicted(model: Any, tokens: int, retained: bool) -> float:
-    size, _ = _tried(Path(), model, CacheMaker(model))
+    size, _ = _measure(Path(), model, CacheMaker(model))
     return size.bytes(tokens, retained)
 
 
@@ -102,10 +102,10 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
     assert held.rewind_target(120) == MIDDLE[0]
     models_of = pair(model)
     full = Ask(1, (Message(Role.USER, ""),), Mode.FULL)
-    room = Room(models_of, lambda event: None)
-    monkeypatch.setattr(room, "most", lambda *_: -1.0)
+    room = MemoryManager(models_of, lambda event: None)
+    monkeypatch.setattr(room, "max_available", lambda *_: -1.0)
     with pytest.raises(NotEnoughMemory, match=f"Reading {len(edited.ids) - 1 - MIDDLE[0]} tokens"):
-        Foresight(models_of, full, edited, chat.remembered, room).check(Reading.DENSE)
+        TurnEstimate(models_of, full, edited, chat.remembered, room).check(Reading.DENSE)
     logits = chat.read(edited, needed)
     assert chat.reader is not None
     assert chat.reader.reused_tokens == MIDDLE[0], "back to the border before the document"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from app.chat.cost_preview import told
+from app.chat.cost_preview import describe
 from app.errors import UserError
 from app.models.draft_selection import TokenizerCache
 from app.models.fit import Machine, mac_with
@@ -88,7 +88,7 @@ class ModelsController:
 
     def on_costs_measured(self, costs: Costs) -> None:
         """The engine has timed the pair, as it was asked to."""
-        self.on_job_ended(told(costs, self._app.chat.next_mode.keep))
+        self.on_job_ended(describe(costs, self._app.chat.next_mode.keep))
 
     def _machine(self) -> Machine:
         memory = self._app.chat.header.memory

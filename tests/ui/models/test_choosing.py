@@ -249,7 +249,7 @@ async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
         await open_models(pilot)
         await open_card(pilot, "embedded")
         await do(pilot, "Time it here")
-        await until_shown(pilot, "Of 32,768 tokens the first word comes in 33 s when", "in 10 s at")
+        await until_shown(pilot, "32,768 tokens: first word in 33 s when", "10 s at")
         assert len(engine.sent(CalibrateCosts)) == 1
 
 
@@ -258,4 +258,4 @@ async def test_a_pair_that_could_not_be_timed_is_said(library: Library) -> None:
         await open_models(pilot)
         await open_card(pilot, "embedded")
         await do(pilot, "Time it here")
-        await until_shown(pilot, "The pair could not be timed")
+        await until_shown(pilot, "The model pair could not be timed")
