@@ -103,10 +103,12 @@ class CacheSize:
         windowed = [c for c in flat if isinstance(c, RotatingKVCache)]
         growing = [_row_bytes(c) for c in flat if c not in windowed]
         return cls(
-            growing=sum(growing),
-            window=sum(_row_bytes(c) * (c.max_size + WindowedCache.slack) for c in windowed),
-            windowed=sum(_row_bytes(c) for c in windowed),
-            largest=max(growing, default=0.0),
+            bytes_per_token=sum(growing),
+            max_window_bytes=sum(
+                _row_bytes(c) * (c.max_size + WindowedCache.slack) for c in windowed
+            ),
+            window_bytes_per_token=sum(_row_bytes(c) for c in windowed),
+            largest_layer_bytes=max(growing, default=0.0),
         )
 
     def bytes(self, tokens: int, keep_evicted: bool = False) -> float:
@@ -150,8 +152,8 @@ class Transient:
         if quantised:
             keys = _whole(config, "num_key_value_heads") or heads
             plain = cls.of(config, element, False, sinks, backend)
-            return replace(plain, packed=2 * keys * width)
-        make = partial(cls, heads, active, on_cpu=backend.on_cpu, width=width)
+            return replace(plain, dequantised_per_token=2 * keys * width)
+        make = partial(cls, heads, active, on_cpu=backend.on_cpu, head_dim=width)
         if (
             backend.query_block
         ):  # for MLX, NumPy, and back; block-sparse: twice the rows, far fewer keys

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from app.engine import baseline_scorers, memory, memory_estimates
 from app.engine.attention_observer import AttentionObserver, Importance, ScoringError
 from app.engine.cache_growth import reserve_capacity
-from app.engine.clock import TurnClock
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
 from app.engine.positions import Positions
 from app.engine.prefill import set_next_position
 from app.engine.prefix_cache import PrefixCache
+from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
 from app.engine.scoring import score
 from app.engine.selection import Selection
