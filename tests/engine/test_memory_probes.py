@@ -114,9 +114,9 @@ def test_an_older_control_group(tmp_path: Path) -> None:
 CHILD = """
 import resource, sys
 resource.setrlimit(resource.{kind}, (3_000_000_000, resource.RLIM_INFINITY))
-from app.engine import probes
+from app.engine import memory_probes as probes
 limit = probes.process_limit()
-print(limit.most, limit.used, probes.ceiling(), probes.available())
+print(limit.limit, limit.used, probes.ceiling(), probes.available())
 """
 
 
