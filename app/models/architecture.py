@@ -233,7 +233,7 @@ def _gpt_oss(kind: str, c: Config) -> Architecture:
         _attention(c, feed, window if types[i] == "sliding_attention" else None, c.get("head_dim"))
         for i in range(count)
     ]
-    return _architecture(kind, c, layers, sinks=True)
+    return _architecture(kind, c, layers, has_sinks=True)
 
 
 def _gemma3(kind: str, c: Config) -> Architecture:
@@ -290,7 +290,7 @@ def _gemma_shared_kv(kind: str, c: Config) -> Architecture:
     # Every layer has its own small embedding of each token, and a gate and a projection for it.
     small, hidden = int(c.get("hidden_size_per_layer_input") or 0), int(c["hidden_size"])
     each = int(c.get("vocab_size_per_layer_input") or 0)
-    return _architecture(kind, c, layers, beside=count * small * (each + 3 * hidden))
+    return _architecture(kind, c, layers, other_params=count * small * (each + 3 * hidden))
 
 
 def _latent_attention(kind: str, c: Config) -> Architecture:

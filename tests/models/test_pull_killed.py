@@ -127,18 +127,18 @@ LOAD = """
 import sys
 from app.engine.blas import load_openblas
 load_openblas()
-from app.models.resolve import locate
+from app.models.resolve import resolve_model
 from app.models.check import check_model
 from app.models.tokenizers import same_tokenizer
 from app.engine.loader import load_one
 from mlx_lm.utils import _download
 for name in sys.argv[1:]:
-    folder = locate(name)
+    folder = resolve_model(name)
     check_model(folder)
     assert _download(name) == folder, (_download(name), folder)
     loaded = load_one(str(folder), name, None)
     assert loaded.info.parameters > 0
-assert same_tokenizer(*map(locate, sys.argv[1:])) is None
+assert same_tokenizer(*map(resolve_model, sys.argv[1:])) is None
 print("loaded")
 """
 
