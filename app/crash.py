@@ -1,4 +1,4 @@
-"""What is told of an end that nobody asked for: at once, and at the next start."""
+"""The note about a crash: written at once, and shown at the next start."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NOTE, LOG = "crash.json", "crash.log"
-LONGEST = 200
-"""Characters of what a library said that are repeated."""
-PYTHON = "Fatal Python error"
-"""How faulthandler begins, which writes after the library that failed."""
+MAX_LINE = 200
+"""Characters of a library's last line that are shown."""
+FAULTHANDLER = "Fatal Python error"
+"""The first words of faulthandler, which writes after the library that failed."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """`signal` by its name; `said` is a line of the library that failed, or empty."""
+    """`signal` by its name; `stderr_line` is the last line of the library that failed, or empty."""
 
     signal: str
     stderr_line: str = ""
@@ -24,13 +24,13 @@ class Crash:
     @property
     def sentence(self) -> str:
         if self.signal == "SIGKILL":
-            return "specchat was killed, perhaps since memory ran out. Nothing you wrote is lost."
+            return "specchat was killed, perhaps because memory ran out. Nothing you wrote is lost."
         why = f"{self.signal}: {self.stderr_line}" if self.stderr_line else self.signal
-        return f"specchat was ended by a fault ({why}). Nothing you wrote is lost."
+        return f"specchat crashed ({why}). Nothing you wrote is lost."
 
     def record(self, folder: Path, log: str) -> Path | None:
-        """For the next start; returns the file with all that was said, if there is any. A folder
-        that can't be written is no reason to fail a second time."""
+        """Write the note for the next start, and `log` beside it. Returns the log's path, or None
+        when there is no log or `folder` cannot be written."""
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / NOTE).write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -41,17 +41,18 @@ class Crash:
 
 
 def last_stderr_line(log: str) -> str:
-    """The last line that a library wrote before Python told where it was."""
-    lines = [line.strip() for line in log.partition(PYTHON)[0].splitlines() if line.strip()]
-    return lines[-1][:LONGEST] if lines else ""
+    """The last line in `log` before faulthandler's traceback."""
+    lines = [line.strip() for line in log.partition(FAULTHANDLER)[0].splitlines() if line.strip()]
+    return lines[-1][:MAX_LINE] if lines else ""
 
 
 def pop(folder: Path) -> Crash | None:
-    """How specchat ended the last time, told once; None after a proper end."""
+    """The note about the last crash, which is deleted; None when there is none."""
     note = folder / NOTE
     try:
-        told = json.loads(note.read_text(encoding="utf-8"))
-        crash = Crash(str(told["signal"]), str(told["said"]))
+        content = json.loads(note.read_text(encoding="utf-8"))
+        line = content["stderr_line"] if "stderr_line" in content else content["said"]  # old name
+        crash = Crash(str(content["signal"]), str(line))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     finally:

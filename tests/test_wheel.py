@@ -62,6 +62,7 @@ def wheel(built: Path) -> Path:
 def test_what_the_wheel_holds(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "app/assets/demo/gpl-3.0.txt" in names
+    assert {"app/assets/icon/specchat.svg", "app/assets/icon/specchat.icns"} <= names
     for model in ("target", "draft"):
         assert f"app/assets/pair/{model}/model.safetensors" in names
     assert "app/models/catalog.toml" in names

@@ -13,8 +13,8 @@ from app.chat.conversation import Conversation, Question, Turn, check_sampling, 
 from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair, resolve_pair
 from app.chat.stored_conversation import StoredConversation
+from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
-from app.cli.main import INTERRUPTED
 from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
 from app.cli.report import Report
 from app.cli.settings import requested_pair, user_settings

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.bench.performance import ENTRIES, Entry, Measured, report, with_figures
-from app.cli.main import INTERRUPTED
+from app.cli.exit_codes import INTERRUPTED
 from app.errors import UserError
 from app.util.sanitize import sanitize, sanitize_line
 

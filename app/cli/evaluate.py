@@ -22,8 +22,8 @@ from typing import TypeVar
 from app import paths
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
+from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
-from app.cli.main import INTERRUPTED
 from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError

@@ -14,8 +14,8 @@ from typing import TextIO
 
 import platformdirs
 
-from app.cli import icon
 from app.errors import UserError
+from app.paths import assets_path
 from app.util.sanitize import sanitize_line
 
 MARK = "specchat.launcher"
@@ -39,7 +39,7 @@ def install_launcher(remove: bool, out: TextIO) -> int:
     launcher = _launcher(sys.platform)
     shown = sanitize_line(str(launcher.shown))
     if remove:
-        removed = remove(launcher)
+        removed = remove_launcher(launcher)
         out.write(f"Removed {shown}.\n" if removed else f"There is no launcher at {shown}.\n")
         return 0
     write_launcher(launcher)
@@ -93,7 +93,7 @@ def for_mac(applications: Path, program: Path) -> Launcher:
         contents / "Info.plist": plistlib.dumps(information),
         start: f"#!/bin/sh\nexec /usr/bin/open -a Terminal {opened}\n".encode(),
         script: f"#!/bin/sh\nclear\nexec {shlex.quote(str(program))}\n".encode(),
-        contents / "Resources" / "specchat.icns": icon.icns(),
+        contents / "Resources" / "specchat.icns": _icon("specchat.icns"),
     }
     shown = applications / "specchat.app"
     return Launcher(shown, contents / "Info.plist", files, frozenset({start, script}))
@@ -118,9 +118,13 @@ def for_linux(data: Path, program: Path) -> Launcher:
     )
     files = {
         entry: ("\n".join(lines) + "\n").encode(),
-        data / "icons" / "hicolor" / "scalable" / "apps" / "specchat.svg": icon.svg(),
+        data / "icons" / "hicolor" / "scalable" / "apps" / "specchat.svg": _icon("specchat.svg"),
     }
     return Launcher(entry, entry, files)
+
+
+def _icon(name: str) -> bytes:
+    return (assets_path() / "icon" / name).read_bytes()
 
 
 def _quoted(path: str) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 
+from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
-
-OUTPUT_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-PIPE_CLOSED = 128 + signal.SIGPIPE
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     except OutputError as error:
         _complain(error)
         discard_output()
-        return OUTPUT_FAILED
+        return FAILED
     except UserError as error:
         _complain(error)
         return BAD_INPUT

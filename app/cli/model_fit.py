@@ -17,14 +17,14 @@ from app.cli.parsing import parse_tokens
 from app.errors import UserError
 from app.models import catalogue, draft_selection, speedup
 from app.models.cache import ModelCache
-from app.models.candidates import ModelOverview, overview
 from app.models.draft_selection import DraftCandidate, MeasuredRatio
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import DEFAULT_KEEP, Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as reckon
 from app.models.hub_info import HubModel
-from app.models.model_info import ModelDetails, find_model, known_models
+from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.overview import ModelOverview, overview
 from app.models.text import breakdown_rows, facts, gigabytes, memory_heading, verdict_sentences
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy

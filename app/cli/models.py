@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 from app.cli import model_fit
-from app.cli.main import INTERRUPTED
+from app.cli.exit_codes import INTERRUPTED
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, trash

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+from app.chat.heatmap import heat_row, span_row
 from app.protocol.commands import Ask
 from app.protocol.events import (
     EngineWarning,
@@ -22,7 +23,6 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
-from app.ui.prefill.heatmap import heat_row, span_row
 from app.util.sanitize import sanitize
 
 

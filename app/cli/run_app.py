@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import crash
-from app.cli.log import log_to
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
@@ -15,6 +18,10 @@ from app.paths import costs_path, data_path, logs_path, settings_path, snapshots
 if TYPE_CHECKING:
     from app.protocol.commands import Load
     from app.settings.values import Settings
+
+LOG = "specchat.log"
+MAX_LOG_BYTES = 500_000
+"""One older log is kept beside it."""
 
 
 def run_app(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
@@ -78,3 +85,19 @@ def _pair(
         if target is not None or draft is not None:
             raise
         return resolve_pair(kv_bits=kv_bits), [f"{error} ^L chooses another model."]
+
+
+def log_to(folder: Path) -> None:
+    """Write the app's own warnings to a file in `folder`, which is created with the first one."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handler = _QuietHandler(
+            folder / LOG, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
+        )
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("app").addHandler(handler)
+
+
+class _QuietHandler(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Print nothing when the log cannot be written: standard error is the screen."""

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from app.cli.main import INTERRUPTED
+from app.cli.exit_codes import INTERRUPTED
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.models.config_bounds import check_config_numbers
 from app.models.errors import ModelError
-from app.models.numbers import check_config_numbers
 
 Config = dict[str, Any]
 

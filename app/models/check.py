@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from app.models.config_bounds import check_config_numbers
 from app.models.errors import ModelError
-from app.models.numbers import check_config_numbers
 from app.models.tokenizer_bounds import check_tokenizer
 
 INDEX = "model.safetensors.index.json"

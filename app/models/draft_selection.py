@@ -9,7 +9,7 @@ from pathlib import Path
 from app.models import speedup
 from app.models.errors import ModelError
 from app.models.fit import DEFAULT_KEEP, Fit, Machine, fit
-from app.models.model_info import ModelDetails
+from app.models.model_details import ModelDetails
 from app.models.tokenizers import fingerprint
 
 UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})

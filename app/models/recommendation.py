@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from app.models.catalogue import Entry, catalogue
 from app.models.draft_selection import best_draft, draft_candidates
 from app.models.fit import Fit, Machine, ModelSize, mac_with
-from app.models.model_info import ModelDetails
+from app.models.model_details import ModelDetails
 
 LONG_DOCUMENT_TOKENS = 65_536
 """Tokens of a long document: a pair that reads those comes before a larger one that does not."""

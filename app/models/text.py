@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.models.fit import DEFAULT_KEEP, MIN_TOKENS, Fit, Machine, format_tokens
-from app.models.model_info import ModelDetails
+from app.models.model_details import ModelDetails
 from app.protocol.memory import format_bytes
 
 

@@ -9,13 +9,12 @@ import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from app.cli import icon, launcher
+from app.cli import launcher
 from app.cli.launcher import (
     Launcher,
     for_linux,
@@ -148,22 +147,11 @@ def test_on_linux_it_goes_where_desktops_look(
     assert made.shown == home / "data" / "applications" / "specchat.desktop"
 
 
-def test_the_icon_is_a_picture() -> None:
-    root = ElementTree.fromstring(icon.svg())
-    assert len(list(root)) == 1 + len(icon.LINES)
-    picture = icon.png(128)
-    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
-    start = picture.index(b"IDAT")
-    (length,) = struct.unpack(">I", picture[start - 4 : start])
-    rows = zlib.decompress(picture[start + 4 : start + 4 + length])
-    assert len(rows) == 128 * (1 + 128 * 4)
-    middle = rows[64 * (1 + 128 * 4) + 1 :]
-    assert middle[64 * 4 + 3] == 255  # opaque within
-    assert rows[1:5] == bytes(4)  # and transparent at the corner
-
-
-def test_the_icns_container_is_whole() -> None:
-    data = icon.icns()
+def test_the_icons_are_pictures() -> None:
+    files = {**for_linux(Path(), Path()).files, **for_mac(Path(), Path()).files}
+    icons = {path.suffix: data for path, data in files.items() if path.stem == "specchat"}
+    assert ElementTree.fromstring(icons[".svg"]).tag.endswith("svg")
+    data = icons[".icns"]
     assert struct.unpack(">I", data[4:8])[0] == len(data)
     at, kinds = 8, []
     while at < len(data):

@@ -11,7 +11,7 @@ from app.models.catalogue import Entry, catalogue, find, search
 from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
 from app.models.fit import mac_with
-from app.models.model_info import ModelDetails, find_model, known_models
+from app.models.model_details import ModelDetails, find_model, known_models
 
 OURS = catalogue()
 NOWHERE = ModelCache(Path("nowhere"))

@@ -16,7 +16,7 @@ from app.models.catalogue import Entry, catalogue
 from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
 from app.models.fit import ModelSize, mac_with
-from app.models.model_info import ModelDetails, find_model, known_models
+from app.models.model_details import ModelDetails, find_model, known_models
 from app.sessions.records import Run
 from tests.models import files
 

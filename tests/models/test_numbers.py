@@ -12,8 +12,8 @@ import mlx_lm.models
 import pytest
 
 from app.models.architecture import parse_architecture
+from app.models.config_bounds import check_config_numbers
 from app.models.errors import ModelError
-from app.models.numbers import check_config_numbers
 from tests import tiny
 
 SOURCES = sorted(Path(mlx_lm.models.__file__).parent.glob("*.py"))

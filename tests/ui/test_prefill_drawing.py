@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat import heatmap
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.replay import replay_events
 from app.protocol.commands import Ask
@@ -17,7 +18,6 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
-from app.ui.prefill import heatmap
 from app.ui.prefill.panel_render import Viewport, panel_lines
 from app.ui.prefill.progress import TurnProgress
 from app.ui.prefill.stats_line import stats_line

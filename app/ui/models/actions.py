@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from app.models.cache import is_repository
-from app.models.candidates import ModelOverview
 from app.models.draft_selection import DraftCandidate
+from app.models.overview import ModelOverview
 from app.ui.models.action_dialog import Action
 from app.ui.models.inventory import Inventory, is_embedded
 from app.ui.models.jobs import Job, JobKind, JobState

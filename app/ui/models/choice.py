@@ -7,8 +7,8 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.models.candidates import ModelOverview
 from app.models.draft_selection import DraftCandidate
+from app.models.overview import ModelOverview
 from app.protocol.commands import Load
 from app.ui.models.detail_text import memory_lines
 from app.ui.models.rows import DIM, WARN, short

@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual.content import Content
 
 from app.models.cache import Installed
-from app.models.candidates import ModelOverview
 from app.models.draft_selection import DraftCandidate
 from app.models.fit import DEFAULT_KEEP
+from app.models.overview import ModelOverview
 from app.models.speedup import OVERHEAD
 from app.models.text import breakdown_rows, facts, verdict_sentences
 from app.ui.models.inventory import Inventory

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from app.models import speedup
 from app.models.cache import Installed, is_repository
-from app.models.candidates import ModelOverview, embedded_pair, overview
 from app.models.catalogue import Entry, catalogue
 from app.models.draft_selection import TokenizerCache
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.library import Library
-from app.models.model_info import ModelDetails, known_models
+from app.models.model_details import ModelDetails, known_models
+from app.models.overview import ModelOverview, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
 from app.sessions.records import Run

@@ -9,9 +9,9 @@ from enum import StrEnum
 from textual.content import Content
 
 from app.models.cache import Installed, is_repository
-from app.models.candidates import ModelOverview
 from app.models.draft_selection import DraftCandidate
 from app.models.fit import Fit
+from app.models.overview import ModelOverview
 from app.models.speedup import MAX_RATIO
 from app.models.trash import TrashedModel
 from app.models.unfinished import UnfinishedDownload

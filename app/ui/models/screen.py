@@ -16,10 +16,10 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.models.candidates import ModelOverview
 from app.models.draft_selection import DraftCandidate, TokenizerCache
 from app.models.fit import Machine
 from app.models.library import Library
+from app.models.overview import ModelOverview
 from app.models.text import memory_heading
 from app.sessions.records import Run
 from app.ui.background import in_background

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.models import catalogue, trash
-from app.models.model_info import ModelDetails, find_model
+from app.models.model_details import ModelDetails, find_model
 from app.models.unfinished import pause
 from app.ui.background import in_background
 from app.ui.models.jobs import JobKind

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from app.chat import heatmap
 from app.protocol.events import Selected
 from app.protocol.memory import format_bytes
 from app.protocol.stats import Phase, Reading
 from app.ui.keep.bar import keep_bar
-from app.ui.prefill import heatmap
 from app.ui.prefill.progress import PhaseStatus, TurnProgress
 from app.ui.prefill.stats_line import stats_line
 from app.ui.text import with_full_stop

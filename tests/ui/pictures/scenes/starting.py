@@ -17,7 +17,7 @@ from tests.ingest.helpers import written
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage
 
-CRASH = "specchat was killed, perhaps since memory ran out. Nothing you wrote is lost."
+CRASH = "specchat was killed, perhaps because memory ran out. Nothing you wrote is lost."
 MISSING = Failed(
     None,
     "The target model's folder holds no weights: 'model.safetensors' is missing",

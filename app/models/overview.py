@@ -10,7 +10,7 @@ from app.models.cache import ModelCache
 from app.models.draft_selection import DraftCandidate, MeasuredRatio, TokenizerCache
 from app.models.embedded import EMBEDDED
 from app.models.fit import Fit, Machine, fit
-from app.models.model_info import ModelDetails, find_model
+from app.models.model_details import ModelDetails, find_model
 
 
 @dataclass(frozen=True, slots=True)
