@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,8 +21,10 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from app.errors import UserError
 from app.protocol.commands import Close, Load
 from app.protocol.engine import Engine
+from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
 from app.settings.schema import Setting
 from app.ui.chat.engine_events import CostsMeasured
@@ -58,6 +60,7 @@ class SpecchatApp(App[None]):
     TITLE = "specchat"
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH: ClassVar[list[str]] = [  # type: ignore[assignment]
+        "filter_list.tcss",
         "chat/chat.tcss",
         "attach/attach.tcss",
         "completion/completion.tcss",
@@ -134,7 +137,7 @@ class SpecchatApp(App[None]):
         self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, costs, startup_message)
         self.chat.welcome.enabled = show_welcome and kept.is_new
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
-        self.settings = LiveSettings(self, kept, self.chat)
+        self.settings = LiveSettings(self, kept, self.chat.apply_settings, self.chat.notice.show)
         self._library = library
         self._models: ModelsController | None = None
 
@@ -278,7 +281,19 @@ class SpecchatApp(App[None]):
         if self._models is None:
             from app.ui.models.controller import ModelsController
 
-            self._models = ModelsController(self, self._library)
+            chat = self.chat
+            self._models = ModelsController(
+                self,
+                repository=chat.open_chats.repository,
+                settings=self.settings,
+                pair_status=chat.loader.pair_status,
+                load_pair=chat.loader.load_pair,
+                memory=lambda: chat.header.memory,
+                measure=self._engine.send,
+                keep=lambda: chat.next_mode.keep,
+                show_message=chat.notice.show,
+                library=self._library,
+            )
         return self._models
 
     @on(CostsMeasured)
@@ -300,10 +315,22 @@ class SpecchatApp(App[None]):
         self.models.on_job_ended(ended.job.message)
 
     def action_command_palette(self) -> None:
-        from app.ui.palette.screen import PaletteScreen
+        from app.ui.palette.screen import PaletteScreen, PaletteSources
 
-        if not self.screen.is_modal:
-            self.push_screen(PaletteScreen())
+        if self.screen.is_modal:
+            return
+        chat, repository = self.chat, self.chat.open_chats.repository
+        in_chat = self.screen is chat  # from where alone conversations are opened
+
+        async def conversations() -> Sequence[Conversation]:
+            if in_chat and repository.readable:
+                with suppress(UserError):  # shown by what needs the store
+                    return await repository.read(lambda store: store.conversations())
+            return ()
+
+        open_chat = chat.open_conversation
+        sources = PaletteSources(self.settings, self.show_setting, conversations, open_chat)
+        self.push_screen(PaletteScreen(sources))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return ink_shades(self.current_theme)

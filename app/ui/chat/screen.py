@@ -239,7 +239,7 @@ class ChatScreen(MessageSelection):
         self.footer.show_next_mode(self.next_mode)
         self.footer.show_meter(self.cost_estimate.meter())
         self.sub_title = chat.title
-        self.sidebar.follow(chat.id)
+        self.sidebar.update_list(chat.id)
         self.header.show_title(chat.title, self.open_chats.repository.status)
 
     # -------------------------------------------------------------------------- the engine

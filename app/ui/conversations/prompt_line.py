@@ -1,4 +1,4 @@
-"""A line at the bottom of the list, to be filled in: a title, a file."""
+"""A line below the list that asks for a title or a file name."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class PromptLine(Horizontal):
     """Hidden until `ask`."""
 
     class Closed(Message):
-        """Enter was pressed, and the answer is given."""
+        """Enter was pressed."""
 
     def __init__(self) -> None:
-        super().__init__(id="list-line")
-        self._asked = Static(markup=False, classes="asked-for")
+        super().__init__()
+        self._label = Static(markup=False)
         self._input = SafeInput(compact=True)
-        self._done: Callable[[str], None] = lambda typed: None
+        self._on_submit: Callable[[str], None] = lambda text: None
 
     def compose(self) -> ComposeResult:
-        yield self._asked
+        yield self._label
         yield self._input
 
-    def ask(self, what: str, suggested: str, done: Callable[[str], None]) -> None:
-        self._done = done
-        self._asked.update(f"{what}: ")
-        self._input.value = sanitize_line(suggested)
+    def ask(self, label: str, default: str, on_submit: Callable[[str], None]) -> None:
+        self._on_submit = on_submit
+        self._label.update(f"{label}: ")
+        self._input.value = sanitize_line(default)
         self._input.cursor_position = len(self._input.value)
         self.display = True
         self.screen.set_focus(self._input)  # at once: keys typed ahead are meant for it
@@ -42,8 +42,4 @@ class PromptLine(Horizontal):
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.post_message(self.Closed())
-        self._done(event.value)
-
-    @on(Input.Changed)
-    def _changed(self, event: Input.Changed) -> None:
-        event.stop()
+        self._on_submit(event.value)

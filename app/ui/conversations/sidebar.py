@@ -1,4 +1,4 @@
-"""The conversations beside the chat, where the terminal is wide enough."""
+"""The list of conversations beside the chat, where the terminal is wide enough."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from app.ui.conversations.list_rows import UNTITLED, distinct_labels
 from app.ui.state.repository import ChatRepository
 from app.util.sanitize import sanitize_line
 
-AT_MOST = 200
-"""Conversations; the list of Ctrl+O has all."""
-MARK = 2
-"""Cells before each title."""
+MAX_SHOWN = 200
+MARK_WIDTH = 2
 
 
 class Sidebar(Vertical):
-    """For the mouse and the eye; keys go to the list of Ctrl+O."""
+    """For the mouse: the keyboard has the list of Ctrl+O."""
 
     @dataclass
     class Opened(Message):
@@ -35,10 +33,12 @@ class Sidebar(Vertical):
 
         id: int
 
-    def __init__(self, shelf: ChatRepository, statuses: Callable[[], Mapping[int, str]]) -> None:
+    def __init__(
+        self, repository: ChatRepository, statuses: Callable[[], Mapping[int, str]]
+    ) -> None:
         super().__init__(id="side")
-        self._shelf, self._statuses = shelf, statuses
-        self._shown: int | None = None
+        self._repository, self._statuses = repository, statuses
+        self._current: int | None = None
         self._list = OptionList(id="side-list", compact=True, markup=False)
         self._list.can_focus = False
 
@@ -46,34 +46,35 @@ class Sidebar(Vertical):
         yield Static("Conversations  ^O", id="side-head", markup=False)
         yield self._list
 
-    def follow(self, shown: int | None) -> None:
-        """Something changed, and `shown` is on the screen now."""
-        self._shown = shown
-        if self.display and self._shelf.readable:
-            # The method itself: one that never begins is then no coroutine that nobody awaited.
-            self.run_worker(self._read, exclusive=True)  # type: ignore[arg-type]
+    def update_list(self, current: int | None) -> None:
+        """Read the list again; `current` is the conversation on the screen."""
+        self._current = current
+        if self.display and self._repository.readable:
+            # The method, not its coroutine: a worker that is cancelled before it starts would leave
+            # that one without anybody who awaits it.
+            self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     def on_show(self) -> None:
-        self.follow(self._shown)
+        self.update_list(self._current)
 
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         try:
-            every = await self._shelf.read(lambda store: store.conversations())
-        except UserError:  # said by what asks for more than the titles
+            conversations = await self._repository.read(lambda store: store.conversations())
+        except UserError:  # shown by what reads more than the titles
             return
         statuses, width = self._statuses(), self._list.size.width - 2
-        listed = every[:AT_MOST]
-        titles = ((_title(each, width - MARK).plain, each) for each in listed)
+        listed = conversations[:MAX_SHOWN]
+        titles = ((_title(each, width - MARK_WIDTH).plain, each) for each in listed)
         labels = distinct_labels(titles, datetime.now().astimezone())
 
         def option(each: Conversation) -> Option:
-            busy, shown = each.id in statuses, each.id == self._shown
-            line = sidebar_line(each, width, busy, shown, labels.get(each.id, ""))
+            busy, current = each.id in statuses, each.id == self._current
+            line = sidebar_line(each, width, busy, current, labels.get(each.id, ""))
             return Option(line, id=str(each.id))
 
         self._list.set_options(map(option, listed))
-        places = [place for place, each in enumerate(listed) if each.id == self._shown]
-        self._list.highlighted = places[0] if places else None
+        ids = [each.id for each in listed]
+        self._list.highlighted = ids.index(self._current) if self._current in ids else None
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
@@ -83,18 +84,18 @@ class Sidebar(Vertical):
 
 
 def sidebar_line(
-    conversation: Conversation, width: int, busy: bool, shown: bool, label: str = ""
+    conversation: Conversation, width: int, busy: bool, current: bool, label: str = ""
 ) -> Content:
-    """One line of at most `width` cells: a mark, as much of the title as there is room for, and
-    what tells it from others that look the same."""
-    mark = "▸ " if shown else "★ " if conversation.pinned else "  "
-    after = Content.styled(f" {label}" if label else "", "$ink-dim")
-    after += Content.styled(" ◆" if busy else "", "$accent")
-    title = _title(conversation, max(1, width - MARK - after.cell_length))
-    line = Content.assemble((mark, "$accent"), title.stylize("bold" if shown else ""), after)
+    """One line of at most `width` cells. `label` tells it from others of the same title."""
+    mark = "▸ " if current else "★ " if conversation.pinned else "  "
+    right = Content.assemble(
+        (f" {label}" if label else "", "$ink-dim"), (" ◆" if busy else "", "$accent")
+    )
+    title = _title(conversation, width - MARK_WIDTH - right.cell_length)
+    line = Content.assemble((mark, "$accent"), title.stylize("bold" if current else ""), right)
     return line.truncate(width, ellipsis=True)
 
 
-def _title(conversation: Conversation, room: int) -> Content:
+def _title(conversation: Conversation, width: int) -> Content:
     title = Content(sanitize_line(conversation.title.strip()) or UNTITLED)
-    return title.truncate(max(1, room), ellipsis=True)
+    return title.truncate(max(1, width), ellipsis=True)

@@ -1,10 +1,9 @@
-"""One model, or one decision, in full: what there is to know, and what can be done."""
+"""A text in full, and below it a few choices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -18,62 +17,50 @@ from textual.widgets.option_list import Option
 from app.ui.help import Section
 from app.util.sanitize import sanitize_line
 
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """Something that can be done; `run` is called when the card has closed."""
-
-    label: str
-    run: Callable[[], object]
+Value = TypeVar("Value")
 
 
-class ActionDialog(ModalScreen[Action | None]):
-    """Gives back what was chosen."""
+class ActionDialog(ModalScreen[Value | None]):
+    """Returns the value of the chosen label."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "do", "Do", id="card.do", tooltip="Do what is marked"),
-        Binding("pageup", "scroll(-1)", "Up", id="card.up", tooltip="Read on above", priority=True),
+        Binding("enter", "choose", "Do", id="dialog.do", tooltip="Do the highlighted action"),
         Binding(
-            "pagedown", "scroll(1)", "Down", id="card.down", tooltip="Read on below", priority=True
+            "pageup", "scroll(-1)", "Up", id="dialog.up", tooltip="Scroll up", priority=True
         ),
-        Binding("escape", "leave", "Leave", id="card.close", tooltip="Leave it as it is"),
-    ]
+        Binding(
+            "pagedown", "scroll(1)", "Down", id="dialog.down", tooltip="Scroll down", priority=True
+        ),
+        Binding("escape", "dismiss", "Cancel", id="dialog.close", tooltip="Cancel"),
+    ]  # fmt: skip
 
-    def __init__(self, text: Content, actions: Sequence[Action]) -> None:
+    def __init__(self, text: Content, choices: Sequence[tuple[str, Value]]) -> None:
         super().__init__()
-        self._actions = tuple(actions)
-        self._text = VerticalScroll(Static(text, markup=False), id="card-text", can_focus=False)
-        self.list = OptionList(
-            *(Option(sanitize_line(deed.label)) for deed in self._actions),
-            id="card-deeds",
-            compact=True,
-            markup=False,
-        )
+        self.choices = choices
+        self._text = VerticalScroll(Static(text, markup=False), id="dialog-text", can_focus=False)
+        labels = (Option(sanitize_line(label)) for label, _ in choices)
+        self.list = OptionList(*labels, id="dialog-choices", compact=True, markup=False)
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("One of them", ActionDialog),)
+        return (("Details", ActionDialog),)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="card"):
+        with Vertical(id="dialog"):
             yield self._text
             yield self.list
-            yield Static(
-                Content.styled("⏎ do it   PgUp PgDn read   Esc leave", "$ink-dim"), id="card-foot"
-            )
+            hints = "⏎ choose   PgUp PgDn scroll   Esc cancel"
+            yield Static(Content.styled(hints, "$ink-dim"), id="dialog-foot")
 
     def on_mount(self) -> None:
-        self.list.highlighted = 0 if self._actions else None
+        self.list.highlighted = 0 if self.choices else None
         self.list.focus()
 
-    def action_do(self) -> None:
+    def action_choose(self) -> None:
         self.list.action_select()
 
     def action_scroll(self, pages: int) -> None:
         self._text.scroll_relative(y=pages * max(1, self._text.size.height - 1), animate=False)
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._actions[event.option_index])
+        self.dismiss(self.choices[event.option_index][1])

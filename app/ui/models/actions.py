@@ -1,123 +1,125 @@
-"""What can be done with each row of the models screen."""
+"""What can be done with each row of the models screen, as data: the screen carries it out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from app.models.cache import is_repository
 from app.models.draft_selection import DraftCandidate
+from app.models.embedded import EMBEDDED
 from app.models.overview import ModelOverview
-from app.ui.models.action_dialog import Action
-from app.ui.models.inventory import Inventory, is_embedded
+from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState
 from app.ui.models.rows import draft_name, short
 from app.util import formatting
 
-if TYPE_CHECKING:
-    from app.ui.models.screen import ModelsScreen
-
-MOST_DRAFTS = 3
+MAX_DRAFTS = 3
 
 
-def of_model(screen: ModelsScreen, known: ModelOverview, stock: Inventory) -> list[Action]:
-    deeds = [*_answering(screen, known)] if known.model.installed else [*_fetching(screen, known)]
-    if screen.answers(known):
-        deeds.append(Action("Time it here: a few seconds", lambda: screen.say(screen.measure())))
-    return [*deeds, *_looking_after(screen, known.model.name, stock, known.model.installed)]
+class Do(Enum):
+    ANSWER = auto()
+    """With the model, and with `draft` if there is one."""
+    MEASURE = auto()
+    DOWNLOAD = auto()
+    CHECK = auto()
+    PAUSE = auto()
+    PAUSE_ELSEWHERE = auto()
+    CANCEL = auto()
+    DISMISS = auto()
+    ADD = auto()
+    REMOVE = auto()
+    REMOVE_OLDER = auto()
+    RESTORE = auto()
+    EMPTY_TRASH = auto()
 
 
-def of_fault(screen: ModelsScreen, name: str, stock: Inventory) -> list[Action]:
-    """Of a model that is here and cannot be used."""
-    return [*_looking_after(screen, name, stock, True)]
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`names` are the models that it concerns."""
+
+    label: str
+    do: Do
+    names: tuple[str, ...] = ()
+    draft: DraftCandidate | None = None
 
 
-def of_trash(screen: ModelsScreen, name: str, stock: Inventory) -> list[Action]:
-    total = sum(each.size for each in stock.trash)
+def model_actions(overview: ModelOverview, inventory: Inventory, is_target: bool) -> list[Action]:
+    """`is_target`: it is the target that is loaded."""
+    name, installed = overview.model.name, overview.model.installed
+    actions = [*(_use(overview) if installed else _download(overview))]
+    if is_target:
+        actions.append(Action("Measure its speed (a few seconds)", Do.MEASURE))
+    return [*actions, *(maintenance_actions(name, inventory) if installed else ())]
+
+
+def trash_actions(name: str, inventory: Inventory) -> list[Action]:
+    total = formatting.size(sum(each.size for each in inventory.trash))
     return [
-        Action("Bring it back", lambda: screen.doing.restore(name)),
-        Action(
-            f"Empty the trash for good · {formatting.size(total)}",
-            lambda: screen.doing.empty_trash(),
-        ),
+        Action("Restore", Do.RESTORE, (name,)),
+        Action(f"Empty the trash permanently · {total}", Do.EMPTY_TRASH),
     ]
 
 
-def of_download(screen: ModelsScreen, name: str, job: Job | None, stock: Inventory) -> list[Action]:
-    begun = next((each for each in stock.unfinished if each.repository == name), None)
+def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action]:
+    """Of a download or a check; without `job` it is one that another run began."""
+    names = (name,)
+    partial = next((each for each in inventory.unfinished if each.repository == name), None)
+    if job is None and partial is not None and partial.running:
+        return [Action("Pause", Do.PAUSE_ELSEWHERE, names)]
+    checking = job is not None and job.kind is JobKind.CHECK
+    if job is not None and job.state is JobState.DONE:
+        overview = inventory.find(name)
+        use = _use(overview) if overview and overview.model.installed else ()
+        return [*use, Action("Remove from this list", Do.DISMISS, names)]
     if job is not None and not job.state.ended:
-        stop = "Stop checking" if job.kind is JobKind.CHECK else "Pause it"
-        deeds = [Action(stop, lambda: screen.jobs.pause(name))]
-    elif job is None and begun is not None and begun.running:
-        return [Action("Pause it", lambda: screen.doing.pause_elsewhere(name))]
-    elif job is not None and job.state is JobState.DONE:
-        known = stock.find(name)
-        deeds = [*_answering(screen, known)] if known and known.model.installed else []
-        return [*deeds, Action("Take it off this list", lambda: screen.jobs.dismiss(name))]
+        actions = [Action("Stop checking" if checking else "Pause", Do.PAUSE, names)]
+    elif checking:
+        actions = [Action("Check again", Do.CHECK, names)]
     else:
-        kind = job.kind if job else JobKind.DOWNLOAD
-        words = "Check again" if kind is JobKind.CHECK else "Go on with it"
-        deeds = [Action(words, lambda: screen.jobs.start(name, kind))]
-    if job is None or job.kind is JobKind.DOWNLOAD:
-        done = job.progress.done if job and job.progress.total else begun.done if begun else 0
-        fetched = f", throwing away {formatting.size(done)}" if done else ""
-        deeds.append(Action(f"Give it up{fetched}", lambda: screen.jobs.cancel(name)))
-    return deeds
+        actions = [Action("Resume", Do.DOWNLOAD, names)]
+    if not checking:
+        done = job.progress.done if job and job.progress.total else partial.done if partial else 0
+        deleting = f", deleting {formatting.size(done)}" if done else ""
+        actions.append(Action(f"Cancel{deleting}", Do.CANCEL, names))
+    return actions
 
 
-def _answering(screen: ModelsScreen, known: ModelOverview) -> Iterator[Action]:
-    here = [each for each in known.drafts if each.draft.installed]
-    taken = known.best_draft
-    if taken is not None and not taken.draft.installed:
-        size = formatting.size(taken.draft.size.weight_bytes)
-        name = taken.draft.name
-        yield Action(
-            f"Download {short(name)}, its draft · {size}", lambda: screen.doing.fetch(name)
-        )
-    for each in here[:MOST_DRAFTS]:
-        words = (
-            f"Answer with it, {draft_name(known, each)} skims · {each.speedup():.1f} times sooner"
-        )
-        yield Action(words, _choosing(screen, known, each))
-    yield Action("Answer with it alone: everything is read", _choosing(screen, known, None))
-
-
-def _choosing(
-    screen: ModelsScreen, known: ModelOverview, candidate: DraftCandidate | None
-) -> Callable[[], object]:
-    return lambda: screen.ask_cost(known, candidate)
-
-
-def _fetching(screen: ModelsScreen, known: ModelOverview) -> Iterator[Action]:
-    model, taken = known.model, known.best_draft
-    if not is_repository(model.name):
+def maintenance_actions(name: str, inventory: Inventory) -> Iterator[Action]:
+    """Of files on the disk, whether or not they can be used."""
+    installed = inventory.installed_model(name)
+    if name == EMBEDDED or installed is None:
         return
-    weights = model.size.weight_bytes
-    if taken is not None and not taken.draft.installed:
-        draft, both = taken.draft.name, weights + taken.draft.size.weight_bytes
-        yield Action(
-            f"Download it and {short(draft)}, its draft · {formatting.size(both)}",
-            lambda: screen.doing.fetch(draft, model.name),
-        )
-    yield Action(
-        f"Download it · {formatting.size(weights)}", lambda: screen.doing.fetch(model.name)
-    )
-    if model.entry is None:
-        yield Action("Add it to your catalogue", lambda: screen.doing.add(model.name))
-
-
-def _looking_after(
-    screen: ModelsScreen, name: str, stock: Inventory, here: bool
-) -> Iterator[Action]:
-    installed = stock.installed_model(name)
-    if is_embedded(name) or installed is None or not here:
-        return
-    yield Action("Check its files", lambda: screen.doing.check(name))
-    yield Action("Look for changes at the hub", lambda: screen.doing.fetch(name))
+    yield Action("Check its files", Do.CHECK, (name,))
+    yield Action("Check the hub for updates", Do.DOWNLOAD, (name,))
     if installed.older:
         size = formatting.size(installed.older)
-        yield Action(
-            f"Move older commits to the trash · {size}", lambda: screen.doing.remove(name, True)
-        )
-    size = formatting.size(installed.size)
-    yield Action(f"Move it to the trash · {size}", lambda: screen.doing.remove(name))
+        yield Action(f"Move older commits to the trash · {size}", Do.REMOVE_OLDER, (name,))
+    yield Action(f"Move to the trash · {formatting.size(installed.size)}", Do.REMOVE, (name,))
+
+
+def _use(overview: ModelOverview) -> Iterator[Action]:
+    names, best = (overview.model.name,), overview.best_draft
+    if best is not None and not best.draft.installed:
+        size, draft = formatting.size(best.draft.size.weight_bytes), best.draft.name
+        yield Action(f"Download its draft {short(draft)} · {size}", Do.DOWNLOAD, (draft,))
+    for each in [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]:
+        label = f"Use with {draft_name(overview, each)} · {each.speedup():.1f}x faster"
+        yield Action(label, Do.ANSWER, names, each)
+    yield Action("Use without a draft: always reads in full", Do.ANSWER, names)
+
+
+def _download(overview: ModelOverview) -> Iterator[Action]:
+    model, best = overview.model, overview.best_draft
+    if not is_repository(model.name):
+        return
+    if best is not None and not best.draft.installed:
+        draft = best.draft.name
+        size = formatting.size(model.size.weight_bytes + best.draft.size.weight_bytes)
+        label = f"Download with its draft {short(draft)} · {size}"
+        yield Action(label, Do.DOWNLOAD, (draft, model.name))
+    size = formatting.size(model.size.weight_bytes)
+    yield Action(f"Download · {size}", Do.DOWNLOAD, (model.name,))
+    if model.entry is None:
+        yield Action("Add to your catalogue", Do.ADD, (model.name,))

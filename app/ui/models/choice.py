@@ -1,4 +1,4 @@
-"""Choosing a pair: what it would cost, said before anything is loaded."""
+"""Choosing a pair: what loading it would take."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from app.models.draft_selection import DraftCandidate
 from app.models.overview import ModelOverview
 from app.protocol.commands import Load
 from app.ui.models.detail_text import memory_lines
-from app.ui.models.rows import DIM, WARN, short
+from app.ui.models.rows import DIM, WARN, draft_name, short
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 
 @dataclass(frozen=True, slots=True)
 class PairStatus:
-    """Which pair is loaded, and how many tokens of the conversation on the screen were read. `pace`
-    is how fast it was loaded, in bytes a second, if that is known; `hindrance` says why no other
-    one can be loaded just now."""
+    """The loaded pair. `cached_tokens` are those of the conversation on the screen;
+    `load_bytes_per_second` is how fast the pair was loaded, if known; `blocked_reason` says why no
+    other pair can be loaded now."""
 
     load: Load
     cached_tokens: int = 0
@@ -34,7 +34,7 @@ class PairStatus:
 
 @dataclass(frozen=True, slots=True)
 class PairChoice:
-    """A pair that is to answer, and whether by default from now on."""
+    """A pair to load, and whether it becomes the default."""
 
     target: str
     draft: str | None
@@ -42,41 +42,28 @@ class PairChoice:
 
 
 def cost_text(
-    known: ModelOverview, candidate: DraftCandidate | None, standing: PairStatus
+    overview: ModelOverview, candidate: DraftCandidate | None, status: PairStatus
 ) -> Content:
-    """Time, memory, and what is read again."""
-    model = known.model
+    """Load time, memory, and what must be read again."""
+    model = overview.model
     weights = model.size.weight_bytes + (candidate.draft.size.weight_bytes if candidate else 0)
-    draft = candidate.draft.name if candidate else None
-    names = short(model.name) + (
-        f" + {'its draft' if draft == model.name else short(draft)}" if draft else ""
-    )
+    target, draft = status.load.names
+    loaded = short(target) + (f" + {short(draft)}" if draft else "")
+    names = short(model.name) + (f" + {draft_name(overview, candidate)}" if candidate else "")
+    seconds = ""
+    if status.load_bytes_per_second:
+        seconds = f" in about {formatting.seconds(weights / status.load_bytes_per_second)}"
     lines = [
-        Content.styled(f"{names} instead of {_names(*standing.load.names)}", "bold"),
-        Content(f"Loads {formatting.size(weights)}{_time(weights, standing)}."),
+        Content.styled(f"{names} instead of {loaded}", "bold"),
+        Content(f"Loads {formatting.size(weights)}{seconds}."),
     ]
-    if standing.cached_tokens:
-        lines.append(
-            Content.assemble(
-                ("! ", WARN),
-                "The next question reads this conversation again:"
-                f" {formatting.plural(standing.cached_tokens, 'token')}.",
-            )
-        )
+    if status.cached_tokens:
+        tokens = formatting.plural(status.cached_tokens, "token")
+        again = f"The next question reads this conversation again ({tokens})."
+        lines.append(Content.assemble(("! ", WARN), again))
     if candidate is None:
-        lines.append(Content("Without a draft everything is read."))
-    if standing.blocked_reason:
-        lines.append(Content.assemble(("! ", WARN), sanitize_line(standing.blocked_reason)))
-    lines += [Content(""), Content.styled("The memory that it takes", DIM)]
-    return Content("\n").join([*lines, *memory_lines(known, candidate)])
-
-
-def _time(weights: int, standing: PairStatus) -> str:
-    if not standing.load_bytes_per_second:
-        return ""
-    seconds = formatting.seconds(weights / standing.load_bytes_per_second)
-    return f", in about {seconds} at the pace of the last time"
-
-
-def _names(target: str, draft: str | None) -> str:
-    return short(target) + (f" + {short(draft)}" if draft else "")
+        lines.append(Content("Without a draft, every prompt is read in full."))
+    if status.blocked_reason:
+        lines.append(Content.assemble(("! ", WARN), sanitize_line(status.blocked_reason)))
+    lines += [Content(""), Content.styled("Memory", DIM), *memory_lines(overview, candidate)]
+    return Content("\n").join(lines)

@@ -1,12 +1,11 @@
-"""All that is known of one model, as text. No widgets."""
+"""Everything known of one row of the models screen, as text. No widgets."""
 
 from __future__ import annotations
 
 from textual.content import Content
 
-from app.models.cache import Installed
 from app.models.draft_selection import DraftCandidate
-from app.models.fit import DEFAULT_KEEP
+from app.models.fit import DEFAULT_KEEP, Fit
 from app.models.overview import ModelOverview
 from app.models.speedup import OVERHEAD
 from app.models.text import breakdown_rows, facts, verdict_sentences
@@ -16,92 +15,72 @@ from app.ui.models.rows import DIM, WARN, draft_name
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
-AMOUNT = 9
+MAX_DRAFTS = 4
+AMOUNT_WIDTH = 9
 _EMPTY = Content("")
 
 
-def model_text(known: ModelOverview, stock: Inventory) -> Content:
-    """What it is, the pair it would take, and the sum line by line."""
-    model, taken = known.model, known.best_draft
-    installed = stock.installed_model(model.name)
+def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
+    """The model, its drafts, and the memory it needs with the best one."""
+    model, installed = overview.model, inventory.installed_model(overview.model.name)
     lines = [_bold(model.name), _dim(", ".join(facts(model)))]
     if installed is not None:
-        older = (
-            f", of which older commits {formatting.size(installed.older)}"
-            if installed.older
-            else ""
-        )
-        lines.append(_dim(f"{formatting.size(installed.size)} on the disk{older}"))
+        older = f", {formatting.size(installed.older)} in older commits" if installed.older else ""
+        lines.append(_dim(f"{formatting.size(installed.size)} on disk{older}"))
         if installed.fault:
             lines.append(_warn(installed.fault))
     elif not model.installed:
-        left = f"{formatting.size(stock.free_bytes)} of the disk are free"
-        lines.append(_dim(f"{formatting.size(model.size.weight_bytes)} to download; {left}"))
+        size, free = formatting.size(model.size.weight_bytes), formatting.size(inventory.free_bytes)
+        lines.append(_dim(f"{size} to download, {free} free on disk"))
     if model.entry is not None and model.entry.measured:
-        lines.append(_dim(f"Measured elsewhere: read sparsely {model.entry.measured}."))
-    lines += [_EMPTY, *_drafts(known), _EMPTY]
-    lines += [_dim(_title(taken)), *(_sum_line(*row) for row in breakdown_rows(known.fit)), _EMPTY]
-    lines += [Content(sentence) for sentence in verdict_sentences(known.fit)]
+        lines.append(_dim(f"Measured on another machine: {model.entry.measured}."))
+    memory = "Memory with the draft" if overview.best_draft else "Memory without a draft"
+    lines += [_EMPTY, *_drafts(overview), _EMPTY, _dim(memory), *_memory_table(overview.fit)]
+    lines += [_EMPTY, *map(Content, verdict_sentences(overview.fit))]
     return Content("\n").join(lines)
 
 
-def memory_lines(known: ModelOverview, chosen: DraftCandidate | None) -> list[Content]:
-    """The sum of a model with one draft, or alone."""
-    found = chosen.fit if chosen else known.alone_fit
-    lines = [
-        *(_sum_line(*row) for row in breakdown_rows(found)),
-        *map(Content, verdict_sentences(found)),
-    ]
-    if chosen is not None:
-        lines += [_warn(note) for note in chosen.notes]
-    return lines
+def memory_lines(overview: ModelOverview, draft: DraftCandidate | None) -> list[Content]:
+    """The memory of a model with this draft, or alone."""
+    fit, notes = (draft.fit, draft.notes) if draft is not None else (overview.alone_fit, ())
+    return [*_memory_table(fit), *map(Content, verdict_sentences(fit)), *map(_warn, notes)]
 
 
-def fault_text(name: str, why: str) -> Content:
-    return Content("\n").join([_bold(name), _warn(why)])
+def fault_text(name: str, fault: str) -> Content:
+    return Content("\n").join([_bold(name), _warn(fault)])
 
 
-def download_text(name: str, job: Job | None, told: str) -> Content:
-    lines = [_bold(name), Content(sanitize(told))]
+def download_text(name: str, job: Job | None, details: str) -> Content:
     if job is not None and job.state is JobState.FAILED:
-        lines = [_bold(name), _warn(job.message)]
-    return Content("\n").join(lines)
+        return fault_text(name, job.message)
+    return Content("\n").join([_bold(name), Content(sanitize(details))])
 
 
-def _drafts(known: ModelOverview) -> list[Content]:
-    if not known.drafts:
-        return [_dim("No draft with its tokenizer is known: it reads everything.")]
+def _drafts(overview: ModelOverview) -> list[Content]:
+    if not overview.drafts:
+        return [_dim("No known draft has its tokenizer: every prompt is read in full.")]
     lines = []
-    for each in known.drafts[:4]:
-        where = (
-            ""
-            if each.draft.installed
-            else f", {formatting.size(each.draft.size.weight_bytes)} to download"
-        )
-        clock = " by the clock" if each.measured else ""
-        taken = each is known.best_draft
+    for each in overview.drafts[:MAX_DRAFTS]:
+        size = formatting.size(each.draft.size.weight_bytes)
+        download = "" if each.draft.installed else f", {size} to download"
+        measured = " (measured)" if each.measured else ""
         line = (
-            f"{draft_name(known, each)}: {each.speedup():.1f} times sooner,"
-            f" r {each.cost_ratio:.2f}{clock}, together {each.fit.verdict}{where}"
+            f"{draft_name(overview, each)}: {each.speedup():.1f}x faster,"
+            f" r {each.cost_ratio:.2f}{measured}, together {each.fit.verdict}{download}"
         )
-        lines.append(Content.assemble(("▸ " if taken else "  ", WARN), line))
+        lines.append(Content.assemble(("▸ " if each is overview.best_draft else "  ", WARN), line))
         lines += [_warn(f"  {note}") for note in each.notes]
-    lines.append(
-        _dim(f"Sooner: the first word at keep {DEFAULT_KEEP:.0%}, 1 / (r + keep + {OVERHEAD:.2f}).")
-    )
+    formula = f"1 / (r + keep + {OVERHEAD:.2f})"
+    lines.append(_dim(f"Faster: time to first token at keep {DEFAULT_KEEP:.0%}, {formula}."))
+    lines.append(_dim("r: what the draft costs per token, as a share of the target."))
     return lines
 
 
-def _older(installed: Installed) -> str:
-    return f", of which older commits {formatting.size(installed.older)}" if installed.older else ""
-
-
-def _title(taken: DraftCandidate | None) -> str:
-    return "The memory that the pair takes" if taken else "The memory that it takes alone"
-
-
-def _sum_line(amount: str, what: str, why: str) -> Content:
-    return Content.assemble(f"{amount:>{AMOUNT}}  {what}", (f"  {sanitize_line(why)}", DIM))
+def _memory_table(fit: Fit) -> list[Content]:
+    return [
+        Content.assemble(f"{amount:>{AMOUNT_WIDTH}}  {item}", (f"  {sanitize_line(why)}", DIM))
+        for amount, item, why in breakdown_rows(fit)
+    ]
 
 
 def _bold(text: str) -> Content:

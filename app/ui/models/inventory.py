@@ -1,4 +1,4 @@
-"""What the models screen shows, as one picture of the disk and the catalogues. No widgets."""
+"""What the models screen shows: the models on the disk and in the catalogues. No widgets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from app.models import speedup
 from app.models.cache import Installed, is_repository
 from app.models.catalogue import Entry, catalogue
 from app.models.draft_selection import TokenizerCache
-from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.library import Library
@@ -26,9 +25,9 @@ from app.sessions.records import Run
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """`known` are all models whose memory can be told, the embedded one first; `free` are the bytes
-    that the cache's disk has left. `unknown` are repositories of the user's catalogue that the hub
-    would have to be asked about, and `problem` is what is wrong with that."""
+    """`models` are those whose memory need is known, the embedded one first; `undescribed` are
+    repositories of the user's catalogue that only the hub could describe. `free_bytes` are those of
+    the cache's disk, and `problem` says what is wrong with the user's catalogue."""
 
     machine: Machine
     models: tuple[ModelOverview, ...] = ()
@@ -53,7 +52,7 @@ def scan(
     tokenizers: TokenizerCache,
     described: Iterable[ModelDetails] = (),
 ) -> Inventory:
-    """Look at everything; `asked` are models that the hub was asked about. Blocks, for seconds when
+    """Read known_models; `described` are models that the hub described. Blocks, for seconds when
     `tokenizers` is new."""
     entries, problem = _entries(library)
     models = known_models(library.cache, entries)
@@ -72,14 +71,9 @@ def scan(
         tuple(
             e.name for e in entries if e.custom and is_repository(e.name) and e.name not in names
         ),
-        _free(library.cache.folder),
+        _free_bytes(library.cache.folder),
         problem,
     )
-
-
-def is_embedded(name: str) -> bool:
-    """Whether it ships with the program."""
-    return name == EMBEDDED
 
 
 def _entries(library: Library) -> tuple[tuple[Entry, ...], str]:
@@ -89,9 +83,9 @@ def _entries(library: Library) -> tuple[tuple[Entry, ...], str]:
         return catalogue(), str(error)
 
 
-def _free(folder: Path) -> int:
-    """Of the disk on which `folder` lies, or will lie."""
-    for place in (folder, *folder.parents):
+def _free_bytes(folder: Path) -> int:
+    """Of the disk that `folder` is on, or will be."""
+    for existing in (folder, *folder.parents):
         with suppress(OSError):
-            return shutil.disk_usage(place).free
+            return shutil.disk_usage(existing).free
     return 0

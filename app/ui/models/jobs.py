@@ -1,5 +1,5 @@
-"""Downloads and checks on threads of their own: they go on when the screen that began them has
-closed, and tell the app of it in messages."""
+"""Downloads and checks on threads: they continue when the screen that started them has closed, and
+post messages to the app."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -16,11 +17,11 @@ from app.errors import UserError
 from app.models.library import Library
 from app.models.progress import Progress
 from app.models.unfinished import discard
-from app.models.verify import VerifyResult, verify
+from app.models.verify import verify
 from app.util import formatting
 
-AT_ONCE = 2
-"""Downloads, each over four connections: more would only make each one slower."""
+MAX_DOWNLOADS = 2
+"""At the same time, each over four connections: more would only make each one slower."""
 JOIN_SECONDS = 3.0
 
 
@@ -43,7 +44,7 @@ class JobState(StrEnum):
 
 @dataclass(eq=False)
 class Job:
-    """`said` is how it ended, in a sentence."""
+    """`message` says how it ended."""
 
     repository: str
     kind: JobKind
@@ -57,27 +58,27 @@ class Jobs:
     returns at once."""
 
     class Changed(Message):
-        """Some progress was made. No other comes before `seen`."""
+        """Some progress was made. The next one comes after `mark_drawn`."""
 
     @dataclass
     class Ended(Message):
         job: Job
 
     def __init__(self, receiver: MessagePump, library: Callable[[], Library]) -> None:
-        """`library` is asked for on the first job's thread."""
+        """`library` is called on the first job's thread."""
         self._receiver, self._library = receiver, library
         self._jobs: dict[str, Job] = {}
         self._stops: dict[str, Callable[[], None]] = {}
         self._threads: list[threading.Thread] = []
-        self._unwanted: set[str] = set()
+        self._stop_requested: set[str] = set()
         self._cancelled: set[str] = set()
         self._lock = threading.RLock()
-        self._announced = self._closing = False
+        self._change_posted = self._closing = False
 
     # ------------------------------------------------------------------ from the screen's thread
 
     def all(self) -> list[Job]:
-        """In the order in which they were begun."""
+        """In the order in which they were started."""
         with self._lock:
             return list(self._jobs.values())
 
@@ -90,28 +91,28 @@ class Jobs:
         return job is not None and not job.state.ended
 
     def start(self, repository: str, kind: JobKind = JobKind.DOWNLOAD) -> None:
-        """Begin, or go on with what was paused; nothing where one is under way."""
+        """Start a job or resume a paused one. Does nothing while the model has an active job."""
         with self._lock:
             if self.is_active(repository) or self._closing:
                 return
-            self._jobs.pop(repository, None)  # what is begun last stands last
+            self._jobs.pop(repository, None)  # the last one started comes last
             self._jobs[repository] = Job(repository, kind)
             self._start_waiting()
-        self._announce()
+        self._post_change()
 
     def pause(self, repository: str) -> None:
-        """What was fetched is kept."""
+        """Stop, and leave what was downloaded on the disk."""
         with self._lock:
             job = self._jobs.get(repository)
             if job is not None and job.state is JobState.WAITING:
                 job.state = JobState.PAUSED
             elif job is not None and job.state is JobState.RUNNING:
-                self._unwanted.add(repository)
+                self._stop_requested.add(repository)
                 self._stops.get(repository, lambda: None)()
-        self._announce()
+        self._post_change()
 
     def cancel(self, repository: str) -> None:
-        """Stop, and throw away what was fetched."""
+        """Stop, and delete what was downloaded."""
         with self._lock:
             if self.is_active(repository):
                 self._cancelled.add(repository)
@@ -122,18 +123,18 @@ class Jobs:
                 self._run(lambda: self._discard(repository))
 
     def dismiss(self, repository: str) -> None:
-        """Show no more of one that is over."""
+        """Remove a job that has ended from the list."""
         with self._lock:
             if not self.is_active(repository):
                 self._jobs.pop(repository, None)
-        self._announce()
+        self._post_change()
 
     def mark_drawn(self) -> None:
-        """What changed was drawn."""
-        self._announced = False
+        """To be called when the progress was drawn."""
+        self._change_posted = False
 
     def close(self) -> None:
-        """Pause all, and wait until that is on the disk."""
+        """Pause all, and wait until their state is on the disk."""
         with self._lock:
             self._closing = True
             for job in self._jobs.values():
@@ -151,7 +152,7 @@ class Jobs:
         )
         for job in self._jobs.values():
             if job.state is not JobState.WAITING or (
-                job.kind is JobKind.DOWNLOAD and running >= AT_ONCE
+                job.kind is JobKind.DOWNLOAD and running >= MAX_DOWNLOADS
             ):
                 continue
             running += job.kind is JobKind.DOWNLOAD
@@ -167,16 +168,16 @@ class Jobs:
     def _work(self, job: Job) -> None:
         try:
             work = self._download if job.kind is JobKind.DOWNLOAD else self._check
-            state, said = work(job)
+            state, message = work(job)
         except UserError as error:
-            state, said = JobState.FAILED, str(error)
-        except Exception as error:  # nobody else would hear of it
-            problem = f"Something went wrong inside specchat ({type(error).__name__})"
-            state, said = JobState.FAILED, f"{job.repository}: {problem}."
+            state, message = JobState.FAILED, str(error)
+        except Exception as error:  # else the thread would end without a message
+            state = JobState.FAILED
+            message = f"{job.repository}: internal error ({type(error).__name__})."
         with self._lock:
             self._stops.pop(job.repository, None)
-            self._unwanted.discard(job.repository)
-            job.message, job.state = said, state
+            self._stop_requested.discard(job.repository)
+            job.message, job.state = message, state
             cancelled = job.repository in self._cancelled
             self._cancelled.discard(job.repository)
             if cancelled:
@@ -189,73 +190,58 @@ class Jobs:
             self._post(self.Ended(job))
 
     def _download(self, job: Job) -> tuple[JobState, str]:
-        from app.models.pull import Outcome, Pull  # a tenth of a second, which no start waits for
+        from app.models.pull import Outcome, Pull  # slow to import: no start should wait for it
 
-        library = self._library()
-        pull = Pull(
-            library.cache,
-            job.repository,
-            library.hub_settings(),
-            lambda told: self._note(job, told),
-        )
-        self._stoppable(job, pull.stop)
+        library, name = self._library(), job.repository
+        pull = Pull(library.cache, name, library.hub_settings(), partial(self._on_progress, job))
+        self._set_stop(job, pull.stop)
         match pull.run():
             case Outcome.DOWNLOADED:
-                total = formatting.size(pull.progress.total)
-                return (
-                    JobState.DONE,
-                    f"{job.repository} is here, {total}, and every digest is right.",
-                )
+                size = formatting.size(pull.progress.total)
+                return JobState.DONE, f"{name} downloaded: {size}, all checksums correct."
             case Outcome.UP_TO_DATE:
-                said = f"{job.repository} is here already, and nothing has changed at the hub."
-                return JobState.DONE, said
+                return JobState.DONE, f"{name} is up to date."
             case _:
-                return JobState.PAUSED, f"The download of {job.repository} is paused."
+                return JobState.PAUSED, f"Download of {name} paused."
 
     def _check(self, job: Job) -> tuple[JobState, str]:
-        stopped = threading.Event()
-        self._stoppable(job, stopped.set)
-        cache = self._library().cache
-        verdict = verify(cache, job.repository, lambda told: self._note(job, told), stopped.is_set)
-        return _told(job.repository, verdict)
+        stopped, name = threading.Event(), job.repository
+        self._set_stop(job, stopped.set)
+        on_progress = partial(self._on_progress, job)
+        verdict = verify(self._library().cache, name, on_progress, stopped.is_set)
+        if not verdict.completed:
+            return JobState.PAUSED, f"Check of {name} stopped."
+        if verdict.faults:
+            return JobState.FAILED, " ".join(verdict.faults)
+        unknown = f", {verdict.unknown} without a known checksum" if verdict.unknown else ""
+        files = formatting.plural(verdict.intact, "file")
+        return JobState.DONE, f"{name}: {files} correct{unknown}."
 
-    def _stoppable(self, job: Job, stop: Callable[[], None]) -> None:
+    def _set_stop(self, job: Job, stop: Callable[[], None]) -> None:
         with self._lock:
             self._stops[job.repository] = stop
-            if job.repository in self._unwanted:
+            if job.repository in self._stop_requested:
                 stop()
 
     def _discard(self, repository: str) -> None:
-        # What cannot be thrown away now still stands in the list, to be tried again.
+        # What cannot be deleted now stays in the list, to be tried again.
         with suppress(UserError):
             discard(self._library().cache, repository)
-        gone = Job(repository, JobKind.DOWNLOAD, JobState.DONE)
-        gone.message = f"The download of {repository} was given up."
-        self._post(self.Ended(gone))
+        cancelled = Job(repository, JobKind.DOWNLOAD, JobState.DONE)
+        cancelled.message = f"Download of {repository} cancelled."
+        self._post(self.Ended(cancelled))
 
-    def _note(self, job: Job, progress: Progress) -> None:
+    def _on_progress(self, job: Job, progress: Progress) -> None:
         job.progress = progress
-        self._announce()
+        self._post_change()
 
-    def _announce(self) -> None:
+    def _post_change(self) -> None:
         with self._lock:
-            if self._announced:
+            if self._change_posted:
                 return
-            self._announced = True
+            self._change_posted = True
         self._post(self.Changed())
 
     def _post(self, message: Message) -> None:
-        with suppress(RuntimeError):  # the app is gone
+        with suppress(RuntimeError):  # the app has closed
             self._receiver.post_message(message)
-
-
-def _told(repository: str, verdict: VerifyResult) -> tuple[JobState, str]:
-    if not verdict.completed:
-        return JobState.PAUSED, f"Checking {repository} was stopped."
-    if verdict.faults:
-        return JobState.FAILED, " ".join(verdict.faults)
-    unknown = f", {verdict.unknown} have no known digest" if verdict.unknown else ""
-    return (
-        JobState.DONE,
-        f"{repository}: {formatting.plural(verdict.intact, 'file')} whole{unknown}.",
-    )

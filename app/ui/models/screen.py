@@ -1,21 +1,18 @@
-"""Ctrl+L: the models that are here, those that could be, and what is being downloaded."""
+"""Ctrl+L: installed models, models that could be downloaded, and downloads."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import OptionList, Static
 
-from app.errors import UserError
 from app.models.draft_selection import DraftCandidate, TokenizerCache
 from app.models.fit import Machine
 from app.models.library import Library
@@ -23,63 +20,69 @@ from app.models.overview import ModelOverview
 from app.models.text import memory_heading
 from app.sessions.records import Run
 from app.ui.background import in_background
+from app.ui.click_line import ClickLine, Piece
+from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help import Section
 from app.ui.models import actions, detail_text, rows
-from app.ui.models.action_dialog import Action, ActionDialog
+from app.ui.models.action_dialog import ActionDialog
+from app.ui.models.actions import Action, Do
 from app.ui.models.choice import PairChoice, PairStatus, cost_text
 from app.ui.models.inventory import Inventory, scan
-from app.ui.models.jobs import Jobs
+from app.ui.models.jobs import JobKind, Jobs
 from app.ui.models.rows import Row, RowKind, Tab, render_row
-from app.ui.models.tabs import Tabs
-from app.ui.models.tasks import Doing
-from app.ui.safe_input import SafeInput
+from app.ui.models.tasks import ModelTasks, Result
 from app.util import formatting
-from app.util.sanitize import sanitize_line
 
-HINTS = ("⏎ what it takes, and do", "⇥ next list", "^D delete", "^Z undo", "Esc")
 WIDE = 110
-"""Cells from which on the model that is marked is shown in full beside the list."""
+"""Cells from which on the highlighted model's details are shown beside the list."""
 
 
-class ModelsScreen(Screen[PairChoice | None]):
-    """Gives back the pair that is to answer, if one was chosen."""
+class Tabs(ClickLine):
+    """The names of the three lists; a click goes to one."""
 
-    # Before the focused line, which would take some of them for its own.
+    def __init__(self, go_to: Callable[[Tab], None]) -> None:
+        super().__init__(id="models-tabs")
+        self._go_to = go_to
+        self._current = Tab.INSTALLED
+        self._counts: dict[Tab, int] = {}
+
+    def show(self, current: Tab, counts: dict[Tab, int]) -> None:
+        self._current, self._counts = current, counts
+        self.refresh()
+
+    def pieces(self) -> Iterator[Piece]:
+        for tab in Tab:
+            current = tab is self._current
+            text = f"{'●' if current else '○'} {tab} {self._counts.get(tab, 0)}"
+            yield Piece(text, "bold $accent" if current else "$ink-dim", partial(self._go_to, tab))
+            yield Piece("   ")
+
+
+class ModelsScreen(FilterListScreen[PairChoice | None]):
+    """Returns the pair to load, if one was chosen."""
+
+    HINTS = ("⏎ details and actions", "⇥ next list", "^D delete", "^Z undo", "Esc")
+
+    # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Open", id="models.open", tooltip="Details and actions"),
         Binding(
-            "enter", "open", "Open", id="models.open",
-            tooltip="What it takes, line by line, and what can be done with it",
-        ),
-        Binding("up", "move('up')", "Up", id="models.up", tooltip="The one above", priority=True),
-        Binding(
-            "down", "move('down')", "Down", id="models.down", tooltip="The one below",
-            priority=True,
+            "tab", "tab(1)", "Next list", id="models.next",
+            tooltip="Next list: installed, catalogue, downloads", priority=True,
         ),
         Binding(
-            "pageup", "move('page_up')", "Page up", id="models.page_up", tooltip="A page up",
-            priority=True,
-        ),
-        Binding(
-            "pagedown", "move('page_down')", "Page down", id="models.page_down",
-            tooltip="A page down", priority=True,
-        ),
-        Binding(
-            "tab", "part(1)", "Next list", id="models.next",
-            tooltip="The next list: installed, catalogue, downloads", priority=True,
-        ),
-        Binding(
-            "shift+tab", "part(-1)", "List before", id="models.before",
-            tooltip="The list before", priority=True,
+            "shift+tab", "tab(-1)", "Previous list", id="models.previous",
+            tooltip="Previous list", priority=True,
         ),
         Binding(
             "ctrl+d", "delete", "Delete", id="models.delete",
-            tooltip="Move the model to the trash, or give the download up", priority=True,
+            tooltip="Move the model to the trash, or cancel the download", priority=True,
         ),
         Binding(
             "ctrl+z", "undo", "Undo", id="models.undo",
-            tooltip="Bring back what was moved to the trash last", priority=True,
+            tooltip="Restore the model deleted last", priority=True,
         ),
-        Binding("escape", "close", "Close", id="models.close", tooltip="Back", priority=True),
+        Binding("escape", "close", "Close", id="models.close", tooltip="Close", priority=True),
     ]  # fmt: skip
 
     def __init__(
@@ -87,256 +90,251 @@ class ModelsScreen(Screen[PairChoice | None]):
         library: Callable[[], Library],
         jobs: Jobs,
         machine: Machine,
-        runs: Callable[[], Coroutine[Any, Any, Sequence[Run]]],
-        standing: Callable[[], PairStatus],
+        runs: Callable[[], Awaitable[Sequence[Run]]],
+        pair_status: Callable[[], PairStatus],
         tokenizers: TokenizerCache,
         measure: Callable[[], str],
     ) -> None:
-        """`library` is asked for beside the screen; `runs` are the figures of answers so far.
-        `measure` lets the pair that answers be timed, and says so."""
-        super().__init__()
-        self.jobs = jobs
-        self.library, self._machine = library, machine
-        self._runs, self.standing = runs, standing
-        self._tokenizers, self.measure = tokenizers, measure
-        self.stock = Inventory(machine)
-        self._part = Tab.INSTALLED
-        self._rows: list[Row] = []
+        """`runs` returns the stats of stored answers; `measure` has the engine time the loaded pair
+        and returns a message."""
+        self._details = Static(markup=False)
+        super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
+        self._library, self._jobs, self._machine = library, jobs, machine
+        self._runs, self._pair_status = runs, pair_status
+        self._tokenizers, self._measure = tokenizers, measure
+        self._tasks = ModelTasks(library)
+        self._inventory = Inventory(machine)
         self._loading = True
-        self.doing = Doing(self)
-        self._in_turn = asyncio.Lock()
-        self._head = Static(id="models-head", markup=False)
-        self._parts = Tabs(self.go)
-        self.filter = SafeInput(placeholder="Type to find", id="models-filter", compact=True)
-        self.list = OptionList(id="models-list", compact=True, markup=False)
-        self._sheet = Static(markup=False)
-        self._said = Static(id="models-said", markup=False)
-        self._foot = Static(id="models-foot", markup=False)
+        self._tab = Tab.INSTALLED
+        self._tabs = Tabs(self._go_to_tab)
+        self._rows: dict[str, Row] = {}
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("Models", ModelsScreen), ("One of them", ActionDialog))
+        return (("Models", ModelsScreen), ("The list", FilterList), ("Details", ActionDialog))
 
     def compose(self) -> ComposeResult:
-        yield self._head
-        yield self._parts
-        yield self.filter
-        with Horizontal(id="models-middle"):
-            yield self.list
-            yield VerticalScroll(self._sheet, id="models-sheet", can_focus=False)
-        yield self._said
-        yield self._foot
+        yield self.heading
+        yield self._tabs
+        yield self.list
+        yield self.message
+        yield self.foot
 
     def on_mount(self) -> None:
-        self.list.can_focus = False
-        self.filter.focus()
-        self.do(self.look)
+        self.run_in_turn(self._rescan)
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE, "-wide")
-        self.call_after_refresh(self.draw)
 
-    # -------------------------------------------------------------------------- what is shown
+    # -------------------------------------------------------------------------- the list
 
-    async def look(self, go_to: str = "") -> None:
-        """Look at everything anew."""
+    async def _rescan(self, go_to: str = "") -> None:
+        """Read the disk and the catalogues again."""
         runs = await self._runs()
-        asked = list(self.doing.asked.values())
-        self.stock = await in_background(
-            lambda: scan(self.library(), self._machine, runs, self._tokenizers, asked)
+        described = list(self._tasks.described.values())
+        self._inventory = await in_background(
+            lambda: scan(self._library(), self._machine, runs, self._tokenizers, described)
         )
         self._loading = False
-        if self.stock.problem:
-            self.say(self.stock.problem)
+        if self._inventory.problem:
+            self.show_message(self._inventory.problem)
         self.draw(go_to)
 
-    def show_jobs(self) -> None:
-        """Their progress has changed."""
+    def update_jobs(self) -> None:
+        """Called after the progress of a job has changed."""
         if self.is_attached and not self._loading:
             self.draw()
 
-    def job_ended(self, said: str) -> None:
-        self.say(said)
-        self.do(self.look)
+    def show_job_result(self, message: str) -> None:
+        self.show_message(message)
+        self.run_in_turn(self._rescan)
 
-    def _rows_of(self, part: Tab) -> list[Row]:
-        stock, words = self.stock, self.filter.value
-        match part:
+    def list_rows(self, text: str, width: int) -> list[tuple[str, Content]]:
+        self._rows = {row.key: row for row in self._rows_of(self._tab, text)}
+        return [(key, render_row(row, width)) for key, row in self._rows.items()]
+
+    def _rows_of(self, tab: Tab, text: str) -> list[Row]:
+        match tab:
             case Tab.INSTALLED:
-                return rows.installed_rows(stock, words, self.answers)
+                return rows.installed_rows(self._inventory, text, self._is_target)
             case Tab.CATALOGUE:
-                return rows.catalogue_rows(stock, words, self.doing.found)
+                return rows.catalogue_rows(self._inventory, text, self._tasks.found(text))
             case Tab.DOWNLOADS:
-                return rows.download_rows(stock, self.jobs.all(), words)
+                return rows.download_rows(self._inventory, self._jobs.all(), text)
 
-    def answers(self, known: ModelOverview) -> bool:
+    def _is_target(self, overview: ModelOverview) -> bool:
         """Whether a model is the target that is loaded."""
-        return str(known.model.folder) == self.standing().load.target
+        return str(overview.model.folder) == self._pair_status().load.target
 
-    def draw(self, go_to: str = "") -> None:
-        before = self.chosen
-        wanted = go_to or (before.key if before else "")
-        every = {part: self._rows_of(part) for part in Tab}
-        self._rows = every[self._part]
-        self._parts.show(self._part, {part: len(found) for part, found in every.items()})
-        width = max(20, self.list.size.width - 4)
-        keys = [row.key for row in self._rows]
-        if keys == [option.id for option in self.list.options]:
-            for row in self._rows:  # what is marked and scrolled to stays
-                self.list.replace_option_prompt(row.key, render_row(row, width))
-        else:
-            self.list.set_options(Option(render_row(row, width), id=row.key) for row in self._rows)
-            at = keys.index(wanted) if wanted in keys else 0
-            self.list.highlighted = at if keys else None
-        self._draw_frame()
-
-    def _draw_frame(self) -> None:
-        room = memory_heading(self._machine)
-        free = (
-            f" · {formatting.size(self.stock.free_bytes)} free on the disk"
-            if self.stock.free_bytes
-            else ""
+    def draw_frame(self) -> None:
+        text = self.list.text
+        self._tabs.show(self._tab, {tab: len(self._rows_of(tab, text)) for tab in Tab})
+        free = self._inventory.free_bytes
+        disk = f" · {formatting.size(free)} free on disk" if free else ""
+        self.show_heading(
+            "Models", "loading…" if self._loading else memory_heading(self._machine) + disk
         )
-        what = "  looking…" if self._loading else f"  {room}{free}"
-        self._head.update(Content.assemble(("Models", "bold $accent"), (what, "$ink-dim")))
-        foot = "   ".join(HINTS)
-        for count in range(len(HINTS), 0, -1):
-            foot = "   ".join((*HINTS[: count - 1], HINTS[-1]))
-            if len(foot) <= self.size.width - 4:
-                break
-        self._foot.update(Content.styled(foot, "$ink-dim"))
-        self._draw_sheet()
+        self._draw_details()
 
     @on(OptionList.OptionHighlighted)
-    def _draw_sheet(self) -> None:
-        chosen = self.chosen
+    def _draw_details(self) -> None:
         if self.has_class("-wide"):
-            self._sheet.update(self._told(chosen) if chosen else "")
+            row = self._highlighted
+            self._details.update(self._details_of(row) if row else "")
 
     @property
-    def chosen(self) -> Row | None:
-        place = self.list.highlighted
-        return self._rows[place] if place is not None and place < len(self._rows) else None
+    def _highlighted(self) -> Row | None:
+        return self._rows.get(self.list.highlighted)
 
-    def say(self, words: str) -> None:
-        self._said.update(Content.styled(sanitize_line(words), "$accent"))
+    def action_tab(self, step: int) -> None:
+        tabs = list(Tab)
+        self._go_to_tab(tabs[(tabs.index(self._tab) + step) % len(tabs)])
 
-    def do(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What waits for the disk or the hub, one after the other; why it does not work is said."""
+    def _go_to_tab(self, tab: Tab, row: str = "") -> None:
+        self._tab = tab
+        self.draw(row)
 
-        async def in_turn() -> None:
-            async with self._in_turn:
-                try:
-                    await task()
-                except UserError as error:
-                    self.say(str(error))
+    # -------------------------------------------------------------------------- a row
 
-        self.run_worker(in_turn())
-
-    # -------------------------------------------------------------------------- finding
-
-    @on(Input.Changed, "#models-filter")
-    def _filter_changed(self) -> None:
-        self.say("")
-        self.doing.found = ()
-        self.draw()
-        self.list.highlighted = 0 if self._rows else None
-
-    def action_move(self, where: str) -> None:
-        buttons: dict[str, Callable[[], None]] = {
-            "up": self.list.action_cursor_up,
-            "down": self.list.action_cursor_down,
-            "page_up": self.list.action_page_up,
-            "page_down": self.list.action_page_down,
-        }
-        buttons[where]()
-
-    def action_part(self, step: int) -> None:
-        every = list(Tab)
-        self.go(every[(every.index(self._part) + step) % len(every)])
-
-    def go(self, part: Tab, key: str = "") -> None:
-        """To another list, and there to a row."""
-        self._part = part
-        self.draw(key)
-
-    def action_close(self) -> None:
-        if self.filter.value:
-            self.filter.value = ""
-        else:
-            self.dismiss(None)
-
-    # -------------------------------------------------------------------------- opening a row
-
-    @on(Input.Submitted, "#models-filter")
-    def action_open(self) -> None:
-        if self.chosen is not None:
-            self.open(self.chosen)
-
-    @on(OptionList.OptionSelected)
-    def _clicked(self, event: OptionList.OptionSelected) -> None:
-        self.open(self._rows[event.option_index])
-
-    def open(self, row: Row) -> None:
+    @on(FilterList.Chosen)
+    def _open(self, event: FilterList.Chosen) -> None:
+        row = self._rows[event.key]
+        tasks, name = self._tasks, row.name
         match row.kind:
             case RowKind.SEARCH:
-                self.doing.search(row.name)
+                self._start(partial(tasks.search, name), "Searching the hub…")
             case RowKind.FOUND:
-                self.doing.ask_hub(row.name)
+                self.run_in_turn(partial(self._describe, name))
             case RowKind.ADD:
-                self.doing.add(row.name)
+                self.run_in_turn(partial(self._add, name))
             case _:
-                self.app.push_screen(ActionDialog(self._told(row), self._deeds(row)), self._done)
+                self._show_actions(row)
 
-    def _done(self, deed: Action | None) -> None:
-        if deed is not None:
-            deed.run()
-            self.draw()
+    def _show_actions(self, row: Row) -> None:
+        choices = [(action.label, action) for action in self._actions_of(row)]
+        self.app.push_screen(ActionDialog(self._details_of(row), choices), self._carry_out)
 
-    def _told(self, row: Row) -> Content:
-        known = self.stock.find(row.name)
-        if row.kind is RowKind.MODEL and known is not None:
-            return detail_text.model_text(known, self.stock)
-        told = "".join(text for text, _ in row.details).strip()
+    def _details_of(self, row: Row) -> Content:
+        overview = self._inventory.find(row.name)
+        if row.kind is RowKind.MODEL and overview is not None:
+            return detail_text.model_text(overview, self._inventory)
+        details = "".join(text for text, _ in row.details).strip()
         if row.kind is RowKind.MODEL:
-            return detail_text.fault_text(row.name, told.removeprefix("! "))
-        return detail_text.download_text(row.name, self.jobs.find(row.name), told)
+            return detail_text.fault_text(row.name, details.removeprefix("! "))
+        return detail_text.download_text(row.name, self._jobs.find(row.name), details)
 
-    def _deeds(self, row: Row) -> list[Action]:
-        known = self.stock.find(row.name)
+    def _actions_of(self, row: Row) -> list[Action]:
+        overview = self._inventory.find(row.name)
         match row.kind:
-            case RowKind.MODEL if known is not None:
-                return actions.of_model(self, known, self.stock)
+            case RowKind.MODEL if overview is not None:
+                is_target = self._is_target(overview)
+                return actions.model_actions(overview, self._inventory, is_target)
             case RowKind.DOWNLOAD:
-                return actions.of_download(self, row.name, self.jobs.find(row.name), self.stock)
+                job = self._jobs.find(row.name)
+                return actions.job_actions(row.name, job, self._inventory)
             case RowKind.TRASH:
-                return actions.of_trash(self, row.name, self.stock)
+                return actions.trash_actions(row.name, self._inventory)
             case _:
-                return actions.of_fault(self, row.name, self.stock)
+                return [*actions.maintenance_actions(row.name, self._inventory)]
 
-    # -------------------------------------------------------------------------- doing
+    # -------------------------------------------------------------------------- actions
 
-    def ask_cost(self, known: ModelOverview, candidate: DraftCandidate | None) -> None:
-        """Say what a pair costs, and take it if that is wanted all the same."""
-        draft = candidate.draft.name if candidate else None
-        pair = PairChoice(known.model.name, draft)
-        by_default = PairChoice(known.model.name, draft, as_default=True)
+    def _carry_out(self, action: Action | None) -> None:
+        if action is None:
+            return
+        tasks, jobs, name = self._tasks, self._jobs, action.names[0] if action.names else ""
+        match action.do:
+            case Do.ANSWER:
+                self._confirm_pair(name, action.draft)
+            case Do.MEASURE:
+                self.show_message(self._measure())
+            case Do.DOWNLOAD | Do.CHECK:
+                kind = JobKind.CHECK if action.do is Do.CHECK else JobKind.DOWNLOAD
+                for each in action.names:
+                    jobs.start(each, kind)
+                self.list.filter.value = ""
+                self._go_to_tab(Tab.DOWNLOADS)
+            case Do.PAUSE:
+                jobs.pause(name)
+            case Do.CANCEL:
+                jobs.cancel(name)
+            case Do.DISMISS:
+                jobs.dismiss(name)
+            case Do.PAUSE_ELSEWHERE:
+                self._start(partial(tasks.pause_elsewhere, name))
+            case Do.ADD:
+                self.run_in_turn(partial(self._add, name))
+            case Do.REMOVE:
+                self._remove(name)
+            case Do.REMOVE_OLDER:
+                self._start(partial(tasks.remove, name, older=True))
+            case Do.RESTORE:
+                self._start(partial(tasks.restore, name))
+            case Do.EMPTY_TRASH:
+                self._start(tasks.empty_trash)
+        self.draw()
+
+    def _start(self, task: Callable[[], Result], progress: str = "") -> None:
+        """Run a task in the background, then show what changed and its message."""
+
+        async def run() -> None:
+            if progress:
+                self.show_message(progress)
+            result = await in_background(task)
+            await self._rescan(result.row)
+            self.show_message(result.message)
+
+        self.run_in_turn(run)
+
+    async def _describe(self, name: str) -> None:
+        """Ask the hub about a model, then open its details."""
+        self.show_message(f"Asking the hub about {name}…")
+        result = await in_background(partial(self._tasks.describe, name))
+        await self._rescan(result.row)
+        self.show_message("")
+        if (row := self._highlighted) is not None and row.name == name:
+            self._show_actions(row)
+
+    async def _add(self, name: str) -> None:
+        """Add a model to the catalogue, and show it in its list."""
+        result = await in_background(partial(self._tasks.add_to_catalogue, name))
+        self.list.filter.value = ""
+        await self._rescan()
+        installed = result.row in (row.key for row in self._rows_of(Tab.INSTALLED, ""))
+        self._go_to_tab(Tab.INSTALLED if installed else Tab.CATALOGUE, result.row)
+        self.show_message(result.message)
+
+    def _remove(self, name: str) -> None:
+        installed = self._inventory.installed_model(name)
+        if installed is not None and self._pair_status().uses(installed.folder):
+            self.show_message(f"{name} is loaded. Load another pair first.")
+        else:
+            self._start(partial(self._tasks.remove, name))
+
+    def _confirm_pair(self, target: str, candidate: DraftCandidate | None) -> None:
+        """Show what loading a pair takes, and load it if that is confirmed."""
+        overview, draft = self._inventory.find(target), candidate.draft.name if candidate else None
+        assert overview is not None  # the action was made from it
         choices = [
-            Action("Load it now", lambda: self.dismiss(pair)),
-            Action("Load it now, and by default from now on", lambda: self.dismiss(by_default)),
+            ("Load now", PairChoice(target, draft)),
+            ("Load now and make it the default", PairChoice(target, draft, as_default=True)),
         ]
-        text = cost_text(known, candidate, self.standing())
-        self.app.push_screen(ActionDialog(text, choices), self._done)
+        dialog = ActionDialog(cost_text(overview, candidate, self._pair_status()), choices)
+        self.app.push_screen(dialog, self._load)
+
+    def _load(self, choice: PairChoice | None) -> None:
+        if choice is not None:
+            self.dismiss(choice)
 
     def action_delete(self) -> None:
-        row = self.chosen
+        row = self._highlighted
         if row is None:
             return
         if row.kind is RowKind.DOWNLOAD:
-            self.jobs.cancel(row.name)
-        elif row.kind is RowKind.MODEL and self.stock.installed_model(row.name) is not None:
-            self.doing.remove(row.name)
+            self._jobs.cancel(row.name)
+        elif row.kind is RowKind.MODEL and self._inventory.installed_model(row.name) is not None:
+            self._remove(row.name)
         else:
-            self.say("There is nothing here that could be moved to the trash.")
+            self.show_message("Nothing here can be deleted.")
 
     def action_undo(self) -> None:
-        self.doing.undo()
+        self._start(self._tasks.undo)

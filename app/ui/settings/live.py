@@ -1,4 +1,4 @@
-"""Settings that are changed while the app runs: applied at once, and kept."""
+"""Settings that are changed while the app runs: applied at once, and saved."""
 
 from __future__ import annotations
 
@@ -12,46 +12,52 @@ from textual.app import App
 from app.settings.file import SettingsError, SettingsFile
 from app.settings.schema import Setting, Value
 from app.settings.values import Settings
-from app.ui.chat.screen import ChatScreen
 
 
 class LiveSettings:
-    """The screen changes at once; the disk follows on a thread."""
+    """A change is applied at once; it is saved on a thread. `apply` gets the settings before a
+    change."""
 
-    def __init__(self, app: App[Any], file: SettingsFile, chat: ChatScreen) -> None:
+    def __init__(
+        self,
+        app: App[Any],
+        file: SettingsFile,
+        apply: Callable[[Settings], None],
+        show_message: Callable[[str], None],
+    ) -> None:
         self.file = file
         self.problem = file.problem
-        """Why something is not as it was set or is not kept: a sentence, or nothing."""
+        """Why a setting is not what was asked for, or is not saved. Empty if all is well."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a value or `problem` changed."""
-        self._app, self._chat = app, chat
+        """Called when a value or `problem` has changed."""
+        self._app, self._apply, self._show_message = app, apply, show_message
         self._saving = False
-        self._paint()
+        self._apply_appearance()
 
     @property
     def values(self) -> Settings:
         return self.file.settings
 
     def change(self, setting: Setting, value: Value) -> None:
-        """Raises ValueError for one that it cannot have."""
+        """Raises ValueError for a value that the setting cannot have."""
         before = self.values
         self.file.set(setting, value)
-        self._paint()
-        self._chat.apply_settings(before)
+        self._apply_appearance()
+        self._apply(before)
         self.on_change()
         if not self._saving:
             self._saving = True
             self._app.run_worker(self._save())
 
     def save_now(self) -> str:
-        """At the end of the program: keep what could not be kept before. Says why it cannot."""
+        """At exit: try again to save what is not saved yet. Returns why it fails, or nothing."""
         try:
             self.file.save()
         except SettingsError as error:
             return str(error)
         return ""
 
-    def _paint(self) -> None:
+    def _apply_appearance(self) -> None:
         look = self.values.look
         if self._app.theme != look.theme:
             self._app.theme = str(look.theme)
@@ -67,5 +73,5 @@ class LiveSettings:
         self._saving = False
         if problem or self.problem:
             self.problem = problem
-            self._chat.notice.show(problem)
+            self._show_message(problem)
             self.on_change()

@@ -180,11 +180,13 @@ async def test_delete_and_undo(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("down", "ctrl+d", "ctrl+d")
-        await until_shown(pilot, "1 conversation", "'Lease contract' is in the trash for 30 days")
+        await until_shown(
+            pilot, "1 conversation", "Moved 'Lease contract' to the trash for 30 days"
+        )
         await pilot.press("ctrl+z")
-        await until_shown(pilot, "2 conversations", "'Lease contract' is back.")
+        await until_shown(pilot, "2 conversations", "Restored 'Lease contract'.")
         await pilot.press("ctrl+z", "ctrl+z")
-        await until_shown(pilot, "3 conversations", "Nothing was deleted since")
+        await until_shown(pilot, "3 conversations", "Nothing to undo.")
         await pilot.press("ctrl+d")
         await until_shown(pilot, "2 conversations")
         assert engine.sent(DropConversation) == []
@@ -202,7 +204,7 @@ async def test_deleting_the_one_that_is_answered_stops_it_and_leaves_it(tmp_path
         await pilot.press("ctrl+o")
         await until_shown(pilot, "◆ answering")
         await pilot.press("ctrl+d")
-        await until_shown(pilot, "in the trash", "0 conversations")
+        await until_shown(pilot, "to the trash", "0 conversations")
         await until(pilot, lambda: engine.sent(Cancel))
         engine.finish()
         await pilot.press("escape")
@@ -227,7 +229,7 @@ async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
         await pilot.press("ctrl+y")
         await until_shown(pilot, "Flat (copy)", "4 conversations")
         await pilot.press("ctrl+r", "ctrl+u", "enter")
-        await until_shown(pilot, "A title needs a word or two.")
+        await until_shown(pilot, "A title cannot be empty.")
         await pilot.press("enter")
         await until_shown(pilot, "specchat  Flat (copy)", "all repairs")
     with Store(tmp_path) as store:
@@ -235,17 +237,17 @@ async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
         assert titles == ["Flat", "Flat (copy)", "Repo tour", "Log triage"]
 
 
-async def test_export_tells_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_export_shows_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "repo-tour.md").write_text("mine")
     async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("ctrl+e")
-        await until_shown(pilot, "Into (.md, .html or .json): repo-tour-2.md")
+        await until_shown(pilot, "Export to (.md, .html or .json): repo-tour-2.md")
         await pilot.press("enter")
-        await until_shown(pilot, f"Written to '{tmp_path / 'repo-tour-2.md'}'.")
-        for name, said in (("x.json", "Written"), ("repo-tour.md", "is there already")):
+        await until_shown(pilot, f"Exported to '{tmp_path / 'repo-tour-2.md'}'.")
+        for name, said in (("x.json", "Exported"), ("repo-tour.md", "already exists")):
             await pilot.press("ctrl+e", "ctrl+u", *name, "enter")
             await until_shown(pilot, said)
         await pilot.press("ctrl+e", "ctrl+u", *"no/where.md", "enter")
@@ -277,9 +279,9 @@ async def test_beside_another_specchat_changes_are_kept_and_no_questions(
         async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
             await opened_list(pilot)
             await pilot.press("ctrl+d")
-            await until_shown(pilot, "is in the trash", "2 conv")
+            await until_shown(pilot, "to the trash", "2 conv")
             await pilot.press("ctrl+z")
-            await until_shown(pilot, "is back.", "3 conv")
+            await until_shown(pilot, "Restored", "3 conv")
             await pilot.press("enter")
             await until_shown(pilot, "Begin with main.")
             await ask(pilot, engine, "More?")
@@ -309,7 +311,7 @@ async def test_help_lists_its_keys(tmp_path: Path) -> None:
     async with kept_app(tmp_path, size=(100, 50)) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("f1")
-        await until_shown(pilot, "^Y", "The same once more", "^D", "Move to the trash", "^Z")
+        await until_shown(pilot, "^Y", "Make a copy", "^D", "Move to the trash", "^Z")
         await pilot.press("escape")
         await until_shown(pilot, "Repo tour")
 

@@ -69,14 +69,14 @@ def conversation(title: str, pinned: bool = False) -> Conversation:
 async def test_a_line_fits_and_is_harmless(width: int, busy: bool) -> None:
     for title in ("", "short", "long " * 50, "\x1b[31m\nred", "\u202eabc", "漢字" * 40):
         for label in ("", "12:41"):
-            line = sidebar_line(conversation(title), width, busy, shown=False, label=label)
+            line = sidebar_line(conversation(title), width, busy, current=False, label=label)
             assert line.cell_length <= width
             assert line.plain.isprintable()
 
 
 async def test_the_mark_says_shown_or_pinned() -> None:
-    assert sidebar_line(conversation("a", pinned=True), 20, False, shown=False).plain == "★ a"
-    assert sidebar_line(conversation("a", pinned=True), 20, False, shown=True).plain == "▸ a"
+    assert sidebar_line(conversation("a", pinned=True), 20, False, current=False).plain == "★ a"
+    assert sidebar_line(conversation("a", pinned=True), 20, False, current=True).plain == "▸ a"
 
 
 async def test_a_question_that_was_asked_three_times_reads_differently(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from app.protocol.events import Failed
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.ui.models.action_dialog import ActionDialog
+from app.ui.models.actions import Action
 from app.ui.models.screen import ModelsScreen
 from tests.fakes import FakeEngine, LoadStory
 from tests.ui.helpers import (
@@ -48,32 +49,33 @@ async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
     return screen
 
 
-async def open_card(pilot: Pilot[None], name: str) -> ActionDialog:
+async def open_dialog(pilot: Pilot[None], name: str) -> ActionDialog[Action]:
     """Of the model of this name."""
     for letter in name:
         await pilot.press(letter if letter.isalnum() else {"-": "minus", "/": "slash"}[letter])
     await pilot.press("enter")
-    await until(pilot, lambda: isinstance(pilot.app.screen, ActionDialog), "the card")
-    card = pilot.app.screen
-    assert isinstance(card, ActionDialog)
-    return card
+    await until(pilot, lambda: isinstance(pilot.app.screen, ActionDialog), "the dialog")
+    dialog = pilot.app.screen
+    assert isinstance(dialog, ActionDialog)
+    return dialog
 
 
 async def do(pilot: Pilot[None], words: str) -> None:
-    """Choose what begins with these words, on the card that is open."""
-    card = pilot.app.screen
-    assert isinstance(card, ActionDialog)
-    places = [i for i, deed in enumerate(card._actions) if deed.label.startswith(words)]
-    assert places, [deed.label for deed in card._actions]
-    card.list.highlighted = places[0]
+    """Choose what begins with these words, in the dialog that is open."""
+    dialog = pilot.app.screen
+    assert isinstance(dialog, ActionDialog)
+    labels = [label for label, _ in dialog.choices]
+    starts = [label.startswith(words) for label in labels]
+    assert any(starts), labels
+    dialog.list.highlighted = starts.index(True)
     await pilot.press("enter")
 
 
-async def choose(pilot: Pilot[None], name: str, words: str = "Answer with it,") -> None:
-    """Up to the card that says what it costs."""
-    await open_card(pilot, name)
+async def choose(pilot: Pilot[None], name: str, words: str = "Use with") -> None:
+    """Up to the dialog that says what it takes."""
+    await open_dialog(pilot, name)
     await do(pilot, words)
-    await until_shown(pilot, "Load it now")
+    await until_shown(pilot, "Load now")
 
 
 async def test_what_it_costs_is_said_and_then_it_is_loaded(
@@ -90,12 +92,12 @@ async def test_what_it_costs_is_said_and_then_it_is_loaded(
         await until_shown(
             pilot,
             "big-4bit + small-4bit instead of first + first-draft",
-            "Loads 180 KB, in about",
-            "25,647 tokens, is read again",
+            "Loads 180 KB in about",
+            "reads this conversation again (25,647 tokens)",
             "target, weights",
         )
         assert len(engine.sent(Load)) == 1
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
         load = engine.sent(Load)[-1]
         assert isinstance(load, Load)
@@ -106,7 +108,7 @@ async def test_what_it_costs_is_said_and_then_it_is_loaded(
         earlier = engine.asks[-1].messages[:-1]
         assert [message.token_ids for message in earlier] == [None, None]
         await pilot.press("ctrl+l")
-        await until_shown(pilot, "answers now")
+        await until_shown(pilot, "loaded")
 
 
 async def test_a_target_alone(app: Make, here: Here) -> None:
@@ -114,9 +116,9 @@ async def test_a_target_alone(app: Make, here: Here) -> None:
     engine = FakeEngine()
     async with app(engine).run_test(size=NARROW) as pilot:
         await open_models(pilot, "other")
-        await choose(pilot, "other", "Answer with it alone")
-        await until_shown(pilot, "Without a draft everything is read.")
-        await do(pilot, "Load it now")
+        await choose(pilot, "other", "Use without a draft")
+        await until_shown(pilot, "Without a draft, every prompt is read in full.")
+        await do(pilot, "Load now")
         await until_shown(pilot, "other answers from now on.", "reads in full only")
 
 
@@ -126,7 +128,7 @@ async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> 
     async with app(settings=file).run_test(size=SMALL) as pilot:
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
-        await do(pilot, "Load it now, and by default")
+        await do(pilot, "Load now and make it")
         await until_shown(pilot, "answers from now on.")
         await until(pilot, lambda: not file.has_unsaved, "the settings on the disk")
     again = SettingsFile(tmp_path / "settings.toml").settings.models
@@ -140,7 +142,7 @@ async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: He
     async with app(engine).run_test(size=SMALL) as pilot:
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until_shown(
             pilot,
             "big-4bit + small-4bit was not loaded. There is not enough memory. Choose",
@@ -161,7 +163,7 @@ async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         engine.step_load = True
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "Loading big-4bit + small-4bit", "Esc goes back to first")
         await type_in(pilot, "Asked meanwhile")
         await pilot.press("enter")
@@ -182,7 +184,7 @@ async def test_a_question_waits_for_the_new_pair(app: Make, here: Here) -> None:
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         engine.step_load = True
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "Loading big-4bit")
         await type_in(pilot, "Asked meanwhile")
         await pilot.press("enter")
@@ -201,7 +203,7 @@ async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Lib
         assert snapshot is not None
         weights = next(snapshot.glob("*.safetensors"))
         weights.resolve().write_bytes(b"short")
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "truncated or no safetensors file")
         assert len(engine.sent(Load)) == 1
 
@@ -215,7 +217,7 @@ async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: He
         await pilot.press("ctrl+l")
         await until_shown(pilot, "big-4bit")
         await choose(pilot, "big")
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
         await ask(pilot, engine, "Are you there?")
 
@@ -230,7 +232,7 @@ async def test_not_while_an_answer_is_under_way(app: Make, here: Here) -> None:
         await until_shown(pilot, "big-4bit")
         await choose(pilot, "big")
         await until_shown(pilot, "! An answer is under way. Esc stops it.")
-        await do(pilot, "Load it now")
+        await do(pilot, "Load now")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen), "the chat")
         assert len(engine.sent(Load)) == 1
 
@@ -247,8 +249,8 @@ async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
     )
     async with embedded(engine, library).run_test(size=SMALL) as pilot:
         await open_models(pilot)
-        await open_card(pilot, "embedded")
-        await do(pilot, "Time it here")
+        await open_dialog(pilot, "embedded")
+        await do(pilot, "Measure its speed")
         await until_shown(pilot, "32,768 tokens: first word in 33 s when", "10 s at")
         assert len(engine.sent(CalibrateCosts)) == 1
 
@@ -256,6 +258,6 @@ async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
 async def test_a_pair_that_could_not_be_timed_is_said(library: Library) -> None:
     async with embedded(FakeEngine(), library).run_test(size=SMALL) as pilot:
         await open_models(pilot)
-        await open_card(pilot, "embedded")
-        await do(pilot, "Time it here")
+        await open_dialog(pilot, "embedded")
+        await do(pilot, "Measure its speed")
         await until_shown(pilot, "The model pair could not be timed")

@@ -18,7 +18,7 @@ from tests.models.fake_hub import FakeHub, Fault
 from tests.ui.helpers import SMALL, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER, model_files
 from tests.ui.models.conftest import SMALL as DRAFT
-from tests.ui.models.test_choosing import do, open_card, open_models
+from tests.ui.models.test_choosing import do, open_dialog, open_models
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,13 +28,13 @@ NARROW = (60, 20)
 
 
 async def ask_hub(pilot, name: str) -> None:  # type: ignore[no-untyped-def]
-    """Type a name in the catalogue, and have the hub asked about it, up to its card."""
+    """Type a name in the catalogue, and have the hub asked about it, up to its dialog."""
     screen = await open_models(pilot)
     await pilot.press("tab")
-    screen.filter.value = name
-    await until_shown(pilot, "⏎ asks the hub what it takes")
+    screen.list.filter.value = name
+    await until_shown(pilot, "⏎ details from the hub")
     await pilot.press("enter")
-    await until_shown(pilot, f"{name}\n", "Download it")
+    await until_shown(pilot, f"{name}\n", "Download")
 
 
 @pytest.mark.parametrize("size", [SMALL, NARROW])
@@ -44,16 +44,16 @@ async def test_from_a_name_at_the_hub_to_a_model_that_answers(
     running = app()
     async with running.run_test(size=size) as pilot:
         await ask_hub(pilot, BIG)
-        await until_shown(pilot, "to download;", "The memory that it takes alone")
-        await do(pilot, "Download it")
-        await until_shown(pilot, "● downloads 1", "is here,")
+        await until_shown(pilot, " to download,", "Memory without a draft")
+        await do(pilot, "Download")
+        await until_shown(pilot, "● downloads 1", "downloaded: ")
         await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
         await pilot.press("shift+tab", "shift+tab")
         await until_shown(pilot, "● installed 2")
-        await open_card(pilot, "big")
-        await do(pilot, "Answer with it alone")
-        await until_shown(pilot, "Load it now")
-        await do(pilot, "Load it now")
+        await open_dialog(pilot, "big")
+        await do(pilot, "Use without a draft")
+        await until_shown(pilot, "Load now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "answers from now on")
     running.shutdown()
 
@@ -65,13 +65,13 @@ async def test_it_goes_on_behind_the_screen_and_its_end_is_said_in_the_chat(
     running = app()
     async with running.run_test(size=SMALL) as pilot:
         await ask_hub(pilot, BIG)
-        await do(pilot, "Download it")
+        await do(pilot, "Download")
         await until_shown(pilot, "KB/s")
         await until_shown(pilot, " left")
         await pilot.press("escape")
         await until_gone(pilot, "downloads")
         hub.rate = 0
-        await until_shown(pilot, f"{BIG} is here,")
+        await until_shown(pilot, f"{BIG} downloaded: ")
     running.shutdown()
 
 
@@ -81,20 +81,20 @@ async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub
     running = app()
     async with running.run_test(size=SMALL) as pilot:
         await ask_hub(pilot, BIG)
-        await do(pilot, "Download it")
+        await do(pilot, "Download")
         await until_shown(pilot, "KB/s")
         await pilot.press("enter")
-        await do(pilot, "Pause it")
+        await do(pilot, "Pause")
         await until_shown(pilot, "· paused")
         done = unfinished(library.cache)[0].done
         assert done > 0
         await pilot.press("enter")
-        await do(pilot, "Go on with it")
+        await do(pilot, "Resume")
         job = running.models.jobs.find
         await until(pilot, lambda: (at := job(BIG)) and at.progress.done >= done, "to go on")
         assert job(BIG).state is JobState.RUNNING  # type: ignore[union-attr]
         await pilot.press("ctrl+d")
-        await until_shown(pilot, f"The download of {BIG} was given up.", "downloads 0")
+        await until_shown(pilot, f"Download of {BIG} cancelled.", "downloads 0")
         assert unfinished(library.cache) == []
         assert not library.cache.download_folder(BIG).exists()
         assert library.cache.snapshot_folder(BIG) is None
@@ -108,7 +108,7 @@ async def test_quitting_pauses_and_the_next_start_goes_on(
     first = app()
     async with first.run_test(size=SMALL) as pilot:
         await ask_hub(pilot, BIG)
-        await do(pilot, "Download it")
+        await do(pilot, "Download")
         await until_shown(pilot, "KB/s")
     await asyncio.to_thread(first.shutdown)
     assert first.models.jobs.all()[0].state is JobState.PAUSED
@@ -119,10 +119,10 @@ async def test_quitting_pauses_and_the_next_start_goes_on(
     async with second.run_test(size=SMALL) as pilot:
         await open_models(pilot)
         await pilot.press("shift+tab")
-        await until_shown(pilot, "● downloads 1", "not finished: ⏎ goes on")
+        await until_shown(pilot, "● downloads 1", "not finished: ⏎ to resume")
         await pilot.press("enter")
-        await do(pilot, "Go on with it")
-        await until_shown(pilot, "is here,")
+        await do(pilot, "Resume")
+        await until_shown(pilot, "downloaded: ")
         await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
     await asyncio.to_thread(second.shutdown)
 
@@ -132,12 +132,12 @@ async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: Fa
     async with running.run_test(size=SMALL) as pilot:
         await ask_hub(pilot, BIG)
         hub.faults = [Fault("model-00002", fake.status(418), 100)]
-        await do(pilot, "Download it")
+        await do(pilot, "Download")
         await until_shown(pilot, "The hub refuses with status 418")
         hub.faults = []
         await pilot.press("enter")
-        await do(pilot, "Go on with it")
-        await until_shown(pilot, "is here,")
+        await do(pilot, "Resume")
+        await until_shown(pilot, "downloaded: ")
     running.shutdown()
 
 
@@ -174,7 +174,7 @@ async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
     async with running.run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
-        screen.filter.value = "org/evil"
+        screen.list.filter.value = "org/evil"
         await pilot.press("enter")
         await until_shown(pilot, "org/evil brings code ('modeling_evil.py')")
         assert isinstance(pilot.app.screen, ModelsScreen)

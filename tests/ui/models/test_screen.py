@@ -19,7 +19,7 @@ from tests.models.test_draft_selection import SIZES
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER
 from tests.ui.models.conftest import SMALL as DRAFT
-from tests.ui.models.test_choosing import do, open_card, open_models
+from tests.ui.models.test_choosing import do, open_dialog, open_models
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,8 +36,8 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             pilot,
             "✓ org/big-4bit",
             "91 KB · 1.2M · 4-bit · qwen3",
-            "fits 4K · 3.5 times sooner · with small-4bit",
-            "fits 4K · alone: no draft makes it faster",
+            "fits 4K · 3.5x faster · with small-4bit",
+            "fits 4K · no draft makes it faster",
             "24 GB for models on a machine with 32 GB",
         )
         await pilot.press("tab")
@@ -50,8 +50,8 @@ async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
-        screen.filter.value = "Qwen3.5-2B"
-        await until_shown(pilot, "1.4 times sooner · ! draft costs 47% · with")
+        screen.list.filter.value = "Qwen3.5-2B"
+        await until_shown(pilot, "1.4x faster · ! draft costs 47% of the target · with")
         await pilot.press("enter")
         await until_shown(pilot, "! The draft costs 47% of the target for each")
 
@@ -66,7 +66,7 @@ async def test_nothing_is_wider_than_the_screen(
         assert screen.has_class("-wide") == (size == WIDE)
         await pilot.press("down")
         if size == WIDE:
-            await until_shown(pilot, "The memory that the pair takes", "target, weights")
+            await until_shown(pilot, "Memory with the draft", "target, weights")
         assert "Esc" in screen_text(pilot).splitlines()[-1]
         await pilot.press("tab")
         await until_shown(pilot, "mlx-community/Qwen3.5-27B-4bit")
@@ -76,10 +76,10 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     async with app().run_test(size=(100, 40)) as pilot:
         await open_models(pilot, "small-4bit")
-        await open_card(pilot, "big")
+        await open_dialog(pilot, "big")
         await until_shown(
             pilot,
-            "▸ small-4bit: 3.5 times sooner, r 0.07, together fits 4K",
+            "▸ small-4bit: 3.5x faster, r 0.07, together fits 4K",
             "target, weights  org/big-4bit",
             "target, cache  7,680 bytes a token, 4,096 tokens",
             "draft, weights",
@@ -102,12 +102,12 @@ async def test_the_mouse_does_it_too(app: Make, here: Here) -> None:
         await until_shown(pilot, "● catalogue")
         await pilot.click(offset=(lines[bar].index("installed"), bar))
         await until_shown(pilot, "● installed")
-        await pilot.click(screen.list, offset=(6, 2))
-        await until_shown(pilot, "Answer with it, small-4bit skims")
-        card = pilot.app.screen
-        assert isinstance(card, ActionDialog)
-        await pilot.click(card.list, offset=(3, 0))
-        await until_shown(pilot, "Load it now")
+        await pilot.click(screen.list.options, offset=(6, 2))
+        await until_shown(pilot, "Use with small-4bit")
+        dialog = pilot.app.screen
+        assert isinstance(dialog, ActionDialog)
+        await pilot.click(dialog.list, offset=(3, 0))
+        await until_shown(pilot, "Load now")
 
 
 async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
@@ -115,16 +115,16 @@ async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
     async with app().run_test(size=SMALL) as pilot:
         await open_models(pilot, "small-4bit")
         await pilot.press(*"big", "ctrl+d")
-        await until_shown(pilot, f"{BIG} is in the trash,", "^Z undoes that.", "in the trash:")
+        await until_shown(pilot, f"Moved {BIG} to the trash (", "^Z restores it.", "in the trash:")
         assert library.cache.snapshot_folder(BIG) is None
         await pilot.press("ctrl+z")
-        await until_shown(pilot, f"{BIG} is back.", "✓ org/big-4bit")
+        await until_shown(pilot, f"Restored {BIG}.", "✓ org/big-4bit")
         assert library.cache.snapshot_folder(BIG) is not None
-        await open_card(pilot, "")
-        await do(pilot, "Move it to the trash · ")
+        await open_dialog(pilot, "")
+        await do(pilot, "Move to the trash · ")
         await until_shown(pilot, "in the trash:")
         await pilot.press("enter")
-        await do(pilot, "Empty the trash for good · ")
+        await do(pilot, "Empty the trash permanently · ")
         await until_shown(pilot, "freed.")
         assert trash.trashed(library.cache) == []
 
@@ -133,16 +133,16 @@ async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     async with app().run_test(size=SMALL) as pilot:
         await open_models(pilot, "small-4bit")
-        await open_card(pilot, "big")
-        await do(pilot, "Answer with it,")
-        await until_shown(pilot, "Load it now")
-        await do(pilot, "Load it now")
+        await open_dialog(pilot, "big")
+        await do(pilot, "Use with")
+        await until_shown(pilot, "Load now")
+        await do(pilot, "Load now")
         await until_shown(pilot, "answers from now on")
         await open_models(pilot, "small-4bit")
         await pilot.press(*"small", "ctrl+d")
-        await until_shown(pilot, f"{DRAFT} answers now: load another pair first.")
+        await until_shown(pilot, f"{DRAFT} is loaded. Load another pair first.")
         await pilot.press("escape", *"embedded", "ctrl+d")
-        await until_shown(pilot, "There is nothing here that could be moved to the trash.")
+        await until_shown(pilot, "Nothing here can be deleted.")
 
 
 async def test_checking_its_files(app: Make, here: Here, library: Library) -> None:
@@ -150,9 +150,9 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
     running = app()
     async with running.run_test(size=SMALL) as pilot:
         await open_models(pilot, "big-4bit")
-        await open_card(pilot, "big")
+        await open_dialog(pilot, "big")
         await do(pilot, "Check its files")
-        await until_shown(pilot, f"{BIG}: 8 files whole.", "● downloads 1")
+        await until_shown(pilot, f"{BIG}: 8 files correct.", "● downloads 1")
         snapshot = library.cache.snapshot_folder(BIG)
         assert snapshot is not None
         weights = sorted(snapshot.glob("*.safetensors"))[0].resolve()
@@ -160,7 +160,7 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
         weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         running.models.jobs.dismiss(BIG)
         await pilot.press("shift+tab", "shift+tab")
-        await open_card(pilot, "big")
+        await open_dialog(pilot, "big")
         await do(pilot, "Check its files")
         await until_shown(pilot, "was altered", "fetches it again")
     running.shutdown()
@@ -176,9 +176,9 @@ async def test_a_model_that_cannot_be_used_says_why(
     async with app().run_test(size=SMALL) as pilot:
         await open_models(pilot, "org/big-4bit")
         await until_shown(pilot, "! Its folder holds no model, it has no config.json")
-        card = await open_card(pilot, "big")
-        assert not [deed for deed in card._actions if deed.label.startswith("Answer")]
-        await do(pilot, "Move it to the trash")
+        dialog = await open_dialog(pilot, "big")
+        assert not [label for label, _ in dialog.choices if label.startswith("Use")]
+        await do(pilot, "Move to the trash")
         await until_shown(pilot, "in the trash")
 
 
@@ -186,17 +186,17 @@ async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
-        screen.filter.value = "4bit org"
+        screen.list.filter.value = "4bit org"
         await until_shown(pilot, "Search the hub for '4bit org'")
         await pilot.press("enter")
-        await until_shown(pilot, "2 models found at the hub.", BIG, DRAFT, "at the hub")
+        await until_shown(pilot, "2 models found on the hub.", BIG, DRAFT, "on the hub")
         await pilot.press("enter")
-        await until_shown(pilot, "qwen3, 1.2 million parameters, 4-bit, 4K context", "Download it")
+        await until_shown(pilot, "qwen3, 1.2 million parameters, 4-bit, 4K context", "Download")
         await pilot.press("escape")
-        screen.filter.value = "nothing like this"
-        await until_gone(pilot, "at the hub")
+        screen.list.filter.value = "nothing like this"
+        await until_gone(pilot, "on the hub")
         await pilot.press("enter")
-        await until_shown(pilot, "The hub has no model made for MLX like 'nothing like this'.")
+        await until_shown(pilot, "No MLX model on the hub matches 'nothing like this'.")
 
 
 async def test_adding_a_repository_and_a_folder(
@@ -207,16 +207,16 @@ async def test_adding_a_repository_and_a_folder(
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
-        screen.filter.value = BIG
+        screen.list.filter.value = BIG
         await pilot.press("enter")
-        await until_shown(pilot, "Download it")
-        await do(pilot, "Add it to your catalogue")
-        await until_shown(pilot, f"{BIG} is in your catalogue.")
-        screen.filter.value = str(folder)
+        await until_shown(pilot, "Download")
+        await do(pilot, "Add to your catalogue")
+        await until_shown(pilot, f"Added {BIG} to your catalogue.")
+        screen.list.filter.value = str(folder)
         await until_shown(pilot, "⏎ adds this folder to your catalogue")
         await pilot.press("enter")
         await until_shown(pilot, "● installed 2", "your catalogue.")
-        screen.filter.value = str(tmp_path / "nothing")
+        screen.list.filter.value = str(tmp_path / "nothing")
         await pilot.press("tab", "enter")
         await until_shown(pilot, "There is no model folder")
     names = [entry.name for entry in catalogue(library.config_folder) if entry.custom]
@@ -224,10 +224,10 @@ async def test_adding_a_repository_and_a_folder(
     async with app().run_test(size=SMALL) as pilot:  # at the next start
         screen = await open_models(pilot, "● installed 2", "○ catalogue 30")
         await pilot.press("tab")
-        screen.filter.value = "big"
-        await until_shown(pilot, BIG, "at the hub")
+        screen.list.filter.value = "big"
+        await until_shown(pilot, BIG, "on the hub")
         await pilot.press("enter")
-        await until_shown(pilot, "Download it")
+        await until_shown(pilot, "Download")
 
 
 async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
@@ -249,9 +249,9 @@ async def test_hostile_names_are_shown_and_not_obeyed(
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
-        screen.filter.value = evil
+        screen.list.filter.value = evil
         await until_shown(pilot, "[@click=app.quit]x[/]␛]0;evil␇⟨RLO⟩")
-        screen.filter.value = "org/evil"
+        screen.list.filter.value = "org/evil"
         await pilot.press("enter")
         await until_shown(pilot, "The config.json of org/evil holds no JSON object")
 
@@ -260,7 +260,7 @@ async def test_the_help_has_its_keys(app: Make) -> None:
     async with app().run_test(size=(80, 60)) as pilot:
         await open_models(pilot)
         await pilot.press("f1")
-        await until_shown(pilot, "The next list: installed, catalogue, downloads", "^L")
+        await until_shown(pilot, "Next list: installed, catalogue, downloads", "^L")
         await pilot.press("escape", "ctrl+l")
         await until_gone(pilot, "catalogue 2")
 

@@ -23,7 +23,7 @@ async def conversations(stage: Stage) -> None:
         await stage.shown("1 of 7", "pays for all")
         await stage.take("found")
         await stage.press("escape", "down", "down", "ctrl+d")
-        await stage.shown("in the trash")
+        await stage.shown("to the trash")
         await stage.take("trashed")
 
 
