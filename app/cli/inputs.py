@@ -1,4 +1,4 @@
-"""Files and folders named on the command line: read, and told what became of them."""
+"""Reads the files and folders named on the command line, and reports what was skipped."""
 
 from __future__ import annotations
 
@@ -16,74 +16,75 @@ from app.ingest.records import Progress, ReadResult, ReadResults, Reason
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 10
-"""Things left out of a folder that are told one by one."""
+"""Skipped files that are listed one by one."""
 SILENCE_SECONDS = 1.0
-"""Seconds of silence after which one is told what is waited for."""
+"""Seconds of silence on standard input before a message says that it is waited for."""
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
 
 
 def read_inputs(paths: Sequence[str], limits: Limits | None = None) -> ReadResults:
-    """What `paths` stand for, `-` being standard input, which is read too where nothing is named
-    and it holds anything. Tells on standard error what was taken of folders, and what was not and
-    why. Raises IngestError."""
-    if not paths and _is_piped() and _holds_anything():
+    """The documents in `paths`, where `-` is standard input. Without paths, standard input is read
+    if something is piped in. What was read of folders, and what was skipped and why, goes to
+    standard error. Raises IngestError."""
+    if not paths and _is_piped() and _has_input():
         paths = (STDIN,)
     elif STDIN not in paths and _is_waiting():
-        sys.stderr.write("Standard input is not read beside -f: name it, too, with `-f -`.\n")
-    live = ProgressLine()
+        sys.stderr.write("Standard input is not read with -f: add `-f -` to read it too.\n")
+    line = ProgressLine()
     try:
-        gathered = read(paths, sys.stdin.buffer if sys.stdin else None, limits, live.show)
+        inputs = read(paths, sys.stdin.buffer if sys.stdin else None, limits, line.show)
     finally:
-        live.clear()
-    for intake in gathered.results:
-        for line in _report_lines(intake):
-            sys.stderr.write(sanitize_line(line) + "\n")
-    return gathered
+        line.clear()
+    for result in inputs.results:
+        for text in _report_lines(result):
+            sys.stderr.write(sanitize_line(text) + "\n")
+    return inputs
 
 
 def _is_piped() -> bool:
-    """Whether standard input may be a document: no terminal, and not /dev/null."""
+    """Whether standard input may be a document: not a terminal, and not /dev/null."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # none, or a test's own
+    except (AttributeError, OSError, ValueError):  # there is none, or a test replaced it
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def _holds_anything() -> bool:
-    """Waits for its first byte or its end, and says so: a program that never writes may have left
-    its own to this one."""
+def _has_input() -> bool:
+    """Whether standard input has a byte before its end. Waits for either, and says so: this program
+    may have inherited a pipe into which nothing is ever written."""
     if not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]:
-        sys.stderr.write("Waiting for standard input; `</dev/null` says that there is none.\n")
+        sys.stderr.write("Waiting for standard input; add `</dev/null` if there is none.\n")
     return bool(sys.stdin.buffer.peek(1))  # type: ignore[union-attr]
 
 
 def _is_waiting() -> bool:
-    """Whether something was written into a pipe that leads here."""
+    """Whether a pipe on standard input has data."""
     if not _is_piped() or not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         return False
     count = fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4))
     return int.from_bytes(count, sys.byteorder) > 0
 
 
-def _report_lines(intake: ReadResult) -> list[str]:
-    lines = [f"Read {intake.summary}."] if intake.tree is not None else []
-    # What one expects to be left out comes last.
-    skipped = sorted(intake.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    lines += [f"Left out: {each.sentence}" for each in skipped[:MAX_LISTED]]
+def _report_lines(result: ReadResult) -> list[str]:
+    lines = [f"Read {result.summary}."] if result.tree is not None else []
+    # Files that one expects to be skipped come last.
+    skipped = sorted(result.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+    lines += [f"Skipped: {each.sentence}" for each in skipped[:MAX_LISTED]]
     if len(skipped) > MAX_LISTED:
-        lines.append(f"Left out: {len(skipped) - MAX_LISTED:,} more.")
-    odd = [each for each in intake.files if each.lossy]
+        lines.append(f"Skipped: {len(skipped) - MAX_LISTED:,} more.")
+    lossy = [each for each in result.files if each.lossy]
     lines += [
-        f"{each.path} is not all UTF-8: what is not reads as \\xff." for each in odd[:MAX_LISTED]
+        f"{each.path} is not valid UTF-8 throughout: bad bytes are read as \\xff."
+        for each in lossy[:MAX_LISTED]
     ]
-    if len(odd) > MAX_LISTED:
-        lines.append(f"{len(odd) - MAX_LISTED:,} more files are not all UTF-8.")
+    if len(lossy) > MAX_LISTED:
+        lines.append(f"{len(lossy) - MAX_LISTED:,} more files are not valid UTF-8 throughout.")
     return lines
 
 
 class ProgressLine:
-    """One line that changes while folders are read, on a terminal only."""
+    """One line of progress while folders are read, on a terminal only."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -92,8 +93,8 @@ class ProgressLine:
     def show(self, progress: Progress) -> None:
         if self._live:
             self._shown = True
-            figures = f"{progress.files:,} taken of {progress.entries:,} looked at"
-            sys.stderr.write(f"\r\x1b[Kreading: {figures}")
+            counts = f"{progress.files:,} files of {progress.entries:,} visited"
+            sys.stderr.write(f"\r\x1b[KReading: {counts}")
             sys.stderr.flush()
 
     def clear(self) -> None:

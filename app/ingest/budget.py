@@ -1,4 +1,4 @@
-"""The clock of one call: progress, cancel and the time that is left."""
+"""Time limit, cancellation and progress of one call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROGRESS_SECONDS = 0.05
 
 
 class ReadBudget:
-    """Counts what is done, and is asked at every step whether to go on."""
+    """Counts files and bytes, and is checked at every step."""
 
     def __init__(
         self,
@@ -28,19 +28,19 @@ class ReadBudget:
         self.path = ""
 
     def check(self) -> None:
-        """Raises Cancelled, or Cut when the time is over."""
+        """Raises Cancelled, or LimitReached when the time is up."""
         if self._cancelled is not None and self._cancelled():
             raise Cancelled
         if time.monotonic() > self._end:
-            slow = f"was left out, as {self._seconds:g} seconds were over"
-            raise LimitReached(Rejected(Reason.TOO_SLOW, slow))
+            detail = f"is past the time limit of {self._seconds:g} seconds"
+            raise LimitReached(Rejected(Reason.TOO_SLOW, detail))
 
     def time_left(self, seconds: float) -> float:
-        """Seconds until the end of something that may take `seconds`, or of everything."""
+        """`seconds`, or what is left of the whole time limit if that is less."""
         return min(seconds, self._end - time.monotonic())
 
     def visit(self, path: str) -> None:
-        """Raises as `check` does. Progress is told at most 20 times a second."""
+        """Report progress, at most 20 times a second. Raises like `check`."""
         self.entries += 1
         self.path = path
         self.check()

@@ -1,4 +1,4 @@
-"""What lies in one folder, for choosing from it."""
+"""Lists one folder, for completing a path."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from app.ingest.walk import VERSION_CONTROL
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or a folder, or a link to one. `left_out` says in a word or two why reading the
-    folder it lies in would leave it out."""
+    """A file or folder, or a link to one. `skip_reason`: why it would be skipped when its folder is
+    read, in one or two words, or empty."""
 
     name: str
     is_folder: bool
@@ -28,30 +28,30 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class DirListing:
-    """`more`: there is more in the folder than was looked at."""
+    """`truncated`: the folder has more entries than these."""
 
     entries: tuple[Entry, ...]
     truncated: bool = False
 
 
 def list_folder(
-    path: str, most: int, seconds: float, cancelled: Callable[[], bool] | None = None
+    path: str, max_entries: int, seconds: float, cancelled: Callable[[], bool] | None = None
 ) -> DirListing:
-    """The first `most` entries of a folder that the system gives in `seconds`, sorted by name.
+    """Up to `max_entries` of a folder that can be listed in `seconds`, sorted by name, without
+    devices, FIFOs and the folders of version control.
 
-    Devices, FIFOs and the like are left out, and so is what version control keeps for itself.
-    Whether git ignores an entry is told by the .gitignore files. IngestError when there is no such
-    folder, or it cannot be read; Cancelled.
+    Whether git ignores an entry is read from the .gitignore files. Raises IngestError when the
+    folder is missing or unreadable, and Cancelled.
     """
-    watch = ReadBudget(seconds, None, cancelled)
+    budget = ReadBudget(seconds, None, cancelled)
     try:
         descriptor = open_folder(path)
-    except Rejected as refused:
-        if refused.reason is Reason.CHANGED:
+    except Rejected as rejected:
+        if rejected.reason is Reason.CHANGED:
             raise IngestError(f"There is no folder {path!r}", "check the name") from None
-        raise IngestError(f"The folder {path!r} {refused.detail}", refused.advice) from None
+        raise IngestError(f"The folder {path!r} {rejected.detail}", rejected.advice) from None
     try:
-        entries, more = _entries(descriptor, most, _rules(descriptor, path, watch), watch)
+        entries, more = _entries(descriptor, max_entries, _rules(descriptor, path, budget), budget)
     except (Rejected, OSError):
         raise IngestError(f"The folder {path!r} cannot be read", "check its permissions") from None
     finally:
@@ -59,9 +59,9 @@ def list_folder(
     return DirListing(tuple(sorted(entries, key=lambda entry: entry.name.lower())), more)
 
 
-def _rules(descriptor: int, path: str, watch: ReadBudget) -> IgnoreRules:
+def _rules(descriptor: int, path: str, budget: ReadBudget) -> IgnoreRules:
     folder = Path(path).resolve()
-    top, rules = repository(folder), IgnoreFiles(watch, lambda path, refused: None)
+    top, rules = repository(folder), IgnoreFiles(budget, lambda path, rejected: None)
     try:
         return (rules if top is None else rules.with_parents(top, folder)).in_folder(descriptor, "")
     except LimitReached:
@@ -69,14 +69,14 @@ def _rules(descriptor: int, path: str, watch: ReadBudget) -> IgnoreRules:
 
 
 def _entries(
-    descriptor: int, most: int, rules: IgnoreRules, watch: ReadBudget
+    descriptor: int, max_entries: int, rules: IgnoreRules, budget: ReadBudget
 ) -> tuple[list[Entry], bool]:
     entries: list[Entry] = []
     with os.scandir(descriptor) as found:
-        for looked_at, each in enumerate(found):
+        for count, each in enumerate(found):
             try:
-                watch.check()
-                if looked_at == most:
+                budget.check()
+                if count == max_entries:
                     return entries, True
                 if (entry := _entry(each, rules)) is not None:
                     entries.append(entry)
@@ -90,7 +90,7 @@ def _entry(found: os.DirEntry[str], rules: IgnoreRules) -> Entry | None:
         is_folder = found.is_dir()
         if found.name in VERSION_CONTROL or not (is_folder or found.is_file()):
             return None
-    except OSError:  # a link that leads in a circle, or nowhere one may look
+    except OSError:  # a link in a circle, or into a folder without permission
         return None
     private = is_private_folder(found.name) if is_folder else is_private(found.name)
     reason = Reason.PRIVATE if private else None

@@ -1,4 +1,4 @@
-"""The content of one file: opened, judged by how it begins, read and decoded."""
+"""The text of one file: opened, checked by its first bytes, read and decoded."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ from app.ingest.text import Decoded, decode, is_binary
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """`size`: bytes of the file."""
+    """`size` is in bytes of the file."""
 
     decoded: Decoded
     size: int
 
 
 def read_content(
-    name: str, parent: int | None, limits: Limits, watch: ReadBudget, most: int, private: bool
+    name: str,
+    parent: int | None,
+    limits: Limits,
+    budget: ReadBudget,
+    max_bytes: int,
+    include_private: bool,
 ) -> FileContent:
-    """The text of a file of at most `most` bytes, inside an open folder or by its path.
+    """The text of a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
 
-    `private` tells whether a private key may be read. Raises Refusal, Cut and Cancelled.
+    `include_private`: also read private keys. Raises Rejected, LimitReached and Cancelled.
     """
 
-    def judge(head: bytes) -> int:
+    def size_limit(head: bytes) -> int:
         if is_pdf(head):
             check_can_read()
             return limits.pdf_bytes
         if is_binary(head):
             raise Rejected(Reason.BINARY)
-        if not private and is_private_key(head):
+        if not include_private and is_private_key(head):
             raise Rejected(Reason.PRIVATE, "is a private key")
-        return most
+        return max_bytes
 
-    data = read_file(name, parent, judge, watch)
-    decoded = pdf_text(data, limits, watch) if is_pdf(data) else decode(data)
+    data = read_file(name, parent, size_limit, budget)
+    decoded = pdf_text(data, limits, budget) if is_pdf(data) else decode(data)
     return FileContent(decoded, len(data))

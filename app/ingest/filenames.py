@@ -1,4 +1,4 @@
-"""What file names tell, and how they are written."""
+"""What a file name says about its content, and printable names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PRIVATE_FILES = _any(
     *("credentials", "credentials.*", "client_secret*.json", "service[-_]account*.json"),
     *("secrets", "secret.*", "secrets.*", "kubeconfig", ".*_history"),
 )
-# Samples and code that deal with secrets hold none.
+# Samples, and code that handles secrets, contain none.
 _OPEN_FILES = _any(
     *("*.example", "*.sample", "*.template", "*.dist", "example.*", "*.example.*"),
     *("*.py", "*.rs", "*.go", "*.js", "*.ts", "*.rb", "*.java", "*.c", "*.h", "*.md", "*.rst"),
@@ -34,14 +34,14 @@ _PRIVATE_KEY = re.compile(rb"\s*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|
 
 
 def printable(path: str) -> str:
-    """File names are bytes. Those that are no UTF-8, and control characters, become escapes, so
-    that a name stays on its line."""
+    """`path` with control characters and bytes that are not UTF-8 escaped, so that it stays on one
+    line."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda hit: hit[0].encode("unicode_escape").decode(), text)
 
 
 def reading_order(name: str) -> tuple[bool, str]:
-    """A key to sort a folder's entries by: what introduces the others comes first."""
+    """The sort key of a folder's entries: README files first, then by name."""
     return _README.fullmatch(name) is None, name
 
 
@@ -50,11 +50,11 @@ def is_private_folder(name: str) -> bool:
 
 
 def is_private(name: str) -> bool:
-    """Whether a file of this name may hold passwords or keys."""
+    """Whether a file of this name may contain passwords or keys."""
     name = name.lower()
     return _PRIVATE_FILES.match(name) is not None and _OPEN_FILES.match(name) is None
 
 
 def is_private_key(data: bytes) -> bool:
-    """Whether a file that begins so is a private key, whatever its name."""
+    """Whether a file that begins with `data` is a private key."""
     return _PRIVATE_KEY.match(data) is not None

@@ -1,8 +1,8 @@
-"""git's own list of a repository's files: what is tracked, and what is not ignored.
+"""Asks git for a repository's files: tracked ones, and untracked ones that are not ignored.
 
-The repository may be hostile. Its configuration can name programs that git runs (core.fsmonitor,
-say), so git never sees it: it is given an empty repository of ours, with the other one's index and
-its files. The list only says what to leave out; what is opened, and how, is decided elsewhere.
+The repository is untrusted: its configuration can name programs for git to run, such as
+core.fsmonitor. So git runs in an empty repository of ours, with the other one's index and files.
+The list only says what to skip; opening files is done elsewhere.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from app.ingest.ignore import IgnoreRules
 from app.ingest.limits import Limits
 from app.ingest.process import run_bounded
 
-_KEPT_ENVIRONMENT = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
+_PASSED_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _SETTINGS = ("core.fsmonitor=false", "core.untrackedCache=false", "core.hooksPath=/dev/null")
-_MOST_BYTES = 64 * 1024 * 1024
-_MOST_INDEX_BYTES = 256 * 1024 * 1024
-# Without these, macOS's git is a stand-in that opens a window offering to install them.
+_MAX_BYTES = 64 * 1024 * 1024
+_MAX_INDEX_BYTES = 256 * 1024 * 1024
+# Without these, macOS's git is a stub that opens a window to install them.
 _MAC_TOOLS = ("/Library/Developer/CommandLineTools", "/Applications/Xcode.app")
 
 
 class GitList:
-    """Everything is left out that git does not list."""
+    """Ignores everything that git does not list."""
 
     def __init__(self, prefix: str, listed: list[str]) -> None:
-        """`prefix`: the path, from the top of the walk, of the folder that `listed` begins at."""
+        """`prefix`: the path from the top of the walk to the folder that `listed` is relative
+        to."""
         self._prefix = len(prefix)
         self._paths = {_composed(path.rstrip("/")) for path in listed}
         self._folders: set[str] = set()
@@ -45,18 +46,18 @@ class GitList:
 
     def ignores(self, path: str, is_folder: bool) -> bool:
         path = _composed(path[self._prefix :])
-        # A folder that is listed like a file is a repository of its own.
+        # A folder in the list is a nested repository.
         return path not in self._paths and not (is_folder and path in self._folders)
 
 
 def _composed(path: str) -> str:
-    """macOS writes accents in two ways, and git's index may hold the other one."""
+    """NFC: macOS may write accents decomposed, and git's index composed."""
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
 def repository(folder: Path) -> Path | None:
-    """The repository that `folder`, resolved, lies in: the nearest folder with a `.git`, as far
-    up as folders belong to the same user and file system."""
+    """The repository that contains `folder` (resolved): the nearest parent with a `.git`, within
+    the same owner and file system."""
     try:
         own = folder.stat()
         for place in (folder, *folder.parents):
@@ -74,10 +75,10 @@ def repository(folder: Path) -> Path | None:
     return None
 
 
-def git_files(top: Path, folder: Path, limits: Limits, watch: ReadBudget) -> list[str] | None:
-    """The paths, from `folder` on, of what git does not ignore in a folder of the repository
-    `top`; a repository inside it as one path. None when git is not there, is not done in
-    `limits.git_seconds`, or cannot read the index. Raises what `watch.check` raises."""
+def git_files(top: Path, folder: Path, limits: Limits, budget: ReadBudget) -> list[str] | None:
+    """The paths, relative to `folder`, of the files that git does not ignore in a folder of the
+    repository `top`; a nested repository is one path. None when git is not installed, takes longer
+    than `limits.git_seconds`, or cannot read the index. Raises what `budget.check` raises."""
     git = _git()
     if git is None:
         return None
@@ -96,8 +97,8 @@ def git_files(top: Path, folder: Path, limits: Limits, watch: ReadBudget) -> lis
         done = run_bounded(
             command,
             limits.git_seconds,
-            _MOST_BYTES,
-            watch,
+            _MAX_BYTES,
+            budget,
             folder=str(top),
             environment=environment,
         )
@@ -110,7 +111,7 @@ def git_files(top: Path, folder: Path, limits: Limits, watch: ReadBudget) -> lis
 def _git() -> str | None:
     git = shutil.which("git")
     if git is None or not os.path.isabs(git):
-        return None  # found through a '.' in PATH, it may be anybody's
+        return None  # a relative entry in PATH: it may be anybody's program
     if sys.platform == "darwin" and git == "/usr/bin/git":
         return git if any(map(os.path.isdir, _MAC_TOOLS)) else None
     return git
@@ -124,8 +125,8 @@ def _make_empty_repository(folder: Path) -> None:
 
 
 def _environment(ours: Path, top: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    kept |= {
+    variables = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
+    variables |= {
         "GIT_DIR": str(ours),
         "GIT_WORK_TREE": str(top),
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -135,15 +136,15 @@ def _environment(ours: Path, top: Path) -> dict[str, str]:
         "LC_ALL": "C",
     }
     index = top / ".git" / "index"
-    # A `.git` that is a file (a submodule, a linked worktree) leads elsewhere: all is untracked.
-    if _is_file(index, _MOST_INDEX_BYTES):
-        kept["GIT_INDEX_FILE"] = str(index)
-    return kept
+    # If `.git` is a file (a submodule or linked worktree), everything counts as untracked.
+    if _is_file(index, _MAX_INDEX_BYTES):
+        variables["GIT_INDEX_FILE"] = str(index)
+    return variables
 
 
-def _is_file(path: Path, most: int) -> bool:
+def _is_file(path: Path, max_bytes: int) -> bool:
     try:
         info = path.lstat()
-        return stat.S_ISREG(info.st_mode) and info.st_size <= most
+        return stat.S_ISREG(info.st_mode) and info.st_size <= max_bytes
     except OSError:
         return False

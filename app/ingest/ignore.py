@@ -1,7 +1,7 @@
-"""The rules of .gitignore files, nested as git nests them. Used where git itself cannot be asked.
+"""Applies .gitignore files, nested as in git, where git itself is not available.
 
-The rules may be hostile: pathspec makes regular expressions of them, and one with many wildcards
-takes years. Such rules are not used.
+The rules are untrusted: pathspec turns them into regular expressions, and one with many wildcards
+can take years. Such rules are not applied.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from app.ingest.records import Reason, Rejected
 from app.ingest.safe_open import open_folder, read_file
 
 NAME = ".gitignore"
-_MOST_BYTES = 128 * 1024
-_MOST_RULES = 1_000
-_MOST_WILDCARDS = 3
-"""In one rule. Each may cost as many steps as a name has characters, times those of the others."""
-_MANY_WILDCARDS = 50
-"""Rules with the most wildcards in one file."""
+_MAX_BYTES = 128 * 1024
+_MAX_RULES = 1_000
+_MAX_WILDCARDS = 3
+"""In one rule: the cost is the length of the name to the power of this."""
+_MAX_COSTLY_RULES = 50
+"""Rules in one file that have _MAX_WILDCARDS."""
 _FOLDER_MARK = "ps_d"
-"""pathspec's name for the slash that ends a folder's name, where a rule means the folder."""
+"""pathspec's name of the group that matches the slash after a folder's name."""
 _WILDCARD = re.compile(r"\*+")
 
 
 class IgnoreRules(Protocol):
-    """What is left out of a folder."""
+    """Which files are ignored in a folder."""
 
     def in_folder(self, folder: int, path: str) -> IgnoreRules:
-        """The rules inside a folder: its descriptor, and its path from the top (ending with '/',
-        empty for the top itself)."""
+        """The rules for a folder, given its descriptor and its path from the top (ends with '/',
+        empty for the top)."""
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        """Whether something in that folder is left out. `path` as above, without a last '/'."""
+        """Whether an entry of that folder is ignored. `path` is from the top, without a last
+        '/'."""
 
 
 class NoIgnore:
-    """Nothing is left out."""
+    """Ignores nothing."""
 
     def in_folder(self, folder: int, path: str) -> IgnoreRules:
         return self
@@ -52,13 +53,13 @@ class NoIgnore:
 
 
 class IgnoreFiles:
-    """The rules of the folder we are in, and of those above it."""
+    """The rules of the current folder and of its parents."""
 
-    def __init__(self, watch: ReadBudget, report: Callable[[str, Rejected], None]) -> None:
-        """`report` is called with the path of a .gitignore file that was not used wholly."""
-        self._watch = watch
+    def __init__(self, budget: ReadBudget, report: Callable[[str, Rejected], None]) -> None:
+        """`report` is called with the path of each .gitignore file that was not fully applied."""
+        self._budget = budget
         self._report = report
-        # The innermost first: what it prefixes to a path, what it takes off it, its rules.
+        # Innermost first: the prefix to add to a path, the prefix to remove from it, the rules.
         self._chain: tuple[tuple[str, str, RuleFile], ...] = ()
 
     def in_folder(self, folder: int, path: str) -> IgnoreRules:
@@ -66,8 +67,8 @@ class IgnoreFiles:
         return self if spec is None else self._with(("", path, spec))
 
     def with_parents(self, top: Path, folder: Path) -> IgnoreFiles:
-        """With the rules that lie above `folder`, down from `top`; without them if they leave out
-        the folder itself, which was asked for."""
+        """With the rules of all folders from `top` to above `folder`; without them if they ignore
+        `folder` itself, which the user asked for."""
         names = folder.relative_to(top).parts
         rules = self
         for depth in range(len(names)):
@@ -88,26 +89,26 @@ class IgnoreFiles:
         return rules
 
     def _with(self, link: tuple[str, str, RuleFile]) -> IgnoreFiles:
-        rules = IgnoreFiles(self._watch, self._report)
+        rules = IgnoreFiles(self._budget, self._report)
         rules._chain = (link, *self._chain)
         return rules
 
     def _read(self, folder: int, path: str) -> RuleFile | None:
         try:
-            data = read_file(NAME, folder, lambda head: _MOST_BYTES, self._watch)
-        except Rejected as refused:
-            # A link or a FIFO of that name is no rule file for git either, and is listed itself.
-            if refused.reason is Reason.TOO_LARGE:
-                self._report(path, Rejected(Reason.RULES, refused.detail))
+            data = read_file(NAME, folder, lambda head: _MAX_BYTES, self._budget)
+        except Rejected as rejected:
+            # A link or FIFO of that name is not a rule file for git either; the walk lists it.
+            if rejected.reason is Reason.TOO_LARGE:
+                self._report(path, Rejected(Reason.RULES, rejected.detail))
             return None
-        spec, whole = parse(data, self._watch)
+        spec, whole = parse(data, self._budget)
         if not whole:
             self._report(path, Rejected(Reason.RULES))
         return spec
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        for prefix, taken_off, spec in self._chain:
-            decided = spec.match(prefix + path[len(taken_off) :], is_folder)
+        for prefix, removed, spec in self._chain:
+            decided = spec.match(prefix + path[len(removed) :], is_folder)
             if decided is not None:
                 return decided
         return False
@@ -116,14 +117,13 @@ class IgnoreFiles:
 class RuleFile:
     """The rules of one .gitignore file.
 
-    pathspec reads the rules, but we ask one after the other: its own answer for a whole file takes
-    what is said of a folder for what is said of everything in it, so that `!*/` brings too much
-    back. A folder that is left out is never entered here, so that each rule need only be asked
-    whether it means the very path.
+    pathspec parses the rules, and we match them one by one: its own match of a whole file applies
+    rules for a folder to everything inside, so that `!*/` includes too much. Since ignored folders
+    are never entered, each rule only needs to match the path itself.
     """
 
-    def __init__(self, lines: Iterable[str], watch: ReadBudget | None = None) -> None:
-        self._watch = watch
+    def __init__(self, lines: Iterable[str], budget: ReadBudget | None = None) -> None:
+        self._budget = budget
         self._last_first = [
             (pattern.regex, bool(pattern.include))
             for pattern in reversed(list(_spec(list(lines)).patterns))
@@ -131,42 +131,42 @@ class RuleFile:
         ]
 
     def match(self, path: str, is_folder: bool) -> bool | None:
-        """Whether the last rule that means this path leaves it out; None if there is none."""
-        for regex, leaves_out in self._last_first:
-            if self._watch is not None:
-                self._watch.check()
-            if _means(regex, path, is_folder):
-                return leaves_out
+        """Whether the last rule that matches `path` ignores it; None if no rule matches."""
+        for regex, ignores in self._last_first:
+            if self._budget is not None:
+                self._budget.check()
+            if _matches(regex, path, is_folder):
+                return ignores
         return None
 
 
-def _means(regex: re.Pattern[str], path: str, is_folder: bool) -> bool:
+def _matches(regex: re.Pattern[str], path: str, is_folder: bool) -> bool:
     has_mark = _FOLDER_MARK in regex.groupindex
     match = regex.search(path)
     if match is not None and not (has_mark and match[_FOLDER_MARK]):
         return True
     if not (is_folder and has_mark):
         return False
-    # Some expressions begin at the beginning, and some are a slash anywhere.
+    # Some expressions are anchored at the start, and some match a slash anywhere.
     found = (regex.search(path + "/", start) for start in (0, len(path)))
     return any(match is not None and match.end(_FOLDER_MARK) > len(path) for match in found)
 
 
-def parse(data: bytes, watch: ReadBudget | None = None) -> tuple[RuleFile, bool]:
-    """The rules of a .gitignore file, and whether they are all that it holds."""
+def parse(data: bytes, budget: ReadBudget | None = None) -> tuple[RuleFile, bool]:
+    """The rules of a .gitignore file, and whether all of them are applied."""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
-    usable = list(_bounded(lines))[:_MOST_RULES]
-    return RuleFile(usable, watch), len(usable) == len(lines)
+    usable = list(_bounded(lines))[:_MAX_RULES]
+    return RuleFile(usable, budget), len(usable) == len(lines)
 
 
 def _bounded(lines: Iterable[str]) -> Iterable[str]:
-    many = 0
+    costly = 0
     for line in lines:
         wildcards = len(_WILDCARD.findall(line))
-        many += wildcards == _MOST_WILDCARDS
-        if wildcards < _MOST_WILDCARDS or (
-            wildcards == _MOST_WILDCARDS and many <= _MANY_WILDCARDS
+        costly += wildcards == _MAX_WILDCARDS
+        if wildcards < _MAX_WILDCARDS or (
+            wildcards == _MAX_WILDCARDS and costly <= _MAX_COSTLY_RULES
         ):
             yield line
 
@@ -179,7 +179,7 @@ def _spec(lines: list[str]) -> GitIgnoreSpec:
 
 
 def _is_valid(line: str) -> bool:
-    """git passes over what is no rule without a word."""
+    """git silently ignores invalid rules."""
     try:
         GitIgnoreSpec.from_lines([line])
     except (ValueError, re.error):

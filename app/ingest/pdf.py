@@ -1,6 +1,6 @@
-"""The text of PDF files, where the extra `pdf` is installed.
+"""Extracts the text of PDF files, if the extra `pdf` is installed.
 
-Read in a process of its own: a PDF file can keep a parser busy for hours and fill the memory.
+It runs in a separate process, because a PDF file can keep a parser busy for hours and fill memory.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from app.ingest.text import Decoded
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
-_INSTALL = "install what reads it with `pip install 'specchat[pdf]'`"
+_INSTALL = "install PDF support with `pip install 'specchat[pdf]'`"
 _FAULTS = {
-    pdf_worker.ENCRYPTED: ("is a PDF file behind a password", "save a copy without one"),
+    pdf_worker.ENCRYPTED: ("is a PDF file with a password", "save a copy without it"),
     pdf_worker.NO_TEXT: (
-        "is a PDF file that holds pictures and no text",
+        "is a PDF file with pictures and no text",
         "run text recognition (OCR) on it first",
     ),
 }
 
 
 def is_pdf(head: bytes) -> bool:
-    """Whether a file that begins so is a PDF file."""
+    """Whether a file that begins with `head` is a PDF file."""
     return head[:_MARK_WITHIN].lstrip().startswith(_MARK)
 
 
 def check_can_read() -> None:
-    """Raises Refusal when the extra is not installed."""
+    """Raises Rejected when PDF support is not installed."""
     if importlib.util.find_spec("pypdf") is None:
         raise Rejected(Reason.PDF, "is a PDF file", _INSTALL)
 
 
-def pdf_text(data: bytes, limits: Limits, watch: ReadBudget) -> Decoded:
-    """The text of all pages, each after a line `[Page 1]`. Raises Refusal, and what `watch.check`
-    raises."""
+def pdf_text(data: bytes, limits: Limits, budget: ReadBudget) -> Decoded:
+    """The text of all pages, each below a line such as `[Page 1]`. Raises Rejected, and what
+    `budget.check` raises."""
     check_can_read()
-    # -P: the folder we stand in may hold a pypdf.py of somebody else.
+    # -P: the current folder may contain a file named pypdf.py.
     command = [sys.executable, "-P", str(Path(pdf_worker.__file__)), str(limits.pdf_memory)]
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
-        done = run_bounded(command, limits.pdf_seconds, limits.total_bytes, watch, stdin=file)
+        done = run_bounded(command, limits.pdf_seconds, limits.total_bytes, budget, stdin=file)
     if done is None:
         raise Rejected(
             Reason.TOO_SLOW,
-            f"is a PDF file whose text does not come within {limits.pdf_seconds:g} seconds",
+            f"is a PDF file whose text took longer than {limits.pdf_seconds:g} seconds",
             "convert it to text first",
         )
     status, written = done

@@ -1,6 +1,6 @@
-"""Run as a script: a PDF file on standard input, its text on standard output.
+"""A script that reads a PDF file on standard input and writes its text to standard output.
 
-Knows nothing of ours, so that it starts at once. Its exit status says what is wrong.
+It imports nothing from the app, so that it starts quickly. Its exit status says what is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ENCRYPTED, NO_TEXT = 3, 4
 
 
 def main(memory: int) -> int:
-    """`memory`: the most bytes this process may take."""
+    """`memory` is the limit for this process, in bytes."""
     bound(memory)
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
@@ -23,7 +23,7 @@ def main(memory: int) -> int:
     try:
         if reader.is_encrypted and not reader.decrypt(""):
             return ENCRYPTED
-    except DependencyError:  # a cipher that pypdf leaves to another library
+    except DependencyError:  # a cipher for which pypdf needs another library
         return ENCRYPTED
     found = False
     for number, page in enumerate(reader.pages, 1):
@@ -35,7 +35,7 @@ def main(memory: int) -> int:
 
 
 def bound(memory: int) -> None:
-    """Not every system lets itself be asked; time is bounded from outside in any case."""
+    """Limit this process's memory, where the system supports it. The caller limits the time."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 

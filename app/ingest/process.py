@@ -1,4 +1,4 @@
-"""Another program, with bounds on its time and its output."""
+"""Runs another program with limits on its time and output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import IO
 
 from app.ingest.budget import ReadBudget
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 def run_bounded(
     command: Sequence[str],
     seconds: float,
-    most: int,
-    watch: ReadBudget,
+    max_bytes: int,
+    budget: ReadBudget,
     *,
     stdin: IO[bytes] | None = None,
     folder: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes] | None:
-    """Exit status and output; None when it took longer than `seconds`, wrote more than `most`
-    bytes, or could not be started. Raises what `watch.check` raises. It never outlives this."""
+    """Exit status and output; None when it ran longer than `seconds`, wrote more than `max_bytes`,
+    or could not be started. The process never outlives this call. Raises what `budget.check`
+    raises."""
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -38,20 +39,20 @@ def run_bounded(
         except OSError:
             return None
         try:
-            left = watch.time_left(seconds)
+            left = budget.time_left(seconds)
             while process.poll() is None and left > 0:
-                watch.check()
-                if os.fstat(output.fileno()).st_size > most:
+                budget.check()
+                if os.fstat(output.fileno()).st_size > max_bytes:
                     return None
                 try:
-                    process.wait(min(_LOOK_SECONDS, left))
+                    process.wait(min(_POLL_SECONDS, left))
                 except subprocess.TimeoutExpired:
-                    left -= _LOOK_SECONDS
+                    left -= _POLL_SECONDS
             if process.poll() is None:
                 return None
         finally:
             process.kill()
             process.wait()
         output.seek(0)
-        written = output.read(most + 1)
-        return None if len(written) > most else (process.returncode, written)
+        written = output.read(max_bytes + 1)
+        return None if len(written) > max_bytes else (process.returncode, written)

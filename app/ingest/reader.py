@@ -1,4 +1,4 @@
-"""Files, folders and standard input become documents."""
+"""Reads files, folders and standard input as documents."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from app.ingest.records import (
     ReadResults,
     Reason,
     Rejected,
-    size_in_words,
 )
 from app.ingest.safe_open import too_large
 from app.ingest.text import decode
 from app.protocol.prompt import Document
+from app.util.formatting import size as format_size
 
 STDIN = "-"
 
@@ -38,60 +38,58 @@ def read(
     progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> ReadResults:
-    """Read files, folders and `-`, standard input.
+    """Read files, folders and standard input (`-`).
 
-    A document is named by its file's name, below a folder by its path from that folder's name on.
-    A link named directly is followed, and what is named directly is read though it may be private
-    or ignored. Inside a folder no link is followed; what cannot be read, what git ignores and what
-    may hold secrets is skipped and listed.
+    A document is named after its file, or by its path from the folder's name on. Paths in `paths`
+    are read even if they are links, private or ignored. Inside a folder, links are not followed;
+    unreadable, ignored and private files are skipped and listed.
 
-    `progress` is called at most 20 times a second, `cancelled` at every step, both on the thread
-    that called. IngestError, in one sentence, when something named directly is missing, empty or no
-    text, a folder holds nothing to be read, or all that is named is more than `limits` allow;
-    Cancelled when `cancelled` says so.
+    `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
+    thread. Raises IngestError when a path is missing, empty or not text, when a folder has no
+    readable file, or when the input is larger than `limits` allow, and Cancelled.
     """
     if paths.count(STDIN) > 1:
-        raise IngestError("Standard input can be read only once", "give '-' once")
+        raise IngestError("Standard input can be read only once", "give `-` only once")
     limits = limits or Limits()
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
-    watch = ReadBudget(limits.seconds, progress, cancelled)
-    left = limits.total_bytes
-    intakes: list[ReadResult] = []
+    budget = ReadBudget(limits.seconds, progress, cancelled)
+    bytes_left = limits.total_bytes
+    results: list[ReadResult] = []
     for path in paths:
         if standard_input is not None and path == STDIN:
-            intake = standard_input
+            result = standard_input
         else:
-            intake = _read_path(path, left, limits, watch)
-        left -= intake.size
-        if left < 0:
+            result = _read_path(path, bytes_left, limits, budget)
+        bytes_left -= result.size
+        if bytes_left < 0:
             raise IngestError(
-                f"What was given is larger than {size_in_words(limits.total_bytes)}",
-                "give fewer or smaller files",
+                f"The input is larger than {format_size(limits.total_bytes)}",
+                "use fewer or smaller files",
             )
-        intakes.append(intake)
-    return ReadResults(tuple(intakes))
+        results.append(result)
+    return ReadResults(tuple(results))
 
 
-def _read_path(path: str, left: int, limits: Limits, watch: ReadBudget) -> ReadResult:
+def _read_path(path: str, bytes_left: int, limits: Limits, budget: ReadBudget) -> ReadResult:
     try:
         mode = _mode(path)
         if stat.S_ISDIR(mode):
-            return read_folder(path, left, limits, watch)
+            return read_folder(path, bytes_left, limits, budget)
         if not stat.S_ISREG(mode):
             raise Rejected(Reason.SPECIAL)
-        watch.visit(printable(path))
-        content = read_content(path, None, limits, watch, limits.total_bytes, private=True)
-        watch.add_file(content.size)
-        return _intake(printable(Path(path).name), content)
-    except Rejected as refused:
-        raise _error(repr(path), refused) from None
-    except LimitReached as cut:
-        raise _error(repr(path), cut.rejected) from None
+        budget.visit(printable(path))
+        content = read_content(path, None, limits, budget, limits.total_bytes, include_private=True)
+        budget.add_file(content.size)
+        return _result(printable(Path(path).name), content)
+    except Rejected as rejected:
+        raise _error(repr(path), rejected) from None
+    except LimitReached as limit:
+        raise _error(repr(path), limit.rejected) from None
 
 
 def _mode(path: str) -> int:
     if not path:
-        raise IngestError("The name of the file is empty", "give a file, a folder or '-'")
+        raise IngestError("The file name is empty", "give a file, a folder or `-`")
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -105,21 +103,21 @@ def _mode(path: str) -> int:
 
 def _read_stdin(stdin: BinaryIO | None, limits: Limits) -> ReadResult:
     if stdin is None:
-        raise IngestError("There is no standard input here", "give a file instead of '-'")
+        raise IngestError("There is no standard input", "give a file instead of `-`")
     data = stdin.read(limits.total_bytes + 1)
     try:
         if len(data) > limits.total_bytes:
             raise too_large(limits.total_bytes)
-        return _intake("standard input", FileContent(decode(data), len(data)))
-    except Rejected as refused:
-        raise _error("Standard input", refused) from None
+        return _result("standard input", FileContent(decode(data), len(data)))
+    except Rejected as rejected:
+        raise _error("Standard input", rejected) from None
 
 
-def _intake(name: str, content: FileContent) -> ReadResult:
+def _result(name: str, content: FileContent) -> ReadResult:
     decoded = content.decoded
-    taken = FileRead(name, content.size, decoded.encoding, decoded.lossy)
-    return ReadResult(name, (Document(name, decoded.text),), (taken,))
+    file = FileRead(name, content.size, decoded.encoding, decoded.lossy)
+    return ReadResult(name, (Document(name, decoded.text),), (file,))
 
 
-def _error(what: str, refused: Rejected) -> IngestError:
-    return IngestError(f"{what} {refused.detail}", refused.advice)
+def _error(what: str, rejected: Rejected) -> IngestError:
+    return IngestError(f"{what} {rejected.detail}", rejected.advice)

@@ -1,4 +1,4 @@
-"""What comes out of reading files and folders: plain data."""
+"""The results of reading files and folders, as plain data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from enum import StrEnum
 
 from app.errors import UserError
 from app.protocol.prompt import Document
+from app.util.formatting import size as format_size
 
 
 class IngestError(UserError):
-    """What was given cannot be read as text."""
+    """An input cannot be read as text."""
 
 
 class Cancelled(Exception):
-    """Reading was cancelled by whoever asked for it."""
+    """The caller cancelled the reading."""
 
 
 class Reason(StrEnum):
-    """Why something was left out."""
+    """Why a file or folder was skipped."""
 
     IGNORED = "ignored"
     PRIVATE = "private"
@@ -39,50 +40,41 @@ class Reason(StrEnum):
     RULES = "rules"
 
 
+_BY_NAME = "add it by name to include it"
+_PARTS_BY_NAME = "add the parts you need by name"
+
 REASON_TEXTS: dict[Reason, tuple[str, str, str]] = {
-    Reason.IGNORED: ("ignored", "is ignored by git's rules", "name it itself to have it read"),
-    Reason.PRIVATE: (
-        "private",
-        "may hold passwords or keys",
-        "name it itself to have it read",
-    ),
-    Reason.LINK: ("a symbolic link", "is a symbolic link", "name what it points to"),
+    Reason.IGNORED: ("ignored", "is ignored by git", _BY_NAME),
+    Reason.PRIVATE: ("private", "may contain passwords or keys", _BY_NAME),
+    Reason.LINK: ("symbolic link", "is a symbolic link", "add the file it points to"),
     Reason.SPECIAL: (
-        "no file",
+        "not a file",
         "is neither a file nor a folder",
-        "give a file, or pipe the text to standard input and give '-'",
+        "use a file, or pipe the text to standard input (`-`)",
     ),
-    Reason.OUTSIDE: ("elsewhere", "lies on another file system", "name it itself to have it read"),
-    Reason.BINARY: ("binary", "is a binary file", "give text"),
-    Reason.ENCODING: (
-        "in an unknown encoding",
-        "is in an encoding that was not recognised",
-        "save it as UTF-8",
-    ),
-    Reason.EMPTY: ("empty", "is empty", "give one that holds text"),
-    Reason.PDF: ("PDF", "is a PDF file that cannot be read", "give its text"),
-    Reason.TOO_LARGE: ("too large", "is too large", "give a part of it"),
-    Reason.TOO_MUCH: ("beyond a limit", "is beyond a limit", "name what you need of it"),
-    Reason.TOO_DEEP: ("too deep", "lies too deep in the folder", "name the folder it is in"),
-    Reason.TOO_SLOW: ("too slow", "was not reached in time", "name what you need of it"),
+    Reason.OUTSIDE: ("other file system", "is on another file system", _BY_NAME),
+    Reason.BINARY: ("binary", "is a binary file", "only text and PDF files are supported"),
+    Reason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
+    Reason.EMPTY: ("empty", "is empty", "there is nothing to read"),
+    Reason.PDF: ("PDF", "is a PDF file that cannot be read", "save it as text"),
+    Reason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
+    Reason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),
+    Reason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
+    Reason.TOO_SLOW: ("timed out", "was not reached in time", _PARTS_BY_NAME),
     Reason.UNREADABLE: ("unreadable", "cannot be read", "check its permissions"),
-    Reason.CHANGED: (
-        "changing",
-        "was being changed while it was read",
-        "try again when that is done",
-    ),
+    Reason.CHANGED: ("changing", "changed while it was read", "try again"),
     Reason.RULES: (
-        "rules not used",
-        "has rules that were not used",
-        "simplify them, or name what you want read",
+        "unused rules",
+        "has rules that were not applied",
+        "simplify them, or add the files you want by name",
     ),
 }
-"""Of each reason: two or three words, what is wrong as the end of a sentence, and what to do."""
+"""For each reason: a label, the end of a sentence that begins with the path, and advice."""
 
 
 class Rejected(Exception):
-    """Something that cannot be taken. `detail`, as the end of a sentence, and `advice` say it more
-    precisely than the reason does."""
+    """A file or folder cannot be read. `detail` (the end of a sentence) and `advice` replace the
+    texts of the reason."""
 
     def __init__(self, reason: Reason, detail: str = "", advice: str = "") -> None:
         super().__init__(reason, detail, advice)
@@ -92,22 +84,23 @@ class Rejected(Exception):
 
 
 class LimitReached(Exception):
-    """A limit of the whole is reached: what was taken stays, and nothing more is looked at."""
+    """A limit on the whole input is reached: the files read so far are used, and no more are
+    opened."""
 
-    def __init__(self, refusal: Rejected) -> None:
-        super().__init__(refusal)
-        self.rejected = refusal
+    def __init__(self, rejected: Rejected) -> None:
+        super().__init__(rejected)
+        self.rejected = rejected
 
 
 def limit_reached(limit: str) -> LimitReached:
-    """What to raise at a limit of the whole, which is told in a few words."""
-    return LimitReached(Rejected(Reason.TOO_MUCH, f"was left out, beyond the limit of {limit}"))
+    """`limit` is a few words, such as `5,000 files`."""
+    return LimitReached(Rejected(Reason.TOO_MUCH, f"is over the limit of {limit}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something inside a folder that was left out. `path` begins with the folder's name and holds
-    no control characters, but is not to be trusted otherwise."""
+    """A file or folder inside a folder that was skipped. `path` begins with the folder's name and
+    has no control characters, but is otherwise untrusted."""
 
     path: str
     reason: Reason
@@ -115,7 +108,7 @@ class Skipped:
     """The end of a sentence that begins with the path."""
     advice: str
     rest: bool = False
-    """Whether everything after it was left out too, because a limit was reached."""
+    """Whether everything after it was skipped too, because a limit was reached."""
 
     @property
     def sentence(self) -> str:
@@ -128,20 +121,19 @@ class FileRead:
     """A file that was read."""
 
     path: str
-    """As of Skipped."""
+    """As in Skipped."""
     size: int
-    """Bytes, as the file has them."""
+    """Bytes of the file."""
     encoding: str
-    """As Python names it; `pdf` for the text of one."""
+    """Python's name of it, or `pdf`."""
     lossy: bool
-    """Whether the text does not give back the very bytes: some were no characters and are written
-    as `\\xff`."""
+    """Whether some bytes could not be decoded; they are written as `\\xff`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What one thing given became: one attachment. Of a folder `tree` shows what it holds, and
-    `texts` are its files in the tree's order."""
+    """One input, which becomes one attachment. For a folder, `tree` lists its files, and `texts`
+    are their contents in the same order."""
 
     name: str
     texts: tuple[Document, ...]
@@ -155,42 +147,42 @@ class ReadResult:
 
     @property
     def size(self) -> int:
-        """Bytes of the files taken."""
+        """Bytes of the files read."""
         return sum(each.size for each in self.files)
 
     @property
     def summary(self) -> str:
-        """`src: 34 files, 1.2 MB; left out 12: 9 ignored, 3 binary`"""
+        """`src: 34 files, 1.2 MB; skipped 12: 9 ignored, 3 binary`"""
         files = "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
-        text = f"{self.name}: {files}, {size_in_words(self.size)}"
-        return f"{text}; left out {self.skipped_summary}" if self.skipped else text
+        text = f"{self.name}: {files}, {format_size(self.size)}"
+        return f"{text}; skipped {self.skipped_summary}" if self.skipped else text
 
     @property
     def skipped_summary(self) -> str:
-        """`12: 9 ignored, 3 binary`, or nothing."""
+        """`12: 9 ignored, 3 binary`, or empty."""
         counts = Counter(each.reason for each in self.skipped if not each.rest)
         reasons = ", ".join(
             f"{n:,} {REASON_TEXTS[reason][0]}" for reason, n in counts.most_common()
         )
         parts = [f"{counts.total():,}: {reasons}"] if counts else []
         if any(each.rest for each in self.skipped):
-            parts.append("the rest, beyond a limit")
+            parts.append("the rest, over a limit")
         return ", and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResults:
-    """Everything that was read, in the order given."""
+    """All inputs, in the caller's order."""
 
     results: tuple[ReadResult, ...]
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        return tuple(document for intake in self.results for document in intake.documents)
+        return tuple(document for result in self.results for document in result.documents)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        return tuple(skipped for intake in self.results for skipped in intake.skipped)
+        return tuple(skipped for result in self.results for skipped in result.skipped)
 
     @property
     def characters(self) -> int:
@@ -199,22 +191,13 @@ class ReadResults:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far reading is."""
+    """How far reading has come."""
 
     entries: int
-    """Files and folders looked at."""
+    """Files and folders visited."""
     files: int
-    """Files taken."""
+    """Files read."""
     size: int
     """Bytes of them."""
     path: str
-    """What was looked at last; as of Skipped."""
-
-
-def size_in_words(size: int) -> str:
-    """Bytes, in decimal units."""
-    if size < 1_000:
-        return f"{size} bytes"
-    if size < 999_500:
-        return f"{size / 1_000:.0f} KB"
-    return f"{size / 1_000_000:.1f} MB"
+    """The one visited last; as in Skipped."""

@@ -1,4 +1,4 @@
-"""Bytes become text: which encoding they are in, and whether they are text at all."""
+"""Decodes files: detects the encoding, and whether a file is text at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from charset_normalizer import from_bytes
 from app.ingest.records import Reason, Rejected
 from app.ingest.safe_open import HEAD
 
-# UTF-32 before UTF-16: its little-endian mark begins with that of UTF-16.
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -19,8 +19,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# What text files are still found in. Asked for all that Python knows, charset-normalizer takes a
-# short German text for Urdu.
+# Encodings that text files still use. With all of Python's, charset-normalizer mistakes a short
+# German text for Urdu.
 _LEGACY = [
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
     *("koi8_r", "koi8_u", "mac_roman", "cp437", "cp850"),
@@ -29,15 +29,16 @@ _LEGACY = [
 _USUAL = "cp1252"
 _CLOSE = 0.02
 _SAMPLE = 1 << 15
-# What text holds of the control characters: tab, line ends, form feed, backspace, escape.
-_NO_TEXT = bytes(set(range(0x20)) - set(b"\t\n\r\f\v\b\x1b")) + b"\x7f"
-_NO_TEXT_SHARE = 0.01
+# All control characters but those that text files use: tab, line ends, form feed, backspace,
+# escape.
+_BINARY_BYTES = bytes(set(range(0x20)) - set(b"\t\n\r\f\v\b\x1b")) + b"\x7f"
+_MAX_BINARY_SHARE = 0.01
 _WIDE = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A text, without a byte order mark. `lossy`: some bytes were no characters, and are written
+    """A text without its byte order mark. `lossy`: some bytes could not be decoded and are written
     as `\\xff`."""
 
     text: str
@@ -46,12 +47,12 @@ class Decoded:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file that begins so is no text. False where only the rest can tell."""
+    """Whether a file that begins with `head` is certainly not text."""
     return b"\0" in head and _wide_encoding(head) is None
 
 
 def decode(data: bytes) -> Decoded:
-    """The text of a file. Raises Refusal when it is empty, binary or in no known encoding."""
+    """The text of a file. Raises Rejected when it is empty, binary or in an unknown encoding."""
     wide = _wide_encoding(data[:HEAD])
     if wide is not None and not wide.startswith("utf-8"):
         decoded = _decode_wide(data, wide)
@@ -63,8 +64,8 @@ def decode(data: bytes) -> Decoded:
 
 
 def _wide_encoding(head: bytes) -> str | None:
-    """The encoding that a byte order mark names, or UTF-16 without one, where every other byte of
-    mostly Latin text is NUL."""
+    """The encoding of the byte order mark, or UTF-16 without a mark: in mostly Latin text, every
+    other byte is then NUL."""
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding
@@ -92,7 +93,7 @@ def _decode_bytes(data: bytes) -> Decoded:
         return Decoded(data.decode(), "utf-8")
     except UnicodeDecodeError as error:
         sample = _sample(data, error.start)
-    if len(sample) - len(sample.translate(None, _NO_TEXT)) > _NO_TEXT_SHARE * len(sample):
+    if len(sample) - len(sample.translate(None, _BINARY_BYTES)) > _MAX_BINARY_SHARE * len(sample):
         raise Rejected(Reason.BINARY)
     if _is_mostly_utf8(sample):
         return Decoded(data.decode("utf-8", "backslashreplace"), "utf-8", lossy=True)
@@ -107,8 +108,8 @@ def _decode_bytes(data: bytes) -> Decoded:
 
 
 def _sample(data: bytes, fault: int) -> bytes:
-    """Whole lines, where there are any, from the beginning and from around the first byte that is
-    no UTF-8: enough to tell the encoding by, and never slow."""
+    """Lines from the start of the file and from around the first byte that is not UTF-8 (at
+    `fault`): enough to detect the encoding quickly."""
     start = max(fault - _SAMPLE, 0)
     around = data[start : fault + _SAMPLE]
     end = around.rfind(b"\n") + 1
@@ -121,7 +122,7 @@ def _sample(data: bytes, fault: int) -> bytes:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
-    """Whether ten times more characters beyond ASCII are right than bytes are wrong."""
+    """Whether there are ten times as many valid non-ASCII characters as invalid bytes."""
     text = sample.decode("utf-8", "surrogateescape")
     wrong = sum("\udc80" <= character <= "\udcff" for character in text)
     right = sum(character > "\x7f" for character in text) - wrong
@@ -133,7 +134,7 @@ def _legacy_encoding(sample: bytes) -> str | None:
     best = matches.best()
     if best is None:
         return None
-    # Where Central European, Baltic or Turkish fit no better, Western European is far likelier.
+    # Prefer Western European where Central European, Baltic or Turkish fit no better.
     for match in matches:
         alike = match.chaos <= best.chaos + _CLOSE and match.coherence >= best.coherence - _CLOSE
         if alike and _USUAL in match.could_be_from_charset:

@@ -1,4 +1,4 @@
-"""A folder as a tree of names, for the model to find its way by."""
+"""Draws a folder as a tree of names, which tells the model what is where."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _INDENT = "  "
 @dataclass
 class _Folder:
     entries: dict[str, _Folder | str] = field(default_factory=dict)
-    """Of files the remark on them, or nothing."""
+    """Subfolders, and for files a remark or an empty string."""
     total: int = 0
-    """Files in it and below."""
+    """Files in it and in its subfolders."""
 
 
-def tree(name: str, files: Iterable[tuple[str, str]], most_lines: int) -> str:
-    """`files`: paths below the folder `name`, in their order, each with a remark or ''.
+def tree(name: str, files: Iterable[tuple[str, str]], max_lines: int) -> str:
+    """`files`: sorted paths below the folder `name`, each with a remark or ''.
 
-    Folders are drawn as deep as `most_lines` allow; of what does not fit, the number is told.
+    Draws as many levels as fit into `max_lines`, and says how many lines were left off.
     """
     top = _Folder()
     for path, remark in files:
         _put(top, path.split("/"), remark)
     depth = 1
-    while (more := _count(top, depth + 1)) <= most_lines and more > _count(top, depth):
+    while (more := _count(top, depth + 1)) <= max_lines and more > _count(top, depth):
         depth += 1
     lines = [f"{name}/", *_draw(top, depth, _INDENT)]
-    if len(lines) > most_lines:
-        lines[most_lines:] = [f"{_INDENT}… and {len(lines) - most_lines:,} more"]
+    if len(lines) > max_lines:
+        lines[max_lines:] = [f"{_INDENT}… and {len(lines) - max_lines:,} more"]
     return "\n".join(lines) + "\n"
 
 

@@ -1,5 +1,5 @@
-"""The files of a folder, in the order they are read in. Links are not followed, and nothing outside
-the folder is reached, whatever is renamed or replaced meanwhile."""
+"""Walks through a folder in reading order. Links are not followed, and nothing outside the folder
+is reached, even if something is renamed or replaced meanwhile."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from app.ingest.limits import Limits
 from app.ingest.records import LimitReached, Reason, Rejected, limit_reached
 from app.ingest.safe_open import open_folder, rejection_for, stat_entry
 
-# Never listed: they hold no text of the user's.
+# Never listed: they contain nothing that the user wrote.
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
-# iCloud's mark of a file whose content is not on this machine. Reading it waits for the network.
+# macOS's flag for a file whose content is in iCloud only: reading it waits for the network.
 _DATALESS = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A regular file that may be read: its name inside `folder`, an open descriptor as long as
-    the walk stands here, and its path from the top."""
+    """A regular file that may be read: its name in `folder` (a descriptor that is open until the
+    walk goes on), and its path from the top."""
 
     folder: int
     name: str
@@ -41,18 +41,18 @@ class Walk:
     """One walk through a folder."""
 
     def __init__(
-        self, top: Path, limits: Limits, watch: ReadBudget, skip: Callable[[str, Rejected], None]
+        self, top: Path, limits: Limits, budget: ReadBudget, skip: Callable[[str, Rejected], None]
     ) -> None:
-        """`top` is resolved. `skip` is called with the path, from there, of what is left out."""
+        """`top` is resolved. `skip` is called with the path from `top` of everything skipped."""
         self._top = top
         self._limits = limits
-        self._watch = watch
+        self._budget = budget
         self._skip = skip
         self._entries_left = limits.entries
         self._device = 0
 
     def files(self) -> _Files:
-        """Raises Refusal when `top` cannot be opened, Cut at a limit, and Cancelled."""
+        """Raises Rejected when `top` cannot be opened, LimitReached at a limit, and Cancelled."""
         descriptor = open_folder(str(self._top))
         self._device = os.fstat(descriptor).st_dev
         yield from self._folder(descriptor, "", 0, NoIgnore())
@@ -60,53 +60,54 @@ class Walk:
     def _folder(self, descriptor: int, path: str, depth: int, rules: IgnoreRules) -> _Files:
         """`path` ends with '/', or is empty. Closes the descriptor."""
         try:
-            names, cut = self._names(descriptor)
+            names, limit = self._names(descriptor)
             if not path or ".git" in names:
                 rules = self._rules(path)
             rules = rules.in_folder(descriptor, path)
             for name in names:
                 if name in VERSION_CONTROL:
                     continue
-                self._watch.visit(printable(path + name))
+                self._budget.visit(printable(path + name))
                 try:
                     found = self._entry(descriptor, name, path, depth, rules)
                     if isinstance(found, FoundFile):
                         yield found
                     elif found is not None:
                         yield from self._folder(found, f"{path}{name}/", depth + 1, rules)
-                except Rejected as refused:
-                    self._skip(path + name, refused)
-            if cut is not None:
-                self._watch.path = printable(path) + "…"
-                raise cut
+                except Rejected as rejected:
+                    self._skip(path + name, rejected)
+            if limit is not None:
+                self._budget.path = printable(path) + "…"
+                raise limit
         finally:
             os.close(descriptor)
 
     def _names(self, descriptor: int) -> tuple[list[str], LimitReached | None]:
-        """Sorted; and what to raise after them if there are more than may be looked at."""
-        most, cut = self._entries_left, None
+        """The sorted names, and the error to raise after them when the limit on entries is
+        reached."""
+        max_names, limit = self._entries_left, None
         try:
             with os.scandir(descriptor) as entries:
-                names = [entry.name for entry in itertools.islice(entries, most + 1)]
+                names = [entry.name for entry in itertools.islice(entries, max_names + 1)]
         except OSError as error:
             raise rejection_for(error) from None
-        if len(names) > most:
-            del names[most:]
-            cut = limit_reached(f"{self._limits.entries:,} files and folders looked at")
+        if len(names) > max_names:
+            del names[max_names:]
+            limit = limit_reached(f"{self._limits.entries:,} files and folders")
         self._entries_left -= len(names)
-        return sorted(names, key=reading_order), cut
+        return sorted(names, key=reading_order), limit
 
     def _entry(
         self, folder: int, name: str, path: str, depth: int, rules: IgnoreRules
     ) -> FoundFile | int | None:
-        """A file to be read, or the descriptor of a folder to go into. Raises Refusal."""
+        """A file to read, or the descriptor of a folder to enter. Raises Rejected."""
         info = stat_entry(name, folder)
         if stat.S_ISLNK(info.st_mode):
             raise Rejected(Reason.LINK)
         if stat.S_ISDIR(info.st_mode):
             return self._subfolder(folder, name, path, depth, rules)
         if not stat.S_ISREG(info.st_mode):
-            raise Rejected(Reason.SPECIAL, "is no regular file", "give its text in a file")
+            raise Rejected(Reason.SPECIAL, "is not a regular file", "save its text in a file")
         if not self._limits.include_private and is_private(name):
             raise Rejected(Reason.PRIVATE)
         if rules.ignores(path + name, False):
@@ -114,7 +115,7 @@ class Walk:
         if info.st_size == 0:
             raise Rejected(Reason.EMPTY)
         if getattr(info, "st_flags", 0) & _DATALESS:
-            raise Rejected(Reason.UNREADABLE, "is in iCloud and not on this Mac", "download it")
+            raise Rejected(Reason.UNREADABLE, "is in iCloud only", "download it first")
         return FoundFile(folder, name, path + name)
 
     def _subfolder(
@@ -130,7 +131,7 @@ class Walk:
             if os.fstat(descriptor).st_dev != self._device:
                 raise Rejected(Reason.OUTSIDE)
             if rules.ignores(path + name, True):
-                if _is_empty(descriptor):  # git lists no empty folders
+                if _is_empty(descriptor):  # git does not list empty folders
                     os.close(descriptor)
                     return None
                 raise Rejected(Reason.IGNORED)
@@ -140,18 +141,18 @@ class Walk:
         return descriptor
 
     def _rules(self, path: str) -> IgnoreRules:
-        """What is left out of a folder that is the top, or a repository."""
+        """The ignore rules of the top folder, or of a repository."""
         if self._limits.include_ignored:
             return NoIgnore()
         folder = self._top / path
-        files = IgnoreFiles(self._watch, self._skip)
+        files = IgnoreFiles(self._budget, self._skip)
         top = repository(folder)
         if top is None:
             return files
-        listed = git_files(top, folder, self._limits, self._watch)
+        listed = git_files(top, folder, self._limits, self._budget)
         if listed:
             return GitList(path, listed)
-        # An empty list: the folder itself is ignored, but it was asked for.
+        # An empty list means that the folder itself is ignored, but the user asked for it.
         return files if listed is not None else files.with_parents(top, folder)
 
 

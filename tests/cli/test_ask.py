@@ -118,8 +118,8 @@ def test_a_folder_is_read_and_told(room: Path, capsys: pytest.CaptureFixture[str
     run(_ask(room, "-f", str(folder), "--map", "--keep", "0.2", "--max-tokens", "1", "What?"))
     out, err = capsys.readouterr()
     assert "docs/text.txt: " in out
-    assert err.startswith(f"Read docs: 1 file, {len(TEXT) / 1000:.0f} KB; left out 1: 1 binary.\n")
-    assert "Left out: docs/binary is a binary file: give text.\n" in err
+    assert err.startswith(f"Read docs: 1 file, {len(TEXT) / 1000:.0f} KB; skipped 1: 1 binary.\n")
+    assert "Skipped: docs/binary is a binary file: only text and PDF files are supported.\n" in err
 
 
 REFUSALS = {

@@ -38,14 +38,14 @@ def test_what_was_taken_of_a_folder_and_what_was_not(
     docs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told(docs, capsys) == [
-        "Read docs: 2 files, 6 bytes; left out 3: 1 private, 1 empty, 1 ignored.",
-        "Left out: docs/.env may hold passwords or keys: name it itself to have it read.",
-        "Left out: docs/e is empty: give one that holds text.",
-        "Left out: docs/x.log is ignored by git's rules: name it itself to have it read.",
+        "Read docs: 2 files, 6 B; skipped 3: 1 private, 1 empty, 1 ignored.",
+        "Skipped: docs/.env may contain passwords or keys: add it by name to include it.",
+        "Skipped: docs/e is empty: there is nothing to read.",
+        "Skipped: docs/x.log is ignored by git: add it by name to include it.",
     ]
     assert told(docs, capsys, Limits(include_private=True, include_ignored=True)) == [
-        "Read docs: 4 files, 10 bytes; left out 1: 1 empty.",
-        "Left out: docs/e is empty: give one that holds text.",
+        "Read docs: 4 files, 10 B; skipped 1: 1 empty.",
+        "Skipped: docs/e is empty: there is nothing to read.",
     ]
 
 
@@ -55,7 +55,9 @@ def test_a_file_needs_no_words(docs: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_what_is_no_utf8_is_told(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (docs / "a").write_bytes("grüße ".encode() * 20 + b"\xff")
-    assert told(docs / "a", capsys) == ["a is not all UTF-8: what is not reads as \\xff."]
+    assert told(docs / "a", capsys) == [
+        "a is not valid UTF-8 throughout: bad bytes are read as \\xff."
+    ]
 
 
 def test_many_are_told_in_one_line(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +65,7 @@ def test_many_are_told_in_one_line(docs: Path, capsys: pytest.CaptureFixture[str
         (docs / f"empty {number}").touch()
     lines = told(docs, capsys)
     assert len(lines) == 1 + inputs.MAX_LISTED + 1
-    assert lines[-1] == "Left out: 23 more."
+    assert lines[-1] == "Skipped: 23 more."
     assert ".env" in lines[1], "what matters comes first"
 
 
@@ -77,7 +79,7 @@ def test_names_are_not_trusted(docs: Path, capsys: pytest.CaptureFixture[str]) -
 def test_progress_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for terminal, expected in ((False, ""), (True, "\r\x1b[Kreading: 1 taken of 2 looked at")):
+    for terminal, expected in ((False, ""), (True, "\r\x1b[KReading: 1 files of 2 visited")):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         live = inputs.ProgressLine()
         live.show(Progress(2, 1, 3, "a"))

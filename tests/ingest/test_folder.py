@@ -35,10 +35,10 @@ def test_a_folder_is_a_tree_and_its_files(tmp_path: Path) -> None:
     assert taken.tree == Document(
         "docs/",
         "A folder; 7 files of it follow.\n\n"
-        "docs/\n  README.md\n  .env (left out: private)\n  .hidden\n  a\n"
-        "  b/\n    README\n    x\n    y\n  c\n  logo (left out: binary)\n",
+        "docs/\n  README.md\n  .env (skipped: private)\n  .hidden\n  a\n"
+        "  b/\n    README\n    x\n    y\n  c\n  logo (skipped: binary)\n",
     )
-    assert taken.summary == "docs: 7 files, 7 bytes; left out 2: 1 private, 1 binary"
+    assert taken.summary == "docs: 7 files, 7 bytes; skipped 2: 1 private, 1 binary"
     for each in taken.skipped:
         check_sentence(each.sentence)
 
@@ -90,7 +90,7 @@ def test_limits(
     (skipped,) = cut.skipped
     assert (skipped.reason, skipped.rest) == (reason, rest)
     check_sentence(skipped.sentence)
-    assert ("It holds more" in cut.documents[0].text) == rest
+    assert ("It contains more" in cut.documents[0].text) == rest
 
 
 def test_what_is_private_is_read_when_asked_for(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_git_that_fails_floods_or_is_missing(
     slow_git.write_text("#!/bin/sh\nexit 1\n")
     assert listed(repo) is None
     slow_git.write_text("#!/bin/sh\nexec cat /dev/zero\n")
-    monkeypatch.setattr(git, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(git, "_MAX_BYTES", 1000)
     assert listed(repo) is None
     slow_git.unlink()
     assert listed(repo) is None

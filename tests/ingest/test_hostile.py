@@ -287,7 +287,7 @@ CASES = {
     "a link into /proc": Case(link("/proc/self/root"), Reason.LINK),
     "a README that is a link": Case(link("{outside}/secret", "README"), Reason.LINK, "", "README"),
     # what is no file
-    "a FIFO": Case(fifo("x"), Reason.SPECIAL, "no regular file"),
+    "a FIFO": Case(fifo("x"), Reason.SPECIAL, "not a regular file"),
     "a README that is a FIFO": Case(fifo("README"), Reason.SPECIAL, "", "README"),
     "a socket": Case(unix_socket, Reason.SPECIAL),
     "another disk": Case(elsewhere, Reason.OUTSIDE, "another file system"),
@@ -360,8 +360,8 @@ CASES = {
     "a file that becomes a FIFO": Case(file_becomes_fifo, Reason.SPECIAL),
     "a folder that becomes a link": Case(folder_becomes_link, Reason.CHANGED),
     "a folder above that becomes a link": Case(folder_above_becomes_link, None, "text", "x/secret"),
-    "a file that goes away": Case(goes_away, Reason.CHANGED, "went away"),
-    "a file that grows for ever": Case(grows, Reason.CHANGED, "being changed"),
+    "a file that goes away": Case(goes_away, Reason.CHANGED, "disappeared"),
+    "a file that grows for ever": Case(grows, Reason.CHANGED, "changed while"),
     "a file that shrinks for ever": Case(is_cut_short, Reason.CHANGED),
     "a file that changes once": Case(changes_once, None, "after it"),
     # what the system refuses
@@ -438,7 +438,7 @@ def test_the_systems_own_folders(path: str) -> None:
 
 def test_everything_ignored_is_told_in_one_sentence(place: Place) -> None:
     written(place.root / ".gitignore", "*\n")
-    assert "(2: 2 ignored): give another one" in refusal(place.root)
+    assert "(skipped 2: 2 ignored): choose another one" in refusal(place.root)
 
 
 def test_time_that_is_over_keeps_what_was_read(place: Place) -> None:

@@ -115,7 +115,7 @@ def test_a_pipe_that_takes_a_files_place_does_not_block(
 
 def test_a_folder_without_text(tmp_path: Path) -> None:
     written(tmp_path / "docs" / "a", b"\0")
-    assert "holds no text files that can be read (docs/a is a binary" in refusal(tmp_path / "docs")
+    assert "has no readable text files (docs/a is a binary" in refusal(tmp_path / "docs")
     written(tmp_path / "docs" / "b", b"")
     assert "(2: 1 binary, 1 empty)" in refusal(tmp_path / "docs")
 
@@ -133,7 +133,7 @@ def test_too_much(tmp_path: Path) -> None:
     assert names(intake(docs, limits)) == ["a", "b"]
     written(b, b"y" * 5)
     for paths in ([a, b], [a, a]):
-        assert "larger than 10 bytes" in refusal(*paths, limits=limits)
+        assert "larger than 10 B" in refusal(*paths, limits=limits)
     assert "larger than" in refusal(written(tmp_path / "c", "é" * 10), limits=limits)
     assert "larger than" in refusal("-", stdin=b"x" * 11, limits=limits)
     # Of a folder the first files stay, and the rest is told.
@@ -158,7 +158,7 @@ def test_progress_is_told_and_cancel_is_heard(tmp_path: Path) -> None:
 
 def test_time_that_is_over_ends_a_file_too(tmp_path: Path) -> None:
     path = written(tmp_path / "a")
-    assert "seconds were over" in refusal(path, limits=Limits(seconds=0))
+    assert "time limit of 0 seconds" in refusal(path, limits=Limits(seconds=0))
 
 
 @given(st.binary(max_size=40))

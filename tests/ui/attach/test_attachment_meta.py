@@ -23,7 +23,7 @@ def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
 
 def test_every_reason_comes_back() -> None:
     every = tuple(skipped(reason) for reason in Reason)
-    own = (skipped(Reason.TOO_MUCH, "was left out, beyond the limit of 7 files", rest=True),)
+    own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", rest=True),)
     folder = replace(FOLDER, files=3, skipped=every + own, odd=("src/odd\u202e.txt",))
     found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
     assert (found.files, found.skipped, found.lossy) == (3, every + own, ("src/odd\u202e.txt",))
