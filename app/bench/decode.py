@@ -1,97 +1,64 @@
-"""`specchat bench decode`: how fast the answer is written after sparse reading.
+"""`specchat bench decode`: how fast an answer is decoded after a sparse prefill.
 
-Random models, since time does not depend on weights. In each run, in turns: our decoding over a
-cache of N entries that stand at positions up to M, as it is after sparse reading; plain mlx-lm's
-`generate_step` over its own cache of N entries; the same over M entries. Seconds run from the
-second token to the last one, so that no prefill and no copying of the cache is in them. Of a
-windowed model the local layers differ: mlx-lm's rotating cache against ours, which knows
-positions.
+In each run, in rotating order: our decoder over a cache of N entries at positions up to M, as a
+sparse prefill leaves it; mlx-lm's `generate_step` over its own cache of N entries; the same over M
+entries. Times run from the second token to the last, so no prefill and no copying of the cache is
+in them. In a windowed model the local layers differ: mlx-lm's rotating cache against ours, which
+keeps positions. Weights are random, since time does not depend on them.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from functools import partial
+from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bench.median_range import Spread, spread
+from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from app.bench.shapes import random_pair, shapes
-from app.engine import blas
 
 STEP, CHUNK = 512, 32
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be measured; `tokens` of an answer."""
-
-    shapes: tuple[str, ...]
-    lengths: tuple[int, ...]
-    keep: float
-    tokens: int
-    runs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Milliseconds a token, of one run."""
-
-    shape: str
-    length: int
-    kept: int
-    ours: float
-    plain_kept: float
-    plain_all: float
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Raises UserError for an unknown shape."""
+    for shape in options.shapes:
+        target, _ = random_pair(shape)
+        vocabulary = shapes()[shape]["target"]["vocab_size"]
+        rng = np.random.default_rng(0)
+        for length in options.lengths:
+            ids = rng.integers(3, vocabulary, length).astype(np.int32)
+            selected = _random_chunks(length, options.keep)
+            timers = _timers(target, ids, selected, options.tokens)
+            runs = progress.repeat(f"{shape}, {length:,} tokens", partial(_run, timers, count()))
+            yield Row({"model": shape, "length": length, "selected": len(selected)}, runs)
 
 
-def decode(asked: Asked, as_json: bool, out: TextIO) -> int:
-    """Measure and print medians; returns the exit status. Raises UserError for an unknown shape."""
-    blas.load_openblas()
-    from app.engine import mlx_patches
-
-    mlx_patches.install()
-    measured = [rows for shape in asked.shapes for rows in _measure(asked, shape)]
-    from app.bench.machine import machine
-
-    report = _json if as_json else _table
-    out.write(report(asked, measured, machine()))
-    return 0
+def _run(timers: dict[str, Callable[[], float]], turns: Iterator[int]) -> Run:
+    """Tokens a second; in each run another one is the first."""
+    names, first = list(timers), next(turns) % len(timers)
+    seconds = {name: timers[name]() for name in names[first:] + names[:first]}
+    rates = {name: 1 / seconds[name] for name in names}
+    return rates | {f"of_{name}": rates["ours"] / rates[name] for name in names[1:]}
 
 
-def _measure(asked: Asked, shape: str) -> Iterator[list[Row]]:
-    """The runs of each length. The first run of a length warms up and is not counted."""
-    target, _ = random_pair(shape)
-    chance = np.random.default_rng(0)
-    for length in asked.lengths:
-        ids = chance.integers(3, shapes()[shape]["target"]["vocab_size"], length).astype(np.int32)
-        kept = _kept(length, asked.keep)
-        ways = _ways(target, ids, kept, asked.tokens)
-        rows = []
-        for run in range(asked.runs + 1):
-            names = list(ways)[run % 3 :] + list(ways)[: run % 3]  # none is always the first
-            found = {name: ways[name]() for name in names}
-            rows += [Row(shape, length, len(kept), **found)] if run else []
-        yield rows
-
-
-def _kept(length: int, keep: float) -> NDArray[np.int32]:
-    """Positions of chunks chosen by lot, and not the last token, which decoding feeds."""
+def _random_chunks(length: int, keep: float) -> NDArray[np.int32]:
+    """Positions of random chunks, without the last token, which decoding starts from."""
     chunks = -(-length // CHUNK)
     chosen = np.random.default_rng(0).permutation(chunks)[: max(round(chunks * keep), 1)]
     positions = np.flatnonzero(np.repeat(np.isin(np.arange(chunks), chosen), CHUNK))
     return positions[positions < length - 1].astype(np.int32)
 
 
-def _ways(
-    target: Any, ids: NDArray[np.int32], kept: NDArray[np.int32], tokens: int
+def _timers(
+    target: Any, ids: NDArray[np.int32], selected: NDArray[np.int32], tokens: int
 ) -> dict[str, Callable[[], float]]:
-    """By name, what measures milliseconds a token."""
+    """By name, what measures the seconds a token takes."""
     from app.engine.caches import WindowedCache, positioned_layers
     from app.engine.prefill import (
         StepSize,
@@ -101,35 +68,35 @@ def _ways(
         set_next_position,
     )
 
-    def read(cache: Any, ids: NDArray[np.int32], positions: NDArray[np.int32] | None) -> Any:
+    def filled(cache: Any, ids: NDArray[np.int32], positions: NDArray[np.int32] | None) -> Any:
         prefill(target, cache, ids, positions, StepSize(STEP), lambda done: None)
         return cache
 
-    placed = make_positioned_cache(target)
-    for layer in positioned_layers(placed):
+    sparse = make_positioned_cache(target)
+    for layer in positioned_layers(sparse):
         if isinstance(layer, WindowedCache):
-            layer.retain_all = True  # as in a sparse turn: more can be recalled later
-    ours = read(placed, ids[kept], kept)
+            layer.retain_all = True  # as in a sparse turn, where recall may need them
+    ours = filled(sparse, ids[selected], selected)
     set_next_position(ours, len(ids) - 1)
-    some = read(make_stock_cache(target), ids[kept], None)
-    every = read(make_stock_cache(target), ids[:-1], None)
+    some = filled(make_stock_cache(target), ids[selected], None)
+    every = filled(make_stock_cache(target), ids[:-1], None)
     return {
         "ours": lambda: _ours(target, copy.deepcopy(ours), ids, tokens),
-        "plain_kept": lambda: _plain(target, copy.deepcopy(some), ids, tokens),
+        "plain_selected": lambda: _plain(target, copy.deepcopy(some), ids, tokens),
         "plain_all": lambda: _plain(target, copy.deepcopy(every), ids, tokens),
     }
 
 
 def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
-    """As a turn writes its answer, with the text of each token."""
+    """As a turn decodes its answer, with the text of each token."""
     from app.bench.token_turn import tokenizer
     from app.engine.decode import Decoder
     from app.protocol.options import Sampling
     from app.protocol.stats import FinishReason
 
-    words = tokenizer()
-    words._eos_token_ids = set()  # a random model may write one
-    decoder = Decoder(1, words, Sampling(max_tokens=tokens), lambda event: None)
+    text = tokenizer()
+    text._eos_token_ids = set()  # a random model may generate one
+    decoder = Decoder(1, text, Sampling(max_tokens=tokens), lambda event: None)
     times: list[float] = []
 
     def stop() -> FinishReason | None:
@@ -137,7 +104,7 @@ def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float
         return None
 
     decoder.run(target, cache, ids, tokens, stop)
-    return _milliseconds(times)
+    return _per_token(times)
 
 
 def _plain(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
@@ -146,53 +113,45 @@ def _plain(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> floa
 
     last = mx.array(ids[-1:])
     stream = generate_step(last, target, max_tokens=tokens, prompt_cache=cache)
-    return _milliseconds([time.perf_counter() for _ in stream])
+    return _per_token([time.perf_counter() for _ in stream])
 
 
-def _milliseconds(times: list[float]) -> float:
-    return 1000 * (times[-1] - times[0]) / (len(times) - 1)
+def _per_token(times: list[float]) -> float:
+    return (times[-1] - times[0]) / (len(times) - 1)
 
 
-def _ratios(rows: list[Row]) -> dict[str, Spread]:
-    """Of tokens a second, within each run."""
-    return {
-        "to_plain_kept": spread(row.plain_kept / row.ours for row in rows),
-        "to_plain_all": spread(row.plain_all / row.ours for row in rows),
-    }
+def about(result: Result) -> str:
+    return (
+        f"Tokens a second while decoding {result.options['tokens']} tokens after a sparse prefill"
+        f" at keep {result.options['keeps'][0]:g}: *ours* over N entries at positions up to M,"
+        " beside mlx-lm's `generate_step` over N entries and over M. Ours also makes text of the"
+        " tokens."
+    )
 
 
-def _table(asked: Asked, measured: list[list[Row]], described: str) -> str:
-    lines = [
-        f"keep {asked.keep:.0%}, answers of {asked.tokens} tokens, medians of {asked.runs},"
-        " tokens a second",
-        described,
-        "",
-        f"{'model':<10}{'M':>8}{'N':>8}{'ours':>9}{'plain N':>9}{'plain M':>9}"
-        f"   {'ours / plain N':<24}{'ours / plain M'}",
-    ]
-    for rows in measured:
-        first, ratios = rows[0], _ratios(rows)
-        rates = (
-            spread(1000 / value for value in values).median
-            for values in zip(*((r.ours, r.plain_kept, r.plain_all) for r in rows), strict=True)
-        )
-        lines.append(
-            f"{first.shape:<10}{first.length:>8,}{first.kept:>8,}"
-            + "".join(f"{rate:>9.1f}" for rate in rates)
-            + f"   {ratios['to_plain_kept'].text():<24}{ratios['to_plain_all'].text()}"
-        )
-    return "\n".join(lines) + "\n"
+def goals(result: Result) -> Iterator[Goal]:
+    for row in result.rows:
+        for entries, figure, minimum in (("N", "selected", 0.97), ("M", "all", 1.0)):
+            ratio = row.spread(f"of_plain_{figure}")
+            goal = f"{row['model']}, M = {row['length']:,}: at least {minimum:g} of mlx-lm's rate"
+            yield Goal(f"{goal} over {entries} entries", ratio.text(), ratio.median >= minimum)
 
 
-def _json(asked: Asked, measured: list[list[Row]], described: str) -> str:
-    rows = [
-        {
-            "shape": rows[0].shape,
-            "length": rows[0].length,
-            "kept": rows[0].kept,
-            "ratios": _ratios(rows),
-            "runs": [asdict(row) for row in rows],
-        }
-        for rows in measured
-    ]
-    return json.dumps({"machine": described, "asked": asdict(asked), "rows": rows}) + "\n"
+BENCH = Bench(
+    "decode",
+    "Decoding",
+    measure,
+    about,
+    columns(
+        Column("model", "model"),
+        Column("M", "length", ","),
+        Column("N", "selected", ","),
+        Column("ours", "ours", ".1f", spread=True),
+        Column("mlx-lm, N", "plain_selected", ".1f", spread=True),
+        Column("mlx-lm, M", "plain_all", ".1f", spread=True),
+        Column("ours / mlx-lm, N", "of_plain_selected", spread=True),
+        Column("ours / mlx-lm, M", "of_plain_all", spread=True),
+    ),
+    goals,
+    quick_args="--length 512 --tokens 4 --runs 1",
+)

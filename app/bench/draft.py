@@ -1,72 +1,40 @@
-"""`specchat bench draft`: what block-sparse attention saves while a draft reads a long prompt.
+"""`specchat bench draft`: what block-sparse attention saves while a draft prefills a long prompt.
 
-In each run, at each length and on the same draft, one after the other: the attention of one layer
-over a whole prefill, as plain mlx-lm does it, as we do it densely, and block-sparse; then the whole
-prefill, densely and block-sparse. Queries, keys and values of the attention are random: its time
-does not depend on them.
+In each run, on the same draft: the attention of one layer over a whole prefill, as mlx-lm computes
+it, as we compute it densely, and block-sparse; then the whole prefill, densely and block-sparse.
+Queries, keys and values are random: the time of attention does not depend on them.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from app.bench.median_range import spread
+from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from app.bench.shapes import random_pair
-from app.engine import blas
 from app.models.embedded import EMBEDDED, draft_path
 from app.protocol.options import DEFAULT_TUNING
+from app.util.charts import line_chart
 
 STEP = 512
-SHORTEST = 1024
-Way = AbstractContextManager[None]
+MIN_LENGTH = 1024
+Patch = AbstractContextManager[None]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One length of one run, in seconds: one layer's attention, and the draft's whole prefill."""
-
-    length: int
-    plain: float
-    dense: float
-    sparse: float
-    prefill_dense: float
-    prefill_sparse: float
-
-    @property
-    def of_plain(self) -> float:
-        return self.sparse / self.plain
-
-    @property
-    def of_dense(self) -> float:
-        return self.sparse / self.dense
-
-    @property
-    def of_prefill(self) -> float:
-        return self.prefill_sparse / self.prefill_dense
-
-
-def draft(shape: str, lengths: Sequence[int], runs: int, as_json: bool, out: TextIO) -> int:
-    """Measure the draft of `shape`, a pair without weights or the embedded one, and print medians;
-    returns the exit status. Raises UserError for an unknown shape."""
-    blas.load_openblas()
-    from app.engine import mlx_patches
-
-    mlx_patches.install()
-    model = _draft(shape)
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """The draft of a shape, or the embedded one. Raises UserError for an unknown shape."""
+    model = _draft(options.shape)
     heads = _heads(model)
-    measured = [[_row(model, heads, length) for _ in range(max(runs, 1))] for length in lengths]
-    from app.bench.machine import machine
-
-    report = _json if as_json else _table
-    out.write(report(shape, measured, machine()))
-    return 0
+    for length in options.lengths:
+        runs = progress.repeat(
+            f"{length:,} tokens", partial(_run, model, heads, length), warm_up=False
+        )
+        yield Row({"length": length}, runs)
 
 
 def _draft(shape: str) -> Any:
@@ -84,35 +52,44 @@ def _heads(model: Any) -> tuple[Any, Any]:
     from app.engine import mlx_patches
     from app.engine.prefill import forward, make_stock_cache
 
-    seen: list[tuple[Any, Any]] = []
-    with mlx_patches.observed_attention(lambda q, k, *_: seen.append((q, k))):
+    observed: list[tuple[Any, Any]] = []
+    with mlx_patches.observed_attention(lambda q, k, *_: observed.append((q, k))):
         mx.eval(forward(model, make_stock_cache(model), np.zeros(2, np.int32)))
-    return seen[0]
+    return observed[0]
 
 
-def _row(model: Any, heads: tuple[Any, Any], length: int) -> Row:
+def _run(model: Any, heads: tuple[Any, Any], length: int) -> Run:
+    """Seconds, and their ratios."""
     from app.engine.mlx_patches import blocked_attention, sparse_attention
     from app.engine.prefill import device_backend
     from app.protocol.options import Blocks
 
-    few = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
+    top = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
     block = device_backend().query_block
-    blocked = blocked_attention(block), blocked_attention(block)
-    ways = nullcontext(), blocked[0], _both(blocked[1], sparse_attention(few))
-    return Row(
-        length,
-        *(_attention(heads, length, way) for way in ways),
-        *(_prefill(model, length, sparse_attention(blocks)) for blocks in (None, few)),
-    )
+    plain = _attention(heads, length, nullcontext())
+    dense = _attention(heads, length, blocked_attention(block))
+    sparse = _attention(heads, length, _both(blocked_attention(block), sparse_attention(top)))
+    prefill = _prefill(model, length, sparse_attention(None))
+    sparse_prefill = _prefill(model, length, sparse_attention(top))
+    return {
+        "plain": plain,
+        "dense": dense,
+        "sparse": sparse,
+        "of_plain": sparse / plain,
+        "of_dense": sparse / dense,
+        "prefill": prefill,
+        "sparse_prefill": sparse_prefill,
+        "of_prefill": sparse_prefill / prefill,
+    }
 
 
 @contextmanager
-def _both(first: Way, second: Way) -> Iterator[None]:
+def _both(first: Patch, second: Patch) -> Iterator[None]:
     with first, second:
         yield
 
 
-def _attention(heads: tuple[Any, Any], length: int, way: Way) -> float:
+def _attention(heads: tuple[Any, Any], length: int, patch: Patch) -> float:
     """Seconds that one layer's attention takes over a prefill of `length` tokens."""
     import mlx.core as mx
 
@@ -122,68 +99,70 @@ def _attention(heads: tuple[Any, Any], length: int, way: Way) -> float:
     )
     scale = q.shape[3] ** -0.5
     mx.eval(q, k, v)
-    begun = time.perf_counter()
-    with way:
+    started = time.perf_counter()
+    with patch:
         for start in range(0, length, STEP):
             end = min(start + STEP, length)
             step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
             mx.eval(mx.fast.scaled_dot_product_attention(*step, scale=scale, mask="causal"))
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-def _prefill(model: Any, length: int, way: Way) -> float:
-    """Seconds until the draft has read `length` tokens."""
+def _prefill(model: Any, length: int, patch: Patch) -> float:
+    """Seconds that the draft's whole prefill takes."""
     from app.engine.prefill import StepSize, make_stock_cache, prefill
 
     ids = np.random.default_rng(0).integers(3, model.args.vocab_size, length).astype(np.int32)
-    begun = time.perf_counter()
-    with way:
+    started = time.perf_counter()
+    with patch:
         prefill(model, make_stock_cache(model), ids, None, StepSize(STEP), lambda done: None)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-COLUMNS: tuple[tuple[str, int, Callable[[Row], float], str], ...] = (
-    ("plain", 8, lambda row: row.plain, ".2f"),
-    ("dense", 8, lambda row: row.dense, ".2f"),
-    ("sparse", 8, lambda row: row.sparse, ".2f"),
-    ("/plain", 8, lambda row: row.of_plain, ".2f"),
-    ("/dense", 22, lambda row: row.of_dense, "spread"),
-    ("read", 8, lambda row: row.prefill_dense, ".2f"),
-    ("sparsely", 9, lambda row: row.prefill_sparse, ".2f"),
-    ("/read", 22, lambda row: row.of_prefill, "spread"),
+def about(result: Result) -> str:
+    return (
+        f"The draft of the {result.options['shapes'][0]} pair, whose attention is block-sparse"
+        f" while it prefills a long prompt in steps of {STEP} tokens: seconds for one layer's"
+        " attention over the whole prompt, as mlx-lm computes it, densely by us, and block-sparse;"
+        " then for the whole prefill."
+    )
+
+
+def goals(result: Result) -> Iterator[Goal]:
+    longest = result.rows[-1]
+    for figure, name in (("of_plain", "mlx-lm's"), ("of_dense", "ours")):
+        ratio = longest.spread(figure)
+        goal = f"attention at {longest['length']:,} tokens at most a third of dense, {name}"
+        yield Goal(goal, ratio.text(), ratio.median <= 1 / 3)
+
+
+def charts(result: Result) -> dict[str, str]:
+    series = {
+        name: [(index, row.median(figure)) for index, row in enumerate(result.rows)]
+        for name, figure in (("dense", "prefill"), ("block-sparse", "sparse_prefill"))
+    }
+    labels = [f"{row['length']:,}" for row in result.rows]
+    return {"draft.svg": line_chart("The draft's prefill", labels, series, "s", "tokens")}
+
+
+BENCH = Bench(
+    "draft",
+    "Long prompts",
+    measure,
+    about,
+    columns(
+        Column("tokens", "length", ","),
+        Column("mlx-lm", "plain"),
+        Column("dense", "dense"),
+        Column("block-sparse", "sparse"),
+        Column("/ mlx-lm", "of_plain"),
+        Column("/ dense", "of_dense", spread=True),
+        Column("prefill, dense", "prefill"),
+        Column("block-sparse", "sparse_prefill"),
+        Column("/ dense", "of_prefill", spread=True),
+    ),
+    goals,
+    charts,
+    report_args="--runs 3",
+    quick_args="--length 1k,4k --runs 1",
 )
-"""Heading, width, what of a row, and how it is written."""
-
-
-def _table(shape: str, measured: list[list[Row]], described: str) -> str:
-    lines = [
-        f"the draft of {shape}, steps of {STEP}, medians of {len(measured[0])}, in seconds",
-        described,
-        "",
-        f"{'':7}{'attention of one layer':^54}{'whole prefill':^39}",
-        f"{'tokens':>7}" + "".join(f"{name:>{width}}" for name, width, _, _ in COLUMNS),
-    ]
-    for rows in measured:
-        cells = ""
-        for _, width, figure, form in COLUMNS:
-            found = spread(figure(row) for row in rows)
-            text = found.text() if form == "spread" else f"{found.median:{form}}"
-            cells += f"{text:>{width}}"
-        lines.append(f"{rows[0].length:>7,}{cells}")
-    lines += ["", "plain: mlx-lm's; dense: ours; sparse: block-sparse; /: as a share of"]
-    return "\n".join(lines) + "\n"
-
-
-def _json(shape: str, measured: list[list[Row]], described: str) -> str:
-    figures = {name: figure for name, _, figure, _ in COLUMNS}
-    rows = [
-        {
-            "length": rows[0].length,
-            "figures": {
-                name: spread(figure(row) for row in rows) for name, figure in figures.items()
-            },
-            "runs": [asdict(row) for row in rows],
-        }
-        for rows in measured
-    ]
-    return json.dumps({"machine": described, "shape": shape, "rows": rows}) + "\n"

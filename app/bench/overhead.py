@@ -1,199 +1,250 @@
-"""`specchat bench overhead`: what sparse reading costs beyond the two reads it cannot do without.
+"""`specchat bench overhead`: what a sparse turn costs beyond the two prefills it cannot do without.
 
-Random llama-like models, since time does not depend on weights. In each run, one after the other:
-plain mlx-lm reads the whole prompt with the draft, then as many tokens as sparse reading keeps with
-the target; then a whole sparse turn of ours, from ids to the first token, and one whose draft stops
-half way; and everything with the target, by us and by plain mlx-lm. So time saved by reading less
-(our dense turn over our sparse one) and our engine's own speed (plain over our dense turn) are two
-ratios. The overhead ratio, (plain draft + plain target) / ours, has both in it: above 1 the turn
-costs less than its parts do in mlx-lm. Then what a turn does beside
-reading: `app/bench/overhead_parts.py`.
+In each run, on random llama-like models: mlx-lm prefills the whole prompt with the draft, then as
+many tokens as a sparse turn selects with the target; then a whole sparse turn of ours, from ids to
+the first token, and one whose draft stops halfway; and everything with the target, by us and by
+mlx-lm. So what a sparse prefill saves (our dense turn over our sparse one) and the speed of our
+engine (mlx-lm over our dense turn) are two ratios. The overhead ratio, both prefills in mlx-lm over
+our sparse turn, has both in it: above 1 the turn costs less than its parts do in mlx-lm.
+
+Then what a turn does besides prefilling: building the prompt, in real turns of the embedded pair
+about the GPL, repeated, each with another first line, since the documents of the previous prompt
+are not encoded again; and selecting, as after moving the slider: random importance, one document.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from functools import partial
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
-from app.bench.overhead_parts import LONG, Built, built, selecting
+from app.bench.harness import Bench, Goal, Options, Progress, Result, Row, Run
 from app.bench.shapes import SMALL, random_pair, shapes
-from app.bench.token_turn import dense_turn, plain, sparse_turn
-from app.engine import blas
-from app.protocol.options import Scoring, Tuning
+from app.bench.token_turn import document_prompt, finished, loaded, plain, turn
+from app.bench.ttft import TWO_COMPARISONS
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
+from app.chat.sample import sample
+from app.models.embedded import target_path
+from app.protocol.commands import Ask
+from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Scoring, Tuning
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Phase
+from app.util.charts import stacked_bars
+from app.util.tables import Table
 
-PROMPT, STEP, KEEP = 4096, 512, 0.2
+STEP, KEEP = 512, 0.2
 DENSE_UP_TO = 4096
-"""Tokens. To read more in full takes minutes on a CPU; `bench ttft` does."""
-HALF_WAY = Tuning(scoring=Scoring.QUESTION, layers=0.5)
+"""Tokens. A longer dense prefill takes minutes on a CPU; `bench ttft` measures it."""
+HALFWAY = Tuning(scoring=Scoring.QUESTION, layers=0.5)
+SELECTION_TOKENS = 131_072
+QUESTION = "What does it say about the Corresponding Source?"
+TURN, PROMPT, SELECTION = "turn", "prompt", "selection"
+"""What a row measures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Seconds. `plain_target` reads `kept` tokens, `plain_dense` and our `dense` all of them, if
-    there are few enough. The draft of `half_way` stops there, and so observes the question only."""
-
-    plain_draft: float
-    plain_target: float
-    plain_dense: float | None
-    dense: float | None
-    ours: float
-    half_way: float
-    phases: dict[str, float]
-    kept: int
-
-    @property
-    def ratio(self) -> float:
-        return self._parts / self.ours
-
-    @property
-    def ratio_half_way(self) -> float:
-        return self._parts / self.half_way
-
-    @property
-    def _parts(self) -> float:
-        return self.plain_draft + self.plain_target
-
-    @property
-    def speedup(self) -> float | None:
-        """By reading sparsely: both turns are ours."""
-        return None if self.dense is None else self.dense / self.ours
-
-    @property
-    def engine(self) -> float | None:
-        """Our engine beside mlx-lm: both read everything."""
-        return None if self.dense is None else (self.plain_dense or 0.0) / self.dense
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The runs of each length, prompts that were built, and seconds to select from LONG tokens."""
-
-    runs: dict[int, list[Run]]
-    built: tuple[Built, ...]
-    selecting: float
-
-
-def overhead(runs: int, as_json: bool, out: TextIO, lengths: tuple[int, ...] = (PROMPT,)) -> int:
-    """Measure `runs` times at each of `lengths`, in tokens, and print medians; returns the exit
-    status."""
-    blas.load_openblas()
-    from app.engine import mlx_patches
-
-    mlx_patches.install()
-    runs = max(runs, 1)
-    measured = Measured(
-        dict(_measure(runs, lengths)), tuple(built(lengths, KEEP, runs)), selecting(KEEP, runs)
-    )
-    from app.bench.machine import machine
-
-    report = _json if as_json else _table
-    out.write(report(measured, machine()))
-    return 0
-
-
-def _measure(runs: int, lengths: tuple[int, ...]) -> Iterator[tuple[int, list[Run]]]:
-    """Each length and its runs. The first run of a length warms up and is not counted."""
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
     target, draft = random_pair(SMALL)
+    models = [loaded(target, {}, STEP), loaded(draft, {}, STEP)]
     vocabulary = shapes()[SMALL]["target"]["vocab_size"]
-    for length in lengths:
+    for length in options.lengths:
         ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)
-        yield length, [_run(target, draft, ids) for _ in range(runs + 1)][1:]
+        measured = progress.repeat(f"{length:,} tokens", partial(_turn, models, ids))
+        labels = {"part": TURN, "tokens": length, "selected": measured[0][0]}
+        yield Row(labels, [run for _, run in measured])
+    yield from prompts(options.lengths, progress)
+    runs = progress.repeat("selection", _selection())
+    yield Row({"part": SELECTION, "tokens": SELECTION_TOKENS}, runs)
 
 
-def _run(target: Any, draft: Any, ids: NDArray[np.int32]) -> Run:
-    ours = sparse_turn(target, draft, ids, KEEP, STEP)
-    in_full = len(ids) <= DENSE_UP_TO
-    return Run(
-        plain_draft=plain(draft, ids, STEP),
-        plain_target=plain(target, ids[: ours.read_tokens], STEP),
-        plain_dense=plain(target, ids, STEP) if in_full else None,
-        dense=dense_turn(target, draft, ids, STEP).ttft if in_full else None,
-        ours=ours.ttft,
-        half_way=sparse_turn(target, draft, ids, KEEP, STEP, HALF_WAY).ttft,
-        phases={str(part.phase): part.seconds for part in ours.phases},
-        kept=ours.read_tokens,
+def _turn(models: list, ids: NDArray[np.int32]) -> tuple[int, Run]:  # type: ignore[type-arg]
+    """How many tokens were selected, and seconds."""
+    target, draft = models
+    sparse = turn(models, ids, KEEP)
+    dense = mlx_lm = None
+    plain_draft = plain(draft.model, ids, STEP)
+    plain_target = plain(target.model, ids[: sparse.read_tokens], STEP)
+    if len(ids) <= DENSE_UP_TO:
+        mlx_lm = plain(target.model, ids, STEP)
+        dense = turn(models, ids, 1.0, Mode.FULL).ttft
+    halfway = turn(models, ids, KEEP, tuning=HALFWAY).ttft
+    run = {
+        "plain_draft": plain_draft,
+        "plain_target": plain_target,
+        "plain_dense": mlx_lm,
+        "dense": dense,
+        "sparse": sparse.ttft,
+        "halfway": halfway,
+        **{str(part.phase): part.seconds for part in sparse.phases},
+        "speedup": dense and dense / sparse.ttft,
+        "engine": mlx_lm and dense and mlx_lm / dense,
+        "ratio": (plain_draft + plain_target) / sparse.ttft,
+        "ratio_halfway": (plain_draft + plain_target) / halfway,
+    }
+    return sparse.read_tokens, run
+
+
+def prompts(lengths: tuple[int, ...], progress: Progress) -> Iterator[Row]:
+    """Building a prompt of about each length."""
+    text = sample().text
+    tokenizer = Tokenizer.from_file(str(target_path() / "tokenizer.json"))
+    tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    with EngineSession() as session:
+        session.load(resolve_pair())
+        for length in lengths:
+            part = (text * (length // tokens + 1))[: len(text) * length // tokens]
+            one = partial(_prompt, session, part, count(1))
+            measured = progress.repeat(f"a prompt of {length:,} tokens", one)
+            labels = {"part": PROMPT, "tokens": measured[0][0]}
+            yield Row(labels, [run for _, run in measured])
+
+
+def _prompt(session: EngineSession, text: str, turns: count[int]) -> tuple[int, Run]:
+    """Tokens of the prompt, and seconds."""
+    index = next(turns)
+    document = Document("text.txt", f"Copy {index}\n{text}")
+    message = Message(Role.USER, QUESTION, (document,))
+    ask = Ask(index, (message,), Mode.SPARSE, KEEP, Sampling(max_tokens=1))
+    stats = finished(list(session.run(ask)))
+    building = sum(part.seconds for part in stats.phases if part.phase is Phase.TOKENISE)
+    run = {"building": building, "ttft": stats.ttft, "share": building / stats.ttft}
+    return stats.prompt_tokens, run
+
+
+def _selection() -> Callable[[], Run]:
+    """Seconds from a move of the slider to the selection."""
+    from app.engine.conversation_cache import ScoredPrompt
+
+    prompt = document_prompt(np.zeros(SELECTION_TOKENS, np.int32))
+    importance = np.random.default_rng(0).random(SELECTION_TOKENS, np.float32)
+    scored = ScoredPrompt(1, prompt, importance, DEFAULT_TUNING, np.zeros(0, bool))
+
+    def select() -> Run:
+        started = time.perf_counter()
+        scored.select(KEEP)
+        return {"seconds": time.perf_counter() - started}
+
+    return select
+
+
+# --------------------------------------------------------------------------------- the report
+
+SECONDS = (
+    ("mlx-lm: draft prefills everything", "plain_draft"),
+    ("mlx-lm: target prefills the selected tokens", "plain_target"),
+    ("mlx-lm: target prefills everything", "plain_dense"),
+    ("specchat: dense turn", "dense"),
+    ("specchat: sparse turn", "sparse"),
+)
+HALFWAY_TURN = ("specchat: sparse turn, draft stops halfway", "halfway")
+PHASES = ("tokenise", "score", "lookahead", "select", "prefill", "decode")
+RATIOS = (
+    ("speedup (dense / sparse turn)", "speedup"),
+    ("engine (mlx-lm / dense turn)", "engine"),
+    ("overhead (both prefills in mlx-lm / sparse turn)", "ratio"),
+    ("overhead, if the draft stops halfway", "ratio_halfway"),
+)
+MIN_RATIOS = {"ratio": 1.05, "ratio_halfway": 1.2}
+
+
+def _rows(result: Result, part: str) -> list[Row]:
+    return [row for row in result.rows if row["part"] == part]
+
+
+def _building(row: Row) -> str:
+    return f"building a prompt of {row['tokens']:,} tokens, embedded pair"
+
+
+def table(result: Result, in_report: bool) -> Table:
+    """A line for each figure."""
+    lines = []
+    phases = [(f"sparse turn: {phase}", phase) for phase in PHASES]
+    for row in _rows(result, TURN):
+        lines.append([f"**{row['tokens']:,} tokens, {row['selected']:,} selected**", ""])
+        seconds = [(name, figure, ".3f") for name, figure in (*SECONDS, *phases, HALFWAY_TURN)]
+        for name, figure, form in (*seconds, *((*ratio, ".2f") for ratio in RATIOS)):
+            if row.values(figure):
+                lines.append([name, row.spread(figure).text(form)])
+    for row in _rows(result, PROMPT):
+        lines.append([_building(row), f"{row.median('building'):.3f}"])
+    for row in _rows(result, SELECTION):
+        lines.append([_selecting(row), f"{row.median('seconds'):.4f}"])
+    return Table(["", "seconds"], lines)
+
+
+def _selecting(row: Row) -> str:
+    return f"selecting from {row['tokens']:,} tokens"
+
+
+def readme_table(result: Result) -> str:
+    """A column for each length."""
+    rows = _rows(result, TURN)
+    head = [f"medians of {len(rows[0].runs)}", *(f"{row['tokens']:,} tokens" for row in rows)]
+    lines = [
+        [name, *(f"{row.median(figure):.2f} s" if row.values(figure) else NONE for row in rows)]
+        for name, figure in SECONDS
+    ]
+    lines += [
+        [name, *(row.spread(figure).text() if row.values(figure) else NONE for row in rows)]
+        for name, figure in RATIOS[:3]
+    ]
+    return Table(head, lines).markdown()
+
+
+NONE = "not measured"
+
+
+def about(result: Result) -> str:
+    return (
+        f"Seconds at keep {KEEP:g}, in steps of {STEP} tokens. {TWO_COMPARISONS} The *overhead*"
+        " ratio has both in it: above 1, a turn costs less than its two prefills do in mlx-lm."
+        " *Halfway*: the draft stops after half of its layers, and observes only the question."
     )
 
 
-def _known(runs: list[Run], figure: Callable[[Run], float | None]) -> list[float]:
-    return [value for run in runs if (value := figure(run)) is not None]
+def goals(result: Result) -> Iterator[Goal]:
+    for row in _rows(result, TURN):
+        for name, figure in RATIOS[2:]:
+            ratio, minimum = row.spread(figure), MIN_RATIOS[figure]
+            goal = f"{name}, {row['tokens']:,} tokens: at least {minimum:g}"
+            yield Goal(goal, ratio.text(), ratio.median >= minimum)
+    for row in _rows(result, PROMPT):
+        share = row.median("share")
+        measured = f"{share:.1%} of {row.median('ttft'):.2f} s"
+        yield Goal(f"{_building(row)}: under 5 % of TTFT", measured, share < 0.05)
+    for row in _rows(result, SELECTION):
+        seconds = row.median("seconds")
+        measured = f"{1000 * seconds:.1f} ms"
+        yield Goal(f"{_selecting(row)}: under 10 ms", measured, seconds < 0.01)
 
 
-def _table(measured: Measured, described: str) -> str:
-    lines = [f"keep {KEEP:.0%}, steps of {STEP}", described]
-    for length, runs in measured.runs.items():
-        lines += ["", *_rows(length, runs)]
-    lines += ["", "embedded pair, a real text"]
-    for row in measured.built:
-        lines.append(
-            f"{f'building {row.tokens:,} tokens of prompt':<37}{row.building:9.3f} s"
-            f"   ({row.share:.1%} of {row.ttft:.3f} s to the first token)"
-        )
-    select = 1000 * measured.selecting
-    lines += ["", f"{f'selecting from {LONG:,} tokens, ms':<37}{select:9.1f}"]
-    return "\n".join(lines) + "\n"
-
-
-def _rows(length: int, runs: list[Run]) -> Iterator[str]:
-    yield f"{length:,} tokens (N = {runs[0].kept:,}), medians of {len(runs)}"
-    rows: list[tuple[str, Callable[[Run], float | None]]] = [
-        ("plain mlx-lm, draft reads all", lambda r: r.plain_draft),
-        ("plain mlx-lm, target reads N", lambda r: r.plain_target),
-        ("plain mlx-lm, target reads all", lambda r: r.plain_dense),
-        ("ours, target reads all", lambda r: r.dense),
-        ("ours, ids to first token", lambda r: r.ours),
-        *((f"  {phase}", lambda r, p=phase: r.phases[p]) for phase in runs[0].phases),
-        ("ours, the draft stops half way", lambda r: r.half_way),
-    ]
-    for name, figure in rows:
-        if values := _known(runs, figure):
-            yield f"{name:<37}{statistics.median(values):9.3f} s"
-    ratios: list[tuple[str, Callable[[Run], float | None]]] = [
-        ("overhead ratio (parts / ours)", lambda r: r.ratio),
-        ("  where the draft stops half way", lambda r: r.ratio_half_way),
-        ("saved by reading sparsely (ours)", lambda r: r.speedup),
-        ("our engine (plain / ours, all read)", lambda r: r.engine),
-    ]
-    for name, figure in ratios:
-        if values := _known(runs, figure):
-            spread = f"{min(values):.2f} to {max(values):.2f}"
-            yield f"{name:<37}{statistics.median(values):9.2f}   ({spread})"
-
-
-def _json(measured: Measured, described: str) -> str:
-    lengths = [
-        {
-            "prompt_tokens": length,
-            "ratio": statistics.median(run.ratio for run in runs),
-            "ratio_half_way": statistics.median(run.ratio_half_way for run in runs),
-            "speedup": _median(runs, lambda run: run.speedup),
-            "engine": _median(runs, lambda run: run.engine),
-            "runs": [_as_dict(run) for run in runs],
+def charts(result: Result) -> dict[str, str]:
+    found = {}
+    for row in _rows(result, TURN):
+        bars = {
+            "draft": [row.median("plain_draft"), 0.0],
+            "target": [row.median("plain_target"), 0.0],
         }
-        for length, runs in measured.runs.items()
-    ]
-    figures = {
-        "machine": described,
-        "keep": KEEP,
-        "step": STEP,
-        "lengths": lengths,
-        "prompts": [asdict(row) for row in measured.built],
-        "selecting": {"tokens": LONG, "seconds": measured.selecting},
-    }
-    return json.dumps(figures) + "\n"
+        bars |= {phase: [0.0, row.median(phase)] for phase in PHASES if row.values(phase)}
+        title = f"A sparse turn beside its two prefills, {row['tokens']:,} tokens"
+        labels = ("both prefills in mlx-lm", "a sparse turn of specchat")
+        found[f"overhead-{row['tokens']}.svg"] = stacked_bars(title, labels, bars, "s")
+    return found
 
 
-def _median(runs: list[Run], figure: Callable[[Run], float | None]) -> float | None:
-    found = _known(runs, figure)
-    return statistics.median(found) if found else None
-
-
-def _as_dict(run: Run) -> dict[str, Any]:
-    names = ("ratio", "ratio_half_way", "speedup", "engine")
-    return asdict(run) | {name: getattr(run, name) for name in names}
+BENCH = Bench(
+    "overhead",
+    "What a sparse turn costs",
+    measure,
+    about,
+    table,
+    goals,
+    charts,
+    report_args="--length 4k,16k --runs 3",
+    quick_args="--length 512 --runs 1",
+)

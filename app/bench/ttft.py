@@ -1,161 +1,106 @@
-"""`specchat bench ttft`: how soon the first token comes, by length and keep.
+"""`specchat bench ttft`: the time to the first token, by length and keep.
 
-In each run, one after the other and on the same random models: plain mlx-lm reads everything with
-the target, then our engine does, and then a whole sparse turn of ours, from ids to the first token,
-at each keep. So what reading sparsely saves is measured in one engine, and that engine is measured
-beside mlx-lm on its own. The prediction is that of the port of SpecPrefill to unified memory (Green
-2026, doi 10.5281/zenodo.19120919): 1 / (r + keep + e) times sooner, where r is the draft's share of
-the dense prefill, and e that of what is neither model's. G is predicted / measured, and all of it
-is against our own dense turn.
+In each run, on the same random models: mlx-lm prefills everything with the target, then our engine
+does, and then a whole sparse turn of ours, from ids to the first token, at each keep. So what a
+sparse prefill saves is measured within one engine, and that engine beside mlx-lm separately.
+
+The prediction is that of the port of SpecPrefill to unified memory (Green 2026, doi
+10.5281/zenodo.19120919): a speedup of 1 / (r + keep + e), where r is the draft's share of the dense
+prefill, and e the share of what is neither model's prefill. G is predicted over measured. All
+shares are of our own dense turn.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from app.bench.median_range import spread
-from app.bench.memory_check import check
+from app.bench.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
 from app.bench.shapes import random_pair, shapes
-from app.bench.token_turn import loaded, plain, turn
-from app.engine import blas
+from app.bench.token_turn import check_fits, loaded, plain, turn
 from app.errors import UserError
 from app.protocol.options import Mode
+from app.util.charts import line_chart, stacked_bars
 
 if TYPE_CHECKING:
     from app.engine.loader import LoadedModel
 
 STEP = 512
 T = TypeVar("T")
-READING = ("score", "prefill")
-"""The phases in which one of the two models reads."""
+TWO_COMPARISONS = (
+    "What a sparse prefill saves is measured within our engine, and our engine beside mlx-lm with"
+    " everything prefilled. On a Mac the second is about 1, since both call MLX's attention there;"
+    " on a CPU ours works in blocks, which has nothing to do with sparse prefill."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One length and keep of one run, in seconds: `plain` mlx-lm's dense prefill, our `dense` turn
-    and our sparse one. `peak` and `dense_peak` are bytes of MLX's, of our two turns."""
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Raises UserError for an unknown shape, or a length that does not fit."""
+    models, vocabulary = _models(options)
+    check_fits(models[0], options.lengths, STEP)
+    rng = np.random.default_rng(0)
+    for length in options.lengths:
+        ids = rng.integers(3, vocabulary, length).astype(np.int32)
 
-    length: int
-    keep: float
-    kept: int
-    plain: float
-    dense: float
-    ttft: float
-    phases: dict[str, float]
-    peak: int
-    dense_peak: int
+        def one_run(ids: np.ndarray = ids) -> dict[float, tuple[int, Run]]:
+            mlx_lm = plain(models[0].model, ids, STEP)
+            dense, dense_peak = _with_peak(partial(turn, models, ids, 1.0, Mode.FULL))
+            runs = {}
+            for keep in options.keeps:
+                sparse, peak = _with_peak(partial(turn, models, ids, keep))
+                phases = {str(part.phase): part.seconds for part in sparse.phases}
+                share = sparse.read_tokens / len(ids)
+                run = figures(share, mlx_lm, dense.ttft, sparse.ttft, phases)
+                runs[keep] = sparse.read_tokens, run | {"memory": peak / dense_peak, "peak": peak}
+            return runs
 
-    @property
-    def speedup(self) -> float:
-        """By reading sparsely: both turns are ours."""
-        return self.dense / self.ttft
-
-    @property
-    def engine(self) -> float:
-        """Our engine beside mlx-lm: both read everything."""
-        return self.plain / self.dense
-
-    @property
-    def r(self) -> float:
-        return self.phases.get("score", 0.0) / self.dense
-
-    @property
-    def e(self) -> float:
-        return (self.ttft - sum(self.phases.get(name, 0.0) for name in READING)) / self.dense
-
-    @property
-    def predicted(self) -> float:
-        return 1 / (self.r + self.kept / self.length + self.e)
-
-    @property
-    def g(self) -> float:
-        return self.predicted / self.speedup
+        measured = progress.repeat(f"{length:,} tokens", one_run)
+        for keep in options.keeps:
+            labels = {"length": length, "keep": keep, "selected": measured[0][keep][0]}
+            yield Row(labels, [run[keep][1] for run in measured])
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be measured."""
-
-    shape: str
-    scale: float
-    bits: int | None
-    lengths: tuple[int, ...]
-    keeps: tuple[float, ...]
-    runs: int
-    target: str | None = None
-    """With `draft`, real models instead of a shape."""
-    draft: str | None = None
-
-
-def ttft(asked: Asked, as_json: bool, out: TextIO) -> int:
-    """Measure and print medians; returns the exit status. Raises UserError for an unknown shape,
-    or a length that does not fit."""
-    blas.load_openblas()
-    from app.engine import mlx_patches
-
-    mlx_patches.install()
-    rows = list(_measure(asked))
-    from app.bench.machine import machine
-
-    report = _json if as_json else _table
-    out.write(report(asked, rows, machine()))
-    return 0
+def figures(
+    share: float, mlx_lm: float, dense: float, sparse: float, phases: dict[str, float]
+) -> Run:
+    """Of one run that selected this share of the prompt, in seconds."""
+    prefills = phases.get("score", 0.0) + phases.get("prefill", 0.0)
+    r, e = phases.get("score", 0.0) / dense, (sparse - prefills) / dense
+    predicted = 1 / (r + share + e)
+    return {
+        "plain": mlx_lm,
+        "dense": dense,
+        "sparse": sparse,
+        **{name: phases.get(name, 0.0) for name in ("score", "lookahead", "select", "prefill")},
+        "speedup": dense / sparse,
+        "engine": mlx_lm / dense,
+        "predicted": predicted,
+        "r": r,
+        "e": e,
+        "g": predicted / (dense / sparse),
+    }
 
 
-def _measure(asked: Asked) -> Iterator[list[Row]]:
-    """The runs of each length and keep. The first run of a length warms up and is not counted."""
-    models, vocabulary = _models(asked)
-    target = models[0].model
-    check(models[0], asked.lengths, STEP)
-    chance = np.random.default_rng(0)
-    for length in asked.lengths:
-        ids = chance.integers(3, vocabulary, length).astype(np.int32)
-        found: dict[float, list[Row]] = {keep: [] for keep in asked.keeps}
-        for run in range(asked.runs + 1):
-            alone = plain(target, ids, STEP)
-            dense, dense_peak = _peaked(partial(turn, models, ids, 1.0, Mode.FULL))
-            for keep in asked.keeps:
-                figures, peak = _peaked(partial(turn, models, ids, keep))
-                phases = {str(part.phase): part.seconds for part in figures.phases}
-                row = Row(
-                    length,
-                    keep,
-                    figures.read_tokens,
-                    alone,
-                    dense.ttft,
-                    figures.ttft,
-                    phases,
-                    peak,
-                    dense_peak,
-                )
-                found[keep] += [row] if run else []
-        yield from found.values()
-
-
-def _models(asked: Asked) -> tuple[list[LoadedModel], int]:
-    """Target and draft, and how many tokens both know. Raises UserError."""
-    if asked.target is None:
-        pair = random_pair(asked.shape, asked.scale, asked.bits)
-        configs = [shapes()[asked.shape][name] for name in ("target", "draft")]
-        models = [loaded(model, about, STEP) for model, about in zip(pair, configs, strict=True)]
+def _models(options: Options) -> tuple[list[LoadedModel], int]:
+    """Target and draft, and how many tokens both vocabularies have. Raises UserError."""
+    if options.target is None:
+        pair = random_pair(options.shape, options.scale, options.bits)
+        configs = [shapes()[options.shape][name] for name in ("target", "draft")]
+        models = [loaded(model, each, STEP) for model, each in zip(pair, configs, strict=True)]
         return models, configs[0]["vocab_size"]
-    from app.chat.model_pairs import resolve_pair as located
+    from app.chat.model_pairs import resolve_pair
     from app.engine.loader import load_pair
 
-    found = load_pair(located(asked.target, asked.draft), STEP)
+    found = load_pair(resolve_pair(options.target, options.draft), STEP)
     if found.draft is None or found.dense_only:
         raise UserError(f"There is nothing to compare: {found.dense_only}", "name another pair")
     return [found.target, found.draft], min(found.target.vocab_size, found.draft.vocab_size)
 
 
-def _peaked(measure: Callable[[], T]) -> tuple[T, int]:
+def _with_peak(measure: Callable[[], T]) -> tuple[T, int]:
     import mlx.core as mx
 
     mx.clear_cache()
@@ -163,73 +108,82 @@ def _peaked(measure: Callable[[], T]) -> tuple[T, int]:
     return measure(), mx.get_peak_memory()
 
 
-def _median(rows: Sequence[Row], figure: Callable[[Row], float]) -> float:
-    return statistics.median(figure(row) for row in rows)
+def about(result: Result) -> str:
+    given = result.options
+    if target := given.get("target"):
+        models = f"{target} with {given.get('draft') or 'the recommended draft'}"
+    else:
+        bits = f" in {given['bits']} bits" if given.get("bits") else ""
+        models = f"{given['shapes'][0]}, {given['scale']:.0%} of the layers, random weights{bits}"
+    return (
+        f"{models}. Seconds to the first token: *mlx-lm* and *dense* prefill everything, *sparse*"
+        f" is our sparse turn. {TWO_COMPARISONS} *Engine* is mlx-lm over dense; *speedup* is dense"
+        " over sparse, with the range. *r* is the draft's share of our dense turn, *e* the share of"
+        " what is neither model's prefill; *G* is the predicted speedup 1/(r+k+e) over the measured"
+        " one: below 1 on a quiet machine, since attention grows with the square of what is"
+        " prefilled. *Memory* is the peak as a share of our dense turn's."
+    )
 
 
-COLUMNS: tuple[tuple[str, int, Callable[[Row], float], str], ...] = (
-    ("plain", 9, lambda row: row.plain, ".3f"),
-    ("dense", 9, lambda row: row.dense, ".3f"),
-    ("draft", 8, lambda row: row.phases.get("score", 0.0), ".3f"),
-    ("look", 8, lambda row: row.phases.get("lookahead", 0.0), ".3f"),
-    ("select", 8, lambda row: row.phases.get("select", 0.0), ".4f"),
-    ("target", 8, lambda row: row.phases.get("prefill", 0.0), ".3f"),
-    ("TTFT", 9, lambda row: row.ttft, ".3f"),
-    ("sooner", 8, lambda row: row.speedup, ".2f"),
-    ("engine", 8, lambda row: row.engine, ".2f"),
-    ("1/(r+k+e)", 11, lambda row: row.predicted, ".2f"),
-    ("r", 7, lambda row: row.r, ".3f"),
-    ("e", 7, lambda row: row.e, ".3f"),
-    ("G", 6, lambda row: row.g, ".2f"),
-    ("memory", 8, lambda row: row.peak / row.dense_peak, ".2f"),
+def charts(result: Result) -> dict[str, str]:
+    lengths = sorted({row["length"] for row in result.rows})
+    keeps = sorted({row["keep"] for row in result.rows})
+    labels = [f"{length:,}" for length in lengths]
+
+    def points(figure: str, keep: float) -> list[tuple[float, float]]:
+        chosen = [row for row in result.rows if row["keep"] == keep]
+        return [(lengths.index(row["length"]), row.median(figure)) for row in chosen]
+
+    times = {name: points(figure, keeps[0]) for name, figure in DENSE_LINES}
+    times |= {f"sparse, keep {keep:g}": points("sparse", keep) for keep in keeps}
+    gs = {f"keep {keep:g}": points("g", keep) for keep in keeps}
+    longest = [row for row in result.rows if row["length"] == lengths[-1]]
+    parts: dict[str, list[float]] = {"dense": [longest[0].median("dense")]}
+    parts |= {name: [0.0] for name, _ in PHASES} | {"rest": [0.0]}
+    for row in longest:
+        medians = [row.median(figure) for _, figure in PHASES]
+        rest = max(row.median("sparse") - sum(medians), 0.0)
+        for column, value in zip(parts.values(), [0.0, *medians, rest], strict=True):
+            column.append(value)
+    bars = ["dense", *(f"keep {row['keep']:g}" for row in longest)]
+    phases = f"Where the time goes, {lengths[-1]:,} tokens"
+    return {
+        "ttft.svg": line_chart("Time to the first token", labels, times, "s", "tokens", log=True),
+        "ttft-phases.svg": stacked_bars(phases, bars, parts, "s"),
+        "g.svg": line_chart("G: predicted over measured", labels, gs, "", "tokens"),
+    }
+
+
+DENSE_LINES = (("dense, mlx-lm", "plain"), ("dense, specchat", "dense"))
+PHASES = (
+    ("draft", "score"),
+    ("lookahead", "lookahead"),
+    ("select", "select"),
+    ("target", "prefill"),
 )
-"""Heading, width, what of a row, and how it is written."""
-LEGEND = (
-    "plain: mlx-lm reads everything; dense: our engine does; TTFT: our sparse turn",
-    "sooner: dense / TTFT, what reading sparsely saves; engine: plain / dense, about 1 on a Mac",
-    "memory: the peak of our sparse turn, as a share of our dense one's",
+"""What they are called in tables, and in a turn's statistics."""
+
+BENCH = Bench(
+    "ttft",
+    "Time to the first token",
+    measure,
+    about,
+    columns(
+        Column("tokens", "length", ","),
+        Column("keep", "keep", "g"),
+        Column("mlx-lm, s", "plain"),
+        Column("dense, s", "dense"),
+        *(Column(name, figure, ".3f", in_report=False) for name, figure in PHASES),
+        Column("sparse, s", "sparse"),
+        Column("engine", "engine"),
+        Column("speedup", "speedup", spread=True),
+        Column("1/(r+k+e)", "predicted"),
+        Column("r", "r", ".3f"),
+        Column("e", "e", ".3f"),
+        Column("G", "g"),
+        Column("memory", "memory"),
+    ),
+    charts=charts,
+    report_args="--length 1k,4k,8k --runs 2",
+    quick_args="--length 512 --keep 0.2,1 --scale 0.1 --runs 1",
 )
-
-
-def _table(asked: Asked, measured: list[list[Row]], described: str) -> str:
-    heading = "".join(f"{name:>{width}}" for name, width, _, _ in COLUMNS)
-    lines = [
-        f"{asked.shape}, {asked.scale:.0%} of the layers, random weights"
-        + (f" in {asked.bits} bits" if asked.bits else "")
-        if asked.target is None
-        else f"{asked.target} with {asked.draft or 'its draft'}",
-        f"steps of {STEP}, medians of {asked.runs}, in seconds; the range is of `sooner`",
-        described,
-        "",
-        f"{'tokens':>7}{'keep':>6}{heading}   range",
-    ]
-    for rows in measured:
-        first = rows[0]
-        figures = "".join(
-            f"{_median(rows, figure):>{width}{form}}" for _, width, figure, form in COLUMNS
-        )
-        sooner = spread(row.speedup for row in rows)
-        around = f"{sooner.least:.2f} to {sooner.most:.2f}"
-        lines.append(f"{first.length:>7,}{first.keep:>6.2f}{figures}   {around}")
-    lines += ["", *LEGEND]
-    return "\n".join(lines) + "\n"
-
-
-def _json(asked: Asked, measured: list[list[Row]], described: str) -> str:
-    shares = ("speedup", "engine", "predicted", "r", "e", "g")
-    runs = [
-        asdict(row) | {name: getattr(row, name) for name in shares}
-        for rows in measured
-        for row in rows
-    ]
-    rows = [
-        {
-            "length": rows[0].length,
-            "keep": rows[0].keep,
-            "kept": rows[0].kept,
-            "figures": {name: spread(map(figure, rows)) for name, _, figure, _ in COLUMNS},
-        }
-        for rows in measured
-    ]
-    figures = {"machine": described, "asked": asdict(asked), "rows": rows, "runs": runs}
-    return json.dumps(figures) + "\n"

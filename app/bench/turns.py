@@ -1,153 +1,114 @@
 """`specchat bench turns`: how soon the first word of a later turn comes.
 
-The embedded pair and a text of more than 4,096 tokens. Turn 2 asks about another place than turn 1,
-of an engine that still holds the conversation, and of a new one that finds its snapshot on disk.
-Seconds run from sending the question to the first piece of the answer, so they include fetching
-the snapshot. Ratios are to turn 1 of the same run and reading.
+The embedded pair and a text of more than 4,096 tokens. Turn 2 asks about another part of it than
+turn 1, of an engine that still has the conversation cached, and of a new one that finds its
+snapshot on disk. Seconds run from sending the question to the first token of the answer, so they
+include loading the snapshot. Ratios are to turn 1 of the same run and mode.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import TextIO
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
-from app.bench.median_range import spread
+from app.bench.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
 from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
-from app.paths import assets_path
+from app.chat.sample import sample
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.events import Finished, Token
+from app.protocol.events import Event, Finished, Token
 from app.protocol.options import Heal, Mode, Sampling
 from app.protocol.prompt import Document
-from app.protocol.stats import Statistics
 
-FILE, KEEP = "gpl-3.0.txt", 0.1
+KEEP = 0.1
 QUESTIONS = (
     'What does it say of "Corresponding Source"?',
     'What does it say of "Limitation of Liability"?',
 )
-READINGS = {"sparse": Mode.SPARSE, "full": Mode.FULL}
-_TOKENS = 32
-"""Of an answer."""
+MODES = {"sparse": Mode.SPARSE, "full": Mode.FULL}
+TURNS = ("turn 1", "turn 2", "turn 2 after a restart")
+ANSWER_TOKENS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """`seconds` to the first word; the others are tokens."""
-
-    seconds: float
-    prompt: int
-    kept: int
-    reused: int
-    recalled: int
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One conversation: turn 1, turn 2, and turn 2 after a restart."""
-
-    first: Turn
-    second: Turn
-    restarted: Turn
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    load, document = resolve_pair(), sample()
+    for name, mode in MODES.items():
+        measured = progress.repeat(name, partial(_conversation, load, document, mode))
+        for index, turn in enumerate(TURNS):
+            runs = [run[index] for run in measured]
+            if index:
+                first = [run[0]["seconds"] for run in measured]
+                runs = [
+                    run | {"ratio": run["seconds"] / seconds}
+                    for run, seconds in zip(runs, first, strict=True)
+                ]
+            yield Row({"turn": f"{name}, {turn}"}, runs)
 
 
-def turns(runs: int, as_json: bool, out: TextIO) -> int:
-    """Measure `runs` times and print medians; returns the exit status."""
-    from app.bench.machine import machine
-
-    load, document = resolve_pair(), _document()
-    measured: dict[str, list[Run]] = {name: [] for name in READINGS}
-    for index in range(max(runs, 1) + 1):  # the first one warms up and is not counted
-        for name, mode in READINGS.items():
-            run = _run(load, document, mode)
-            measured[name] += [run] if index else []
-    report = _json if as_json else _table
-    out.write(report(measured, machine()))
-    return 0
-
-
-def _document() -> Document:
-    return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
-
-
-def _run(load: Load, document: Document, mode: Mode) -> Run:
-    first, second = QUESTIONS
+def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
+    """Turn 1, turn 2, and turn 2 after a restart."""
+    first = Question(QUESTIONS[0], (document,), mode, KEEP)
+    second = Question(QUESTIONS[1], (), mode, KEEP)
     with tempfile.TemporaryDirectory() as folder:
-        upkeep = CachePolicy(Heal.NEVER, snapshot_folder=folder)
-        # The one that is saved after turn 1 alone, and read again by another engine.
-        chat = Conversation(Sampling(max_tokens=_TOKENS))
-        with EngineSession(upkeep=upkeep) as session:
+        policy = CachePolicy(Heal.NEVER, snapshot_folder=folder)
+        # This conversation is saved after turn 1 only, and restored by another engine.
+        chat = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
+        with EngineSession(upkeep=policy) as session:
             session.load(load)
-            _ask(session, chat, Question(first, (document,), mode, KEEP))
-        with EngineSession(upkeep=upkeep) as session:
+            _ask(session, chat, first)
+        with EngineSession(upkeep=policy) as session:
             session.load(load)
-            restarted = _ask(session, chat, Question(second, (), mode, KEEP))
-    chat = Conversation(Sampling(max_tokens=_TOKENS))
+            restarted = _ask(session, chat, second)
+    chat = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
     with EngineSession(upkeep=CachePolicy(Heal.NEVER)) as session:
         session.load(load)
-        return Run(
-            _ask(session, chat, Question(first, (document,), mode, KEEP)),
-            _ask(session, chat, Question(second, (), mode, KEEP)),
-            restarted,
-        )
+        return [_ask(session, chat, first), _ask(session, chat, second), restarted]
 
 
-def _ask(session: EngineSession, chat: Conversation, question: Question) -> Turn:
+def _ask(session: EngineSession, chat: Conversation, question: Question) -> Run:
+    """Seconds to the first token, and tokens."""
     turn, command = chat.start_turn(question)
-    begun, seconds = time.perf_counter(), 0.0
-    figures: Statistics | None = None
+    started, seconds = time.perf_counter(), 0.0
+    event: Event | None = None
     for event in session.run(replace(command, conversation="bench")):
         turn.apply(event)
         if isinstance(event, Token) and not seconds:
-            seconds = time.perf_counter() - begun
-        if isinstance(event, Finished):
-            figures = event.statistics
-    if figures is None or not seconds or figures.fallback:
+            seconds = time.perf_counter() - started
+    stats = event.statistics if isinstance(event, Finished) else None
+    if stats is None or not seconds or stats.fallback:
         raise RuntimeError("the turn was not answered as it was asked")
-    return Turn(
-        seconds,
-        figures.prompt_tokens,
-        figures.read_tokens,
-        figures.reused_tokens,
-        figures.recalled_tokens,
+    return {
+        "seconds": seconds,
+        "prompt": stats.prompt_tokens,
+        "read": stats.read_tokens,
+        "reused": stats.reused_tokens,
+        "recalled": stats.recalled_tokens,
+    }
+
+
+def about(result: Result) -> str:
+    return (
+        "Seconds to the first word of an answer by the embedded pair, about a text of"
+        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep {KEEP:g}; turn 2"
+        " asks about another part of it."
     )
 
 
-def _ratios(runs: list[Run], later: str) -> list[float]:
-    return [getattr(run, later).seconds / run.first.seconds for run in runs]
-
-
-def _table(measured: dict[str, list[Run]], described: str) -> str:
-    count, prompt = len(measured["full"]), measured["full"][0].first.prompt
-    lines = [f"{prompt:,} tokens, sparse at keep {KEEP:.0%}, medians of {count}", described]
-    for name, runs in measured.items():
-        first = statistics.median(run.first.seconds for run in runs)
-        lines += ["", f"{f'{name}, turn 1':<34}{first:9.3f} s"]
-        for later, what in (("second", "turn 2"), ("restarted", "turn 2 after a restart")):
-            turn: Turn = getattr(runs[-1], later)
-            seconds = statistics.median(getattr(run, later).seconds for run in runs)
-            ratio = spread(_ratios(runs, later))
-            lines.append(
-                f"{f'{name}, {what}':<34}{seconds:9.3f} s   {ratio.text('.1%')} of turn 1"
-                f"   ({turn.reused:,} reused, {turn.recalled:,} recalled)"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _json(measured: dict[str, list[Run]], described: str) -> str:
-    figures = {
-        name: {
-            "turn_2": statistics.median(_ratios(runs, "second")),
-            "turn_2_restarted": statistics.median(_ratios(runs, "restarted")),
-            "turn_2_spread": spread(_ratios(runs, "second")),
-            "turn_2_restarted_spread": spread(_ratios(runs, "restarted")),
-            "runs": [asdict(run) for run in runs],
-        }
-        for name, runs in measured.items()
-    }
-    return json.dumps({"machine": described, "keep": KEEP, "ratios_to_turn_1": figures}) + "\n"
+BENCH = Bench(
+    "turns",
+    "Later turns",
+    measure,
+    about,
+    columns(
+        Column("", "turn"),
+        Column("seconds to the first word", "seconds", spread=True),
+        Column("of turn 1", "ratio", ".1%", spread=True),
+        Column("tokens reused", "reused", ",.0f"),
+        Column("recalled", "recalled", ",.0f"),
+    ),
+    report_args="--runs 3",
+)

@@ -1,80 +1,84 @@
-"""`specchat bench`: which measurement was asked for, checked before anything is built."""
+"""`specchat bench`: which benchmark to run; its options are checked before anything is built."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
+from app.bench import (
+    decode,
+    draft,
+    memory,
+    overhead,
+    planner,
+    published,
+    snapshot,
+    store,
+    ttft,
+    turns,
+)
+from app.bench.harness import Bench, Options, run
+from app.cli import bench_ui
 from app.cli.parsing import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
 from app.errors import UserError
 
+T = TypeVar("T")
 
-def bench(options: argparse.Namespace) -> int:
+BENCHES: tuple[Bench, ...] = (
+    overhead.BENCH,
+    ttft.BENCH,
+    published.BENCH,
+    draft.BENCH,
+    planner.BENCH,
+    turns.BENCH,
+    decode.BENCH,
+    memory.BENCH,
+    snapshot.BENCH,
+    store.BENCH,
+    bench_ui.BENCH,
+)
+"""In the report's order."""
+
+
+def bench(arguments: argparse.Namespace) -> int:
     """Returns the exit status. Raises UserError."""
-    if options.runs is not None and options.runs < 1:
-        raise UserError(f"{options.runs} is no number of runs", "give one from 1 on")
-    out = sys.stdout
-    match options.measure:
-        case "all":
-            from app.cli.bench_all import bench_all
+    if arguments.runs is not None and arguments.runs < 1:
+        raise UserError(f"{arguments.runs} is no number of runs", "give one from 1 on")
+    if arguments.measure == "all":
+        from app.cli.bench_all import bench_all
 
-            return bench_all(options)
-        case "store":
-            from app.bench.store import store
-
-            return store(options.runs, options.json, out)
-        case "ui":
-            from app.cli import bench_ui
-
-            if options.probed:
-                return bench_ui.probed(options.probed)
-            return bench_ui.bench_ui(options.runs, options.json, out)
-        case "ttft":
-            from app.cli.bench_ttft import bench_ttft
-
-            return bench_ttft(options)
-        case "turns":
-            from app.bench.turns import turns
-
-            return turns(options.runs, options.json, out)
-        case "decode":
-            from app.bench import decode
-
-            shapes = tuple(options.shape.split(","))
-            keep = parse_fraction(options.keep, "keep")
-            asked = decode.Asked(shapes, _lengths(options), keep, options.tokens, options.runs)
-            return decode.decode(asked, options.json, out)
-        case "memory":
-            from app.bench import memory
-
-            keep = parse_fraction(options.keep, "keep")
-            return memory.memory(
-                memory.Asked(options.shape, _lengths(options), keep, options.runs),
-                options.json,
-                out,
-            )
-        case "snapshot":
-            from app.bench.snapshot import snapshot
-
-            return snapshot(options.megabytes * 10**6, options.runs, options.json, out)
-        case "published":
-            from app.bench.published import published
-
-            return published(options.json, out)
-        case "planner":
-            from app.bench.planner import planner
-
-            return planner(options.turns, options.runs, options.json, out)
-        case "draft":
-            from app.bench.draft import SHORTEST, draft
-
-            lengths = _lengths(options, SHORTEST)
-            return draft(options.shape, lengths, options.runs, options.json, out)
-        case _:
-            from app.bench.overhead import overhead
-
-            return overhead(options.runs, options.json, out, _lengths(options))
+        return bench_all(arguments, BENCHES)
+    if arguments.measure == bench_ui.BENCH.name and arguments.probed:
+        return bench_ui.probed(arguments.probed)
+    (chosen,) = (bench for bench in BENCHES if bench.name == arguments.measure)
+    return run(chosen, options(arguments), arguments.json, sys.stdout)
 
 
-def _lengths(options: argparse.Namespace, least: int = MIN_PROMPT_TOKENS) -> tuple[int, ...]:
-    return parse_list(options.length, lambda text: parse_prompt_length(text, least))
+def options(arguments: argparse.Namespace) -> Options:
+    """Those that the command has. Raises UserError."""
+    given = vars(arguments)
+    scale, shape = given.get("scale", 1.0), given.get("shape")
+    if not 0.0 < scale <= 1.0:
+        raise UserError(f"{scale:g} is no scale", "give a fraction of the layers, up to 1")
+    if given.get("draft") and not given.get("target"):
+        raise UserError("A draft alone is no pair", "name the target, too, with --target")
+    shortest = draft.MIN_LENGTH if arguments.measure == draft.BENCH.name else MIN_PROMPT_TOKENS
+    return Options(
+        runs=given.get("runs") or 1,
+        lengths=_list(given.get("length"), lambda text: parse_prompt_length(text, shortest)),
+        keeps=_list(given.get("keep"), lambda text: parse_fraction(text, "keep")),
+        shapes=tuple(shape.split(",")) if shape else (),
+        scale=scale,
+        bits=given.get("bits"),
+        target=given.get("target"),
+        draft=given.get("draft"),
+        tokens=given.get("tokens", 0),
+        turns=given.get("turns", 0),
+        megabytes=given.get("megabytes", 0),
+    )
+
+
+def _list(text: str | None, parse: Callable[[str], T]) -> tuple[T, ...]:
+    return parse_list(text, parse) if text else ()

@@ -1,7 +1,7 @@
-"""`specchat bench ui`: how the app feels in the hand, while the engine works beside it.
+"""`specchat bench ui`: how fast the app responds while the engine works beside it.
 
 The program runs in a pseudo-terminal on the embedded pair. Times run from the byte written to the
-byte drawn, so they hold everything between: the terminal's reading, Textual, the event loop, and
+byte drawn, so they include everything between: the terminal's input, Textual, the event loop, and
 an engine that prefills on the same cores.
 """
 
@@ -14,14 +14,13 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TextIO
 
-from app.bench.median_range import Spread, spread
+from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Row, columns
 from app.bench.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
 from app.paths import assets_path
 
@@ -31,91 +30,42 @@ KEY_SECONDS = 0.03
 """Between two keys: a fast typist's."""
 PROBE_SECONDS = 0.005
 PREFILLED, PASTED, SHOWN = 300_000, 1_000_000, 500_000
-"""Bytes that are prefilled meanwhile, that are pasted, and of the document in the spans view."""
+"""Bytes of the document prefilled meanwhile, of the paste, and of the spans view's document."""
 SPANS, FRAMES = 2_000, 300
 CTRL_T = b"\x14"
 READY = "Then ask."
 PREFILLING = "reading in full"
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Milliseconds."""
-
-    first_paint: float
-    paste_to_chip: float
-    key_to_paint_p50: float
-    key_to_paint_p95: float
-    loop_stall_p99: float
-    span_frame_p95: float
-
-
-WANTED = Figures(500, 300, 50, 50, 100, 16)
-NAMES = {
-    "first_paint": "first paint, median",
-    "paste_to_chip": "1 MB paste to chip, median",
-    "key_to_paint_p50": "key to paint while prefilling, median",
-    "key_to_paint_p95": "key to paint while prefilling, p95",
-    "loop_stall_p99": "event loop stall while prefilling, p99",
-    "span_frame_p95": "frame of the spans view, 500 KB, p95",
+GOALS = {
+    "first paint": 500,
+    "1 MB paste to chip": 300,
+    "key to paint while prefilling, median": 50,
+    "key to paint while prefilling, p95": 50,
+    "event loop stall while prefilling, p99": 100,
+    "frame of the spans view, 500 KB, p95": 16,
 }
+"""Milliseconds."""
 
 
-def bench_ui(runs: int, as_json: bool, out: TextIO) -> int:
-    """Measure, starting and pasting `runs` times; returns the exit status."""
-    from app.bench.machine import machine
-
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """A row for each of GOALS."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TERM": "xterm-256color", **own_folders(Path(folder))}
-        # As on a user's machine, Python keeps what it compiled; the run that warms up writes it.
+        # As on a user's machine, Python writes compiled modules; the warm-up run does that.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        paints = [_first_paint(environment) for _ in range(runs + 1)][1:]  # the first one warms up
+        paints = progress.repeat("first paint", partial(_first_paint, environment))
         stalls = Path(folder) / "stalls.json"
         with Terminal(_program("bench", "ui", "--probed", str(stalls)), environment) as terminal:
             terminal.wait_for(READY)
-            pastes = [_paste_to_chip(terminal) for _ in range(runs)]
+            pastes = progress.repeat("paste", partial(_paste_to_chip, terminal), warm_up=False)
+            progress.show("keys while prefilling")
             keys = list(_keys_while_prefilling(terminal))
         late = json.loads(stalls.read_text())
-    seconds = {
-        "first_paint": median(paints),
-        "paste_to_chip": median(pastes),
-        "key_to_paint_p50": median(keys),
-        "key_to_paint_p95": percentile(keys, 95),
-        "loop_stall_p99": percentile(late, 99),
-        "span_frame_p95": percentile(asyncio.run(span_frames()), 95),
-    }
-    around = {
-        name: spread(1000 * value for value in values)
-        for name, values in (("first_paint", paints), ("paste_to_chip", pastes))
-    }
-    figures = Figures(**{name: 1000 * value for name, value in seconds.items()})
-    described = machine()
-    if as_json:
-        out.write(
-            json.dumps(
-                {
-                    "machine": described,
-                    "milliseconds": asdict(figures),
-                    "wanted": asdict(WANTED),
-                    "spread": around,
-                }
-            )
-            + "\n"
-        )
-    else:
-        out.write(_table(figures, described, around))
-    return 0
-
-
-def _table(figures: Figures, described: str, around: Mapping[str, Spread]) -> str:
-    lines = [described, f"{len(KEYS)} keys, {FRAMES} frames", ""]
-    for name, words in NAMES.items():
-        wanted = getattr(WANTED, name)
-        of = around.get(name)
-        more = f", {of.least:.1f} to {of.most:.1f}" if of else ""
-        value = getattr(figures, name)
-        lines.append(f"{words:<42}{value:8.1f} ms   (under {wanted:g} wanted{more})")
-    return "\n".join(lines) + "\n"
+    frames = asyncio.run(span_frames())
+    key_times = [median(keys), percentile(keys, 95)]
+    measured = [paints, pastes, *([each] for each in key_times)]
+    measured += [[percentile(late, 99)], [percentile(frames, 95)]]
+    for (name, goal), seconds in zip(GOALS.items(), measured, strict=True):
+        yield Row({"what": name, "goal": goal}, [{"ms": 1000 * each} for each in seconds])
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -133,9 +83,9 @@ def _first_paint(environment: dict[str, str]) -> float:
 
 def _paste_to_chip(terminal: Terminal) -> float:
     terminal.forget()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     terminal.write(PASTE + _text(PASTED) + PASTE_END)
-    seconds = terminal.wait_for("Paste 1") - begun
+    seconds = terminal.wait_for("Paste 1") - started
     terminal.write(BACKSPACE)
     terminal.wait_for("Ask")
     return seconds
@@ -149,12 +99,12 @@ def _keys_while_prefilling(terminal: Terminal) -> Iterator[float]:
     terminal.wait_for(PREFILLING)
     for letter in KEYS:
         terminal.forget()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         terminal.write(letter.encode())
-        yield terminal.wait_for(letter) - begun
+        yield terminal.wait_for(letter) - started
         time.sleep(KEY_SECONDS)
     terminal.write(ESCAPE)
-    terminal.wait_for("stopped")  # it was still being read
+    terminal.wait_for("stopped")  # it was still prefilling
 
 
 def _text(size: int) -> bytes:
@@ -166,8 +116,7 @@ def _text(size: int) -> bytes:
 
 
 def probed(stalls: Path) -> int:
-    """The app, which notes how late its event loop comes to what is due, from the first question
-    to the end."""
+    """The app, recording how late its event loop is, from the first question to the end."""
     from app.chat.model_pairs import resolve_pair
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
@@ -196,7 +145,7 @@ def probed(stalls: Path) -> int:
 
 
 async def span_frames() -> list[float]:
-    """Seconds for each frame of a document of 500 KB with 2,000 spans, drawn at random places."""
+    """Seconds for each frame of a document of 500 KB with 2,000 spans, at random positions."""
     from textual.geometry import Region
 
     from app.protocol.commands import Load
@@ -204,8 +153,8 @@ async def span_frames() -> list[float]:
     from app.ui.spans.passages import Passage, ReadDocument, ReadKind
     from app.ui.spans.screen import SpansScreen
 
-    text, chance = _text(SHOWN).decode(errors="replace"), random.Random(0)
-    cuts = sorted(chance.sample(range(1, len(text)), 2 * SPANS))
+    text, rng = _text(SHOWN).decode(errors="replace"), random.Random(0)
+    cuts = sorted(rng.sample(range(1, len(text)), 2 * SPANS))
     ends = [*cuts, len(text)]
     passages = tuple(
         Passage(start, end, ReadKind.SELECTED if index % 2 else ReadKind.UNREAD)
@@ -219,18 +168,47 @@ async def span_frames() -> list[float]:
         await pilot.pause()
         view = screen.view
         for _ in range(FRAMES):
-            view.scroll_to(y=chance.randrange(len(view.rows)), animate=False, immediate=True)
-            begun = time.perf_counter()
+            view.scroll_to(y=rng.randrange(len(view.rows)), animate=False, immediate=True)
+            started = time.perf_counter()
             view.render_lines(Region(0, 0, view.size.width, view.size.height))
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - started)
     return seconds
 
 
 class _Idle:
-    """An engine that says nothing."""
+    """An engine without events."""
 
     def send(self, command: object) -> None: ...
 
     def listen(self, listener: object) -> None: ...
 
     def join(self, timeout: float | None = None) -> None: ...
+
+
+# -------------------------------------------------------------------------- the report
+
+
+def about(result: Result) -> str:
+    return (
+        "Milliseconds from the byte written to the byte drawn, in a pseudo-terminal, on the"
+        f" embedded pair: {len(KEYS)} keys while it prefills, {FRAMES} frames of the spans view."
+    )
+
+
+def goals(result: Result) -> Iterator[Goal]:
+    for row in result.rows:
+        ms = row.median("ms")
+        yield Goal(f"{row['what']}: under {row['goal']:g} ms", f"{ms:.1f} ms", ms < row["goal"])
+
+
+BENCH = Bench(
+    "ui",
+    "The screen",
+    measure,
+    about,
+    columns(
+        Column("", "what"), Column("ms", "ms", ".1f", spread=True), Column("goal", "goal", "g")
+    ),
+    goals,
+    report_args="--runs 3",
+)

@@ -1,16 +1,16 @@
-"""The bench of the planner measures what it says it does."""
+"""`specchat bench planner` measures what it says it does."""
 
 from __future__ import annotations
-
-import io
-import json
 
 import pytest
 
 from app.bench import planner
+from app.bench.harness import Options
 from app.engine import calibration
 from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.options import Mode
+from app.protocol.stats import Reading
+from tests.bench.measuring import measured, printed
 
 
 @pytest.fixture(autouse=True)
@@ -22,25 +22,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_READINGS", readings)
 
 
-def test_every_turn_is_foretold_and_measured_both_ways() -> None:
-    out = io.StringIO()
-    assert planner.planner(10, 1, True, out) == 0
-    figures = json.loads(out.getvalue())
-    turns = figures["turns"]
-    assert len(turns) == 10
-    assert {turn["shape"] for turn in turns} == set(planner.SHAPES)
-    assert any(turn["later"] for turn in turns)
-    for turn in turns:
-        assert min(turn["foretold"], turn["foretold_other"], turn["took"]) > 0
-        assert turn["regret"] >= 1
-    assert 0 < figures["error"] <= figures["error_p90"]
-    assert 0 <= figures["within"] <= 1
+def test_every_turn_is_predicted_and_measured_both_ways() -> None:
+    *pairs, every = measured(planner.BENCH, Options(1, turns=10)).rows
+    assert [row["pair"] for row in pairs] == list(planner.SHAPES)
+    assert len(every.runs) == sum(len(row.runs) for row in pairs) == 10
+    for run in every.runs:
+        assert min(run["predicted"], run["predicted_other"], run["auto"]) > 0
+        assert run["regret"] >= 1
+        assert (run["error"] is None) == (run["known"] < planner.JUDGED_AFTER)
+    assert every.median("error") > 0
+    assert len(list(planner.goals(measured(planner.BENCH, Options(1, turns=2))))) == 1
 
 
-def test_auto_may_lose_what_it_does_not_skip_anything_for() -> None:
-    def near(sparse: float, full: float) -> bool:
-        figures = (1.0, 1.0, 1.0, sparse, full)
-        return planner.Asked("quick", 3, False, 2_000, 0.2, "dense", *figures).near
+def test_auto_may_lose_as_much_as_it_does_not_skip_anything_for() -> None:
+    def near(sparse: float, full: float) -> float:
+        return planner.judged(3, Reading.DENSE, 1.0, 1.0, 1.0, sparse, full)["near"]
 
     assert near(8.1, 10.0)
     assert not near(7.0, 10.0)
@@ -48,14 +44,12 @@ def test_auto_may_lose_what_it_does_not_skip_anything_for() -> None:
 
 
 def test_the_table_names_the_machine_and_both_shapes() -> None:
-    out = io.StringIO()
-    assert planner.planner(2, 1, False, out) == 0
-    lines = out.getvalue().splitlines()
-    assert "mlx" in lines[1]
-    assert [line.split()[0] for line in lines[4:7]] == ["quick", "close", "all"]
+    text = printed(planner.BENCH, Options(1, turns=2))
+    assert "mlx" in text
+    assert [line.split()[0] for line in text.splitlines()[-3:]] == ["quick", "close", "all"]
 
 
-def test_the_crossing_is_where_the_two_ways_take_the_same() -> None:
+def test_the_crossing_is_where_both_modes_take_the_same_time() -> None:
     besides = LinearCost(0.0, 0.0), LinearCost(0.7, 0.0)
     costs = Costs(LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4), *besides)
     crossing = planner.crossing(costs, 0.2)

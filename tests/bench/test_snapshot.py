@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
-
-from app.bench.snapshot import snapshot
+from app.bench import snapshot
+from app.bench.harness import Options
+from tests.bench.measuring import measured, printed
 
 
 def test_saving_and_loading_are_measured_beside_the_disk() -> None:
-    out = io.StringIO()
-    assert snapshot(10_000_000, 2, True, out) == 0
-    figures = json.loads(out.getvalue())
-    assert 9_900_000 < figures["bytes"] < 11_000_000
-    for name in ("save", "load", "disk_write", "disk_read"):
-        median, least, most = figures[name]
-        assert 0 < least <= median <= most
+    rows = measured(snapshot.BENCH, Options(2, megabytes=10)).rows
+    assert [row["operation"] for row in rows] == ["save", "disk write", "load", "disk read"]
+    for row in rows:
+        assert 9.9 < row["megabytes"] < 11
+        assert len(row.runs) == 2
+        assert min(row.values("rate")) > 0
+    save, disk_write, *_ = rows
+    assert save.runs[0]["share"] == save.runs[0]["rate"] / disk_write.runs[0]["rate"]
 
 
 def test_the_table_names_the_machine_and_the_shares() -> None:
-    out = io.StringIO()
-    snapshot(1_000_000, 1, False, out)
-    for part in ("cores", "save / disk", "load / disk"):
-        assert part in out.getvalue()
+    text = printed(snapshot.BENCH, Options(1, megabytes=1))
+    for part in ("cores", "save", "load", "of the disk's rate"):
+        assert part in text

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
 
 from app.bench import store
+from app.bench.harness import Options
+from tests.bench.measuring import measured, printed
 
 
 @pytest.fixture
@@ -20,16 +19,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_every_figure_is_measured() -> None:
-    out = io.StringIO()
-    assert store.store(2, True, out) == 0
-    figures = json.loads(out.getvalue())["figures"]
-    assert len(figures) == 9
-    assert all(figure["median_ms"] > 0 for figure in figures.values())
+    rows = measured(store.BENCH, Options(2)).rows
+    assert len(rows) == 9
+    assert all(row.median("ms") > 0 for row in rows)
+    assert [len(row.runs) for row in rows] == [2, 2, 2, 2, 2, 2, 1, 1, 2]
 
 
 @pytest.mark.usefixtures("small")
-def test_the_table_names_the_machine_and_the_aims() -> None:
-    out = io.StringIO()
-    store.store(1, False, out)
-    for part in ("10 messages", "cores", "last 30", "search", "aim: below 50", "start and end"):
-        assert part in out.getvalue()
+def test_the_table_names_the_machine_and_the_goals() -> None:
+    text = printed(store.BENCH, Options(1))
+    for part in ("5 messages", "cores", "last 30", "search", "goal", "open and close"):
+        assert part in text

@@ -1,4 +1,4 @@
-"""`specchat bench all` runs each measurement by itself and keeps what it says."""
+"""`specchat bench all` runs each measurement by itself and stores its figures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.performance import ENTRIES
+from app.bench.harness import Result
 from app.cli import bench_all as module
 from app.cli.arguments import parser
-from app.cli.bench_all import bench_all
+from app.cli.bench import BENCHES
 from app.errors import UserError
-from tests.bench.test_performance import DECODE, SNAPSHOT
+from tests.bench.test_report import DECODE, SNAPSHOT
 
 
 def options(path: Path, *words: str) -> argparse.Namespace:
@@ -23,9 +23,9 @@ def options(path: Path, *words: str) -> argparse.Namespace:
 
 @pytest.fixture
 def program(tmp_path: Path) -> tuple[str, ...]:
-    """Prints figures made up for what it is asked, but fails as `snapshot`."""
+    """Prints made-up figures, and fails as `snapshot`."""
     figures = tmp_path / "figures.json"
-    figures.write_text(json.dumps(DECODE))
+    figures.write_text(json.dumps(DECODE.to_json()))
     script = tmp_path / "program.py"
     script.write_text(
         "import sys\n"
@@ -39,18 +39,17 @@ def test_one_that_fails_leaves_a_sentence_and_the_others_stay(
     tmp_path: Path, program: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "docs" / "performance.md"
-    assert bench_all(options(path, "--only", "decode,snapshot"), program) == 1
+    assert module.bench_all(options(path, "--only", "decode,snapshot"), BENCHES, program) == 1
     text = path.read_text()
     assert "It failed: The disk is full (exit status 1)." in text
     assert "specchat bench decode" in text
-    assert (
-        json.loads((path.parent / "performance" / "decode.json").read_text())["figures"] == DECODE
-    )
+    stored = json.loads((path.parent / "performance" / "decode.json").read_text())
+    assert Result.from_json(stored["result"]).rows == list(DECODE.rows)
     assert not list(path.parent.rglob("*.part"))
     assert "2/2 specchat bench snapshot" in capsys.readouterr().err
-    kept = {"command": "specchat bench snapshot", "figures": SNAPSHOT, "failed": ""}
-    (path.parent / "performance" / "snapshot.json").write_text(json.dumps(kept))
-    assert bench_all(options(path, "--only", "decode"), program) == 0
+    whole = {"command": "specchat bench snapshot", "result": SNAPSHOT.to_json(), "error": ""}
+    (path.parent / "performance" / "snapshot.json").write_text(json.dumps(whole))
+    assert module.bench_all(options(path, "--only", "decode"), BENCHES, program) == 0
     assert "It failed" not in path.read_text()
 
 
@@ -60,21 +59,21 @@ def test_stopped_it_says_how_to_go_on_and_leaves_the_report(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_measured", stop)
+    monkeypatch.setattr(module, "_run", stop)
     path = tmp_path / "performance.md"
     path.write_text("before")
-    assert bench_all(options(path, "--only", "ttft,ui")) == 130
+    assert module.bench_all(options(path, "--only", "ttft,ui"), BENCHES) == 130
     assert path.read_text() == "before"
     assert "--only ttft,ui" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'speed' is not measured"):
-        bench_all(options(tmp_path / "x.md", "--only", "speed"))
+    with pytest.raises(UserError, match="no benchmark 'speed'"):
+        module.bench_all(options(tmp_path / "x.md", "--only", "speed"), BENCHES)
 
 
 def test_every_entry_is_a_command_line() -> None:
-    for entry in ENTRIES:
+    for bench in BENCHES:
         for quick in (False, True):
-            words = [*entry.arguments(quick), "--json"]
-            assert parser().parse_args(["bench", *words]).measure == entry.name
+            words = [*bench.arguments(quick), "--json"]
+            assert parser().parse_args(["bench", *words]).measure == bench.name

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
 
-from app.bench.median_range import Spread
-from app.cli.bench_ui import NAMES, WANTED, Figures, _table, bench_ui, percentile, span_frames
+from app.bench.harness import Options
+from app.cli.bench_ui import BENCH, GOALS, percentile, span_frames
+from tests.bench.measuring import measured
 
 
 @pytest.mark.slow
 def test_it_measures_what_it_says() -> None:
-    out = io.StringIO()
-    assert bench_ui(1, True, out) == 0
-    measured = json.loads(out.getvalue())
-    assert set(measured["milliseconds"]) == set(NAMES)
-    assert all(0 < value < 60_000 for value in measured["milliseconds"].values())
-    assert (
-        measured["milliseconds"]["key_to_paint_p50"] <= measured["milliseconds"]["key_to_paint_p95"]
-    )
+    rows = measured(BENCH, Options(1)).rows
+    assert [row["what"] for row in rows] == list(GOALS)
+    times = [row.median("ms") for row in rows]
+    assert all(0 < ms < 60_000 for ms in times)
+    assert times[2] <= times[3], "median and 95th percentile of the keys"
 
 
 async def test_frames_are_drawn_and_timed() -> None:
@@ -31,10 +26,3 @@ async def test_frames_are_drawn_and_timed() -> None:
 
 def test_a_percentile() -> None:
     assert percentile([*range(101)], 95) == 95
-
-
-def test_the_table_says_what_was_wanted() -> None:
-    table = _table(Figures(1, 2, 3, 4, 5, 6), "a machine", {"first_paint": Spread(1, 0.5, 1.5)})
-    assert table.startswith("a machine\n")
-    assert all(words in table for words in NAMES.values())
-    assert f"under {WANTED.first_paint:g} wanted, 0.5 to 1.5" in table
