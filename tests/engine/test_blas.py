@@ -53,13 +53,12 @@ def test_never_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_would_make_a_cpu_faster_is_told_where_it_is_missing() -> None:
     missing = output(
         "from app.engine import blas; blas.LIBRARY = 'libnone.so.0'; load_openblas()\n"
-        "import mlx.core as mx; mx.set_default_device(mx.cpu); print(blas.faster(True))"
+        "import mlx.core as mx; mx.set_default_device(mx.cpu); print(blas.speedup_hint(True))"
     )
     assert (blas.PACKAGE in missing) == (sys.platform == "linux")
 
 
 @needs_openblas
 def test_nothing_is_advised_where_it_is_in_use() -> None:
-    assert (
-        output("load_openblas(); from app.engine import blas; print(blas.faster(True))") == "None"
-    )
+    code = "load_openblas(); from app.engine import blas; print(blas.speedup_hint(True))"
+    assert output(code) == "None"

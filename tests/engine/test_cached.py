@@ -22,7 +22,7 @@ from app.protocol.options import Heal, Mode
 from app.protocol.prompt import Message
 from app.protocol.stats import Phase, Reading
 from tests.engine.driver import Driver
-from tests.engine.test_conversation_caches import ask, reply, second
+from tests.engine.test_cache_pool import ask, reply, second
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from app.protocol.options import Heal, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.protocol.stats import FinishReason, Phase, Reading
 from tests import tiny
-from tests.engine import test_conversation_caches
+from tests.engine import test_cache_pool
 from tests.engine.driver import TEXT, Driver
 
 FIRST, MORE = 9, 14
@@ -35,7 +35,7 @@ FIRST, MORE = 9, 14
 
 def ask(turn: int, text: str, mode: Mode = Mode.SPARSE) -> Ask:
     """About a document that is quickly read."""
-    question = test_conversation_caches.ask(turn, text, mode=mode)
+    question = test_cache_pool.ask(turn, text, mode=mode)
     document = Document("gates.txt", TEXT[:600])
     return replace(question, messages=(Message(Role.USER, text, (document,)),))
 

@@ -133,9 +133,9 @@ def test_one_that_works_ends_itself_when_nobody_watches_any_more(tmp_path: Path)
     """Its seconds are up, whoever waits for it."""
     code = (
         "import threading, time; from app.sandbox import process as sandbox\n"
-        "sandbox.RENDERING = sandbox.Limits(0.1, 1 << 28)\n"
+        "sandbox.RENDER_LIMITS = sandbox.Limits(0.1, 1 << 28)\n"
         "p = sandbox.TextProcess(); p._restart(); print(p._process.pid, flush=True)\n"
-        f"p._send({{'do': 'render'}}, [{ENDLESS.encode()!r}, b'{{}}'], sandbox.RENDERING)\n"
+        f"p._send({{'do': 'render'}}, [{ENDLESS.encode()!r}, b'{{}}'], sandbox.RENDER_LIMITS)\n"
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
