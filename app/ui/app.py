@@ -30,9 +30,9 @@ from app.settings.schema import Setting
 from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
 from app.ui.clock import Clock
-from app.ui.help import HasHelp
+from app.ui.help.screen import HasHelp
 from app.ui.settings.live import LiveSettings
-from app.ui.small.screen import SmallScreen, fits
+from app.ui.small_screen import SmallScreen, fits
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import ink_shades, our_themes
@@ -72,7 +72,6 @@ class SpecchatApp(App[None]):
         "settings/settings.tcss",
         "palette/palette.tcss",
         "help/help.tcss",
-        "small/small.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),

@@ -184,7 +184,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "answering", "The")
         engine.finish()
-        await until_shown(pilot, "▸ read 2", "first word 1.9 s", "31 tok/s", "general-purpose")
+        await until_shown(pilot, "▸ read 2", "first token 1.9 s", "31 tok/s", "general-purpose")
         assert "kept ·" not in screen_text(pilot)
 
 

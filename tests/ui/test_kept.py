@@ -106,15 +106,15 @@ async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ read 2")
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ read", "kept · 6 spans")
+        await until_shown(pilot, "▾ read", "selected · 6 spans")
         before = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
     async with kept_app(tmp_path, size=(80, 30)) as (pilot, app):
         await until_shown(pilot, "▸ read 2")
         await until(pilot, lambda: app.screen.query_one(PrefillPanel).folded)
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ read", "kept · 6 spans")
+        await until_shown(pilot, "▾ read", "selected · 6 spans")
         after = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
-    same = ("importance", "kept ·", "why:", "keep ")
+    same = ("importance", "selected ·", "why:", "keep ")
     for word in same:
         assert [x for x in before if word in x] == [x for x in after if word in x]
     on_screen = " ".join(after)

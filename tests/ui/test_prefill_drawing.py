@@ -18,9 +18,8 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
-from app.ui.prefill.panel_render import Viewport, panel_lines
+from app.ui.prefill.panel_render import Viewport, panel_lines, stats_line
 from app.ui.prefill.progress import TurnProgress
-from app.ui.prefill.stats_line import stats_line
 from app.ui.state.repository import replay_progress
 from app.util import formatting
 from tests.fakes import FakeEngine, Story
@@ -43,7 +42,7 @@ STATISTICS = Statistics(
     peak_bytes=10**9,
 )
 FULLEST = (
-    "read 20% · 1,730 of 8,651 tokens · sparse · first word 1.9 s (score 0.8, prefill 0.9) "
+    "read 20% · 1,730 of 8,651 tokens · sparse · first token 1.9 s (score 0.8, prefill 0.9) "
     "· 31 tok/s"
 )
 
@@ -147,9 +146,9 @@ def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
     text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-    for words in ("read 100%", "importance", "10% · ", "what keep 10% would choose; everything"):
+    for words in ("read 100%", "importance", "10% · ", "what keep 10% would select; everything"):
         assert words in text
-    assert "kept" not in text
+    assert "partly selected" not in text
 
 
 def test_the_phases_in_words() -> None:
@@ -159,7 +158,7 @@ def test_the_phases_in_words() -> None:
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
     engine.advance_to(lambda event: isinstance(event, Token))
     text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-    for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "kept · "):
+    for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "selected · "):
         assert words in text
     engine.advance_to(lambda event: isinstance(event, Finished))
     assert len(panel_lines(progress, Viewport(120, 1.0), True)) == 1

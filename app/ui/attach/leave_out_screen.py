@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attachment
 from app.ui.attach.excess import Piece, excess_text, pieces, without
-from app.ui.help import Section
+from app.ui.help.screen import Section
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 

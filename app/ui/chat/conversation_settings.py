@@ -24,7 +24,7 @@ class ConversationSettings:
         self._screen = screen
 
     def open(self) -> None:
-        from app.ui.settings.conversation_settings import (
+        from app.ui.settings.conversation_screen import (
             ConversationSettingsScreen,  # here: the first drawing waits for no other
         )
 

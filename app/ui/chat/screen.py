@@ -41,7 +41,7 @@ from app.ui.chat.welcome import Welcome
 from app.ui.clock import Clock
 from app.ui.completion.completion_list import CompletionList
 from app.ui.conversations.sidebar import Sidebar
-from app.ui.help import Section
+from app.ui.help.screen import Section
 from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
 from app.ui.keep.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats

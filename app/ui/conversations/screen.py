@@ -21,7 +21,7 @@ from app.sessions.store import Store
 from app.ui.conversations.list_rows import Row, distinct_labels, matching_rows, render_row
 from app.ui.conversations.prompt_line import PromptLine
 from app.ui.filter_list import FilterList, FilterListScreen
-from app.ui.help import Section
+from app.ui.help.screen import Section
 from app.ui.state.repository import ChatRepository
 from app.util import formatting
 

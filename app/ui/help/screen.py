@@ -1,9 +1,9 @@
-"""F1: every key that works, read from the bindings themselves."""
+"""F1: all keys, read from the bindings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -14,8 +14,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.ui.hanging_indent import HangingLines, hanging_indent
-from app.ui.help import Section
 
+Section = tuple[str, type[DOMNode]]
+"""A heading, and the class whose bindings stand below it."""
 KEY_WIDTH = 18
 NAMES = {
     "enter": "Enter",
@@ -35,8 +36,15 @@ NAMES = {
 }
 
 
+@runtime_checkable
+class HasHelp(Protocol):
+    """A screen with keys of its own."""
+
+    def help_sections(self) -> tuple[Section, ...]: ...
+
+
 def key_name(keys: str) -> str:
-    """`ctrl+t` as ^T, as the rest of the screen writes it."""
+    """`ctrl+t` as ^T."""
     names = []
     for key in keys.split(","):
         *modifiers, last = key.strip().split("+")
@@ -53,8 +61,6 @@ def binding_rows(owner: type[DOMNode]) -> list[tuple[str, str]]:
 
 
 class HelpScreen(ModalScreen[None]):
-    """Leaves on any of its keys."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,enter,q", "dismiss", "Close", id="help.close")
     ]
@@ -67,11 +73,11 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll():
             for title, owner in self._sections:
                 yield KeyList(title, binding_rows(owner))
-            yield Static(Content.styled("Esc closes this.", "$ink-dim"))
+            yield Static(Content.styled("Esc close", "$ink-dim"))
 
 
 class KeyList(HangingLines):
-    """A title, and under it keys with what they do."""
+    """A heading, and below it keys with what they do."""
 
     def __init__(self, title: str, keys: list[tuple[str, str]]) -> None:
         super().__init__()

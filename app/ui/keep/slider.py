@@ -1,4 +1,4 @@
-"""The inline setter of keep: a bar, what it would mean, and four ways to move it."""
+"""The slider of keep: a bar, what the keep would mean, and four ways to move it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from app.ui.keep.bar import keep_bar
 from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
-LEAST, MOST = 1, 100
+MIN_PERCENT, MAX_PERCENT = 1, 100
+
+
+def keep_bar(keep: float, width: int) -> Content:
+    """`━━━━●──────` for a keep of 0..1; the knob is always inside the bar."""
+    knob = min(width - 1, max(0, round(keep * width) - 1))
+    return Content.assemble(
+        ("━" * knob, "$accent"), ("●", "$accent"), ("─" * (width - 1 - knob), "$ink-faint")
+    )
 
 
 class KeepSlider(Widget, can_focus=True):
-    """Hidden until `open`. Percentages are whole numbers of 1 to 100."""
+    """Hidden until `open`. `effect` says what the keep would mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip="One percent less"),
@@ -29,7 +36,7 @@ class KeepSlider(Widget, can_focus=True):
         Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent more"),
         Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
         Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
-        Binding("escape", "leave", "Leave", id="keep.leave", tooltip="Leave keep as it was"),
+        Binding("escape", "cancel", "Cancel", id="keep.cancel", tooltip="Leave keep as it was"),
         Binding("backspace", "erase", show=False),
     ]
 
@@ -38,13 +45,13 @@ class KeepSlider(Widget, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """Another keep is being tried out."""
+        """Another keep is being tried."""
 
         keep: float
 
     @dataclass
     class Closed(Message):
-        """It was closed. `keep` is what was set; None with `automatic` for auto, else no change."""
+        """`keep` is the new one. Without it, `automatic` is auto mode, else nothing was changed."""
 
         keep: float | None = None
         automatic: bool = False
@@ -59,7 +66,7 @@ class KeepSlider(Widget, can_focus=True):
             return
         self._digits = ""
         self.effect = ""
-        self.value = min(MOST, max(LEAST, round(keep * 100)))
+        self.value = min(MAX_PERCENT, max(MIN_PERCENT, round(keep * 100)))
         self._opened_from = self.screen.focused
         self.display = True
         self.screen.set_focus(self)
@@ -72,14 +79,14 @@ class KeepSlider(Widget, can_focus=True):
             (f" {formatting.percent(self.value / 100)}", "bold"),
             (f"   {self.effect}" if self.effect else "", "$accent"),
         )
-        keys = "←→ 1%   PgUp PgDn 5%   0-9 type   ⏎ set   a auto   Esc leave"
-        short = "←→ 1%  PgUp PgDn 5%  ⏎ set  a auto  Esc leave"
+        keys = "←→ 1%   PgUp PgDn 5%   0-9 type   ⏎ set   a auto   Esc cancel"
+        short = "←→ 1%  PgUp PgDn 5%  ⏎ set  a auto  Esc cancel"
         second = Content.styled(keys if len(keys) <= width else short, "$ink-dim")
         lines = (first, second)
         return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
 
     async def on_key(self, event: Key) -> None:
-        if not self.display:  # typed ahead of the closing
+        if not self.display:  # typed ahead, before it closed
             if self._opened_from is not None:
                 forward_key(event, self._opened_from)
         elif event.character is not None and event.character in "0123456789":
@@ -90,7 +97,7 @@ class KeepSlider(Widget, can_focus=True):
 
     def on_blur(self) -> None:
         if self.display:
-            self.action_leave()
+            self.action_cancel()
 
     def action_move(self, step: int) -> None:
         self._digits = ""
@@ -107,20 +114,20 @@ class KeepSlider(Widget, can_focus=True):
     def action_automatic(self) -> None:
         self._close(self.Closed(automatic=True))
 
-    def action_leave(self) -> None:
+    def action_cancel(self) -> None:
         self._close(self.Closed())
 
     def _type(self, digit: str) -> None:
-        """Digits make a number as long as it is one of 1 to 100; else a new one begins."""
+        """Append a digit, or start a new number where the result would not be 1 to 100."""
         digits = self._digits + digit
-        if not LEAST <= int(digits) <= MOST:
+        if not MIN_PERCENT <= int(digits) <= MAX_PERCENT:
             digits = digit
         self._digits = digits if int(digits) else ""
         if self._digits:
             self._try(int(self._digits))
 
     def _try(self, value: int) -> None:
-        self.value = min(MOST, max(LEAST, value))
+        self.value = min(MAX_PERCENT, max(MIN_PERCENT, value))
         self.post_message(self.Moved(self.value / 100))
 
     def _close(self, message: Closed) -> None:

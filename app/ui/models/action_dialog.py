@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.ui.help import Section
+from app.ui.help.screen import Section
 from app.util.sanitize import sanitize_line
 
 Value = TypeVar("Value")

@@ -22,7 +22,7 @@ from app.sessions.records import Run
 from app.ui.background import in_background
 from app.ui.click_line import ClickLine, Piece
 from app.ui.filter_list import FilterList, FilterListScreen
-from app.ui.help import Section
+from app.ui.help.screen import Section
 from app.ui.models import actions, detail_text, rows
 from app.ui.models.action_dialog import ActionDialog
 from app.ui.models.actions import Action, Do

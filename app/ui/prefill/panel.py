@@ -1,4 +1,4 @@
-"""The widget that shows how a turn is read, and afterwards folds to one line of figures."""
+"""The widget that shows how a turn is read. Afterwards it folds to one line of stats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.ui.prefill.progress import TurnProgress
 
 
 class PrefillPanel(Widget):
-    """Draws a `ReadingProgress`; `update_progress` after each change of it."""
+    """Draws a `TurnProgress`. Call `update_progress` after each change of it."""
 
     folded: reactive[bool] = reactive(False, layout=True)
 
@@ -23,15 +23,15 @@ class PrefillPanel(Widget):
         self._progress = progress
         self._clock = clock
         self._line_count = 0
-        self._was_over = progress.finished
+        self._was_finished = progress.finished
         self.set_reactive(PrefillPanel.folded, progress.finished)
         self._folded_before_preview: bool | None = None
 
     def update_progress(self) -> None:
-        """Draw anew; fold when the turn has just ended, open while a keep is tried out."""
-        if self._progress.finished and not self._was_over:
+        """Draw again. Fold when the turn has just finished, open while a keep is tried."""
+        if self._progress.finished and not self._was_finished:
             self.folded = True
-        self._was_over = self._progress.finished
+        self._was_finished = self._progress.finished
         self._open_for_preview()
         if len(self._lines(self.content_size.width)) == self._line_count:
             self.refresh()
@@ -47,11 +47,11 @@ class PrefillPanel(Widget):
         return len(self._lines(width))
 
     def toggle(self) -> None:
-        """Open it, or fold it."""
+        """Open or fold, once the turn has finished."""
         if self._progress.finished:
             self._folded_before_preview = None
             self.folded = not self.folded
-            self._stay_in_sight()
+            self._stay_visible()
 
     def on_click(self, event: Click) -> None:
         event.stop()
@@ -60,8 +60,8 @@ class PrefillPanel(Widget):
     def _lines(self, width: int) -> list[Content]:
         return panel_lines(self._progress, Viewport(width, self._clock()), self.folded)
 
-    def _stay_in_sight(self) -> None:
-        """An opened panel grows upwards out of a transcript that shows its end."""
+    def _stay_visible(self) -> None:
+        """In a transcript that is scrolled to its end, an opened panel would grow out of sight."""
         if not self.folded:
             self.call_after_refresh(self.scroll_visible, animate=False)
 
@@ -70,7 +70,7 @@ class PrefillPanel(Widget):
         if previewing and self._folded_before_preview is None:
             self._folded_before_preview = self.folded
             self.folded = False
-            self._stay_in_sight()
+            self._stay_visible()
         elif not previewing and self._folded_before_preview is not None:
             self.folded = self._folded_before_preview
             self._folded_before_preview = None

@@ -1,4 +1,4 @@
-"""A prefill panel as lines of styled text, from its state and a width. No widgets, no clock."""
+"""The prefill panel as lines of text, from its state, a width and a time. No widgets, no clock."""
 
 from __future__ import annotations
 
@@ -9,128 +9,129 @@ from textual.content import Content
 from app.chat import heatmap
 from app.protocol.events import Selected
 from app.protocol.memory import format_bytes
-from app.protocol.stats import Phase, Reading
-from app.ui.keep.bar import keep_bar
-from app.ui.prefill.progress import PhaseStatus, TurnProgress
-from app.ui.prefill.stats_line import stats_line
-from app.ui.text import with_full_stop
+from app.protocol.stats import FinishReason, Phase, Reading, Statistics
+from app.ui.keep.slider import keep_bar
+from app.ui.prefill.progress import STOPPED, PhaseStatus, TurnProgress
+from app.ui.text import spread, with_full_stop
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 INDENT = "  "
-LABEL_WIDTH = 20
-WIDEST_STRIP = 96
+LABEL_WIDTH = 22
+MAX_STRIP_WIDTH = 96
 DIM, FAINT, ACCENT, BAD = "$ink-dim", "$ink-faint", "$accent", "$error"
-BRIEF = 0.05
-"""Phases shorter than this many seconds are shown without their time."""
+MIN_SHOWN_SECONDS = 0.05
+"""Phases shorter than this are shown without their time."""
+PARTS_OF_TTFT = (Phase.SCORE, Phase.PREFILL)
 
 
 @dataclass(frozen=True, slots=True)
 class Viewport:
-    """Where to draw: how wide, and at what monotonic time."""
+    """A width in cells, and the monotonic time to draw at."""
 
     width: int
     now: float
 
     @property
     def strip_width(self) -> int:
-        return max(8, min(WIDEST_STRIP, self.width - len(INDENT) - LABEL_WIDTH))
+        return max(8, min(MAX_STRIP_WIDTH, self.width - len(INDENT) - LABEL_WIDTH))
 
 
-def panel_lines(state: TurnProgress, page: Viewport, folded: bool) -> list[Content]:
-    """All lines of the panel, each at most `page.width` cells wide."""
-    lines = [_head(state, page, folded)]
+def panel_lines(state: TurnProgress, view: Viewport, folded: bool) -> list[Content]:
+    """All lines of the panel, each at most `view.width` cells wide."""
+    lines = [_head(state, view, folded)]
     if state.fallback is not None:
-        lines.extend(_fallback(state.fallback, page))
+        lines.extend(_fallback(state.fallback, view))
     if not folded:
-        lines.extend(_details(state, page))
-    return [line.truncate(page.width, ellipsis=True) for line in lines]
+        lines.extend(_details(state, view))
+    return [line.truncate(view.width, ellipsis=True) for line in lines]
 
 
-def _details(state: TurnProgress, page: Viewport) -> list[Content]:
+def _details(state: TurnProgress, view: Viewport) -> list[Content]:
     if state.restored and state.statistics is None:
-        return []  # it was stored without
-    lines = [*_phases(state, page), _keep(state, page)]
+        return []  # nothing was stored of it
+    lines = [*_phases(state, view), _keep(state, view)]
     scored = state.importance is not None or state.selected is not None
     if scored or (state.reading is not Reading.DENSE and not state.restored):
-        lines.append(_heat(state, page))
-        lines.append(_spans(state, page))
+        lines.append(_heat(state, view))
+        lines.append(_spans(state, view))
         if state.finished and state.selected is not None:
             lines.append(
-                _legend(page) if state.would_select is None else _choice_legend(state.would_select)
+                _legend(view)
+                if state.would_select is None
+                else _hypothetical_legend(state.would_select)
             )
     if state.finished:
-        lines.extend(_afterwards(state, page))
+        lines.extend(_afterwards(state, view))
     return lines
 
 
 # ------------------------------------------------------------------------------ the head line
 
 
-def _head(state: TurnProgress, page: Viewport, folded: bool) -> Content:
+def _head(state: TurnProgress, view: Viewport, folded: bool) -> Content:
     if not state.finished:
-        return _spread(_doing(state), _clock(state, page), page.width)
+        return spread(_activity(state), _clock(state, view), view.width, gap=1)
     mark = ("▸ " if folded else "▾ ", DIM)
-    room = page.width - 2
     if state.failed:
-        return Content.assemble(mark, ("✗ failed", BAD), (_after(state, page), DIM))
+        return Content.assemble(mark, ("✗ failed", BAD), (_after(state, view), DIM))
     if state.statistics is None or not state.statistics.ttft:
-        stopped = "■ stopped" if state.has_text else "■ stopped before the first word"
-        return Content.assemble(mark, (stopped, DIM), (_after(state, page), DIM))
-    line = stats_line(state.statistics, state.ended, room)
+        when = "" if state.has_text else " before the first word"
+        return Content.assemble(mark, (f"■ stopped{when}", DIM), (_after(state, view), DIM))
+    line = stats_line(state.statistics, state.finish_reason, view.width - 2)
     lead, dot, rest = line.partition(" · ")
     return Content.assemble(mark, (lead, "bold"), (dot + rest, DIM))
 
 
-def _after(state: TurnProgress, page: Viewport) -> str:
-    elapsed = state.elapsed(page.now)
+def _after(state: TurnProgress, view: Viewport) -> str:
+    elapsed = state.elapsed(view.now)
     return f" · after {formatting.seconds(elapsed)}" if elapsed > 0 else ""
 
 
-def _doing(state: TurnProgress) -> Content:
-    if state.running is Phase.DECODE or _finished(state, Phase.PREFILL):
-        way = "full" if state.reading is Reading.DENSE else "sparse"
-        return Content.assemble(("▶ ", ACCENT), ("answering", "bold"), (f" · {way}", DIM))
-    words = {
-        None: "getting ready",
-        Reading.SPARSE: "reading sparsely",
-        Reading.DENSE: "reading in full",
-    }[state.reading]
-    return Content.assemble(("▶ ", ACCENT), (words, "bold"))
+def _activity(state: TurnProgress) -> Content:
+    if state.running_phase is Phase.DECODE or _finished(state, Phase.PREFILL):
+        text = "answering"
+    else:
+        text = "getting ready" if state.reading is None else "reading"
+    details = "" if state.reading is None else f" · {_mode(state.reading)}"
+    return Content.assemble(("▶ ", ACCENT), (text, "bold"), (details, DIM))
 
 
-def _clock(state: TurnProgress, page: Viewport) -> Content:
-    running = state.phases.get(state.running) if state.running else None
+def _mode(reading: Reading) -> str:
+    return "full" if reading is Reading.DENSE else "sparse"
+
+
+def _clock(state: TurnProgress, view: Viewport) -> Content:
+    running = state.phases.get(state.running_phase) if state.running_phase else None
     eta = f" · ETA {formatting.seconds(running.eta)}" if running and running.eta is not None else ""
-    return Content.styled(formatting.seconds(state.elapsed(page.now)) + eta, DIM)
+    return Content.styled(formatting.seconds(state.elapsed(view.now)) + eta, DIM)
 
 
-def _fallback(reason: str, page: Viewport) -> list[Content]:
+def _fallback(reason: str, view: Viewport) -> list[Content]:
     text = f"! {sanitize_line(with_full_stop(reason))}"
-    wrapped = Content(text).wrap(max(10, page.width - len(INDENT)))
+    wrapped = Content(text).wrap(max(10, view.width - len(INDENT)))
     return [Content.assemble(INDENT, line.stylize(ACCENT)) for line in wrapped]
 
 
 # ------------------------------------------------------------------------------ the phases
 
 
-def _phases(state: TurnProgress, page: Viewport) -> list[Content]:
-    """The phases in the most detail that fits: tokens and times, times, names, marks only. While
-    it runs on one line, so that nothing jumps; afterwards with all times, on as many as it takes.
-    """
+def _phases(state: TurnProgress, view: Viewport) -> list[Content]:
+    """While the turn runs, one line in the most detail that fits: with tokens and times, times,
+    names, or marks only. Afterwards all details, on as many lines as needed."""
     phases = state.expected_phases()
     if state.finished:
-        return _flow([_phase(state, phase, 3) for phase in phases], page.width)
+        return _flow([_phase(state, phase, 3) for phase in phases], view.width)
     for detail in (3, 2, 1, 0):
         parts = [_phase(state, phase, detail) for phase in phases]
         line = Content(INDENT) + Content("  " if detail >= 2 else " ").join(parts)
-        if line.cell_length <= page.width:
+        if line.cell_length <= view.width:
             break
     return [line]
 
 
 def _flow(parts: list[Content], width: int) -> list[Content]:
-    """`parts` one after the other, on a new line where one does not fit."""
+    """`parts`, each on a new line if it does not fit on the last one."""
     lines = [Content(INDENT)]
     for part in parts:
         if lines[-1].cell_length + part.cell_length > width:
@@ -156,7 +157,7 @@ def _phase(state: TurnProgress, phase: Phase, detail: int) -> Content:
 
 
 def _amount(state: TurnProgress, phase: Phase) -> str:
-    """How far a running phase has come."""
+    """The progress of a running phase."""
     if phase is Phase.DECODE:
         return f" {state.generated_tokens}"
     progress = state.phases[phase]
@@ -164,14 +165,14 @@ def _amount(state: TurnProgress, phase: Phase) -> str:
 
 
 def _result(state: TurnProgress, phase: Phase, detail: int) -> str:
-    words = ""
+    text = ""
     progress = state.phases.get(phase)
     counted = progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL)
     if detail >= 3 and progress is not None and counted:
-        words += f" {formatting.short_count(progress.total)}"
-    if detail >= 2 and state.seconds(phase) >= BRIEF:
-        words += f" {formatting.seconds(state.seconds(phase))}"
-    return words
+        text += f" {formatting.short_count(progress.total)}"
+    if detail >= 2 and state.seconds(phase) >= MIN_SHOWN_SECONDS:
+        text += f" {formatting.seconds(state.seconds(phase))}"
+    return text
 
 
 def _finished(state: TurnProgress, phase: Phase) -> bool:
@@ -181,23 +182,23 @@ def _finished(state: TurnProgress, phase: Phase) -> bool:
 # ------------------------------------------------------------------------------ keep and strips
 
 
-def _keep(state: TurnProgress, page: Viewport) -> Content:
+def _keep(state: TurnProgress, view: Viewport) -> Content:
     after = Content("")
     if state.preview is not None:
-        words = would_read(state.preview)
+        text = would_read(state.preview)
         if state.would_select is not None:
-            words = words.replace("read", "choose")
-        after = Content.styled("  " + words, ACCENT)
-    elif state.reused:
-        after = Content.styled(f"  reused {formatting.plural(state.reused, 'token')}", DIM)
+            text = text.replace("read", "select")
+        after = Content.styled("  " + text, ACCENT)
+    elif state.reused_tokens:
+        after = Content.styled(f"  reused {formatting.plural(state.reused_tokens, 'token')}", DIM)
     before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.percent(state.keep)}"
-    free = page.width - before.cell_length - len(" 100%") - after.cell_length
-    bar = keep_bar(state.keep, max(10, min(36, page.width // 3, free)))
+    free = view.width - before.cell_length - len(" 100%") - after.cell_length
+    bar = keep_bar(state.keep, max(10, min(36, view.width // 3, free)))
     return Content.assemble(before, bar, percent, after)
 
 
 def would_read(selected: Selected) -> str:
-    """What a keep would mean for the turn it was tried on."""
+    """The effect of a keep on the turn that it is tried on."""
     kept, total = (
         formatting.count(selected.selected_tokens),
         formatting.count(selected.prompt_tokens),
@@ -205,11 +206,11 @@ def would_read(selected: Selected) -> str:
     return f"would read {kept} of {total} tokens"
 
 
-def _heat(state: TurnProgress, page: Viewport) -> Content:
-    width = page.strip_width
+def _heat(state: TurnProgress, view: Viewport) -> Content:
+    width = view.strip_width
     importance = state.importance
     if importance is not None:
-        # It may end early, at the end of text. Then there is a selection all the same.
+        # Observing may end early, at the end of the text. There is a selection then, too.
         complete = importance.observed >= importance.to_observe or state.selected is not None
         row = heatmap.heat_row(importance.buckets, width, complete)
         label = "importance"
@@ -223,7 +224,7 @@ def _heat(state: TurnProgress, page: Viewport) -> Content:
 
 
 def _heated(row: str) -> Content:
-    """Higher is brighter, on top of being taller."""
+    """Higher values are brighter, too."""
 
     def style(character: str) -> str:
         height = heatmap.BLOCKS.find(character)
@@ -232,14 +233,14 @@ def _heated(row: str) -> Content:
     return Content.assemble(*((character, style(character)) for character in row))
 
 
-def _spans(state: TurnProgress, page: Viewport) -> Content:
+def _spans(state: TurnProgress, view: Viewport) -> Content:
     shown = state.preview or state.selected
     if shown is None:
-        return _row(Content(" " * page.strip_width), "")
-    row = heatmap.span_row(shown.spans, shown.prompt_tokens, page.strip_width)
+        return _row(Content(" " * view.strip_width), "")
+    row = heatmap.span_row(shown.spans, shown.prompt_tokens, view.strip_width)
     styles = {heatmap.PINNED: DIM, heatmap.PARTIAL: f"{ACCENT} 60%"}
     marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
-    label = "kept" if state.would_select is None else formatting.percent(shown.keep_ratio)
+    label = "selected" if state.would_select is None else formatting.percent(shown.keep_ratio)
     return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'span')}")
 
 
@@ -247,47 +248,89 @@ def _row(cells: Content, label: str) -> Content:
     return Content.assemble(INDENT, cells, "  ", (label, DIM))
 
 
-def _legend(page: Viewport) -> Content:
-    always = " always kept: your question, the frame"
+def _legend(view: Viewport) -> Content:
+    pinned = " pinned: your question, chat template"
     return Content.assemble(
         INDENT,
         (heatmap.SELECTED, ACCENT),
-        (" kept  ", DIM),
+        (" selected  ", DIM),
         (heatmap.PARTIAL, f"{ACCENT} 60%"),
-        (" kept in part  ", DIM),
+        (" partly selected  ", DIM),
         (heatmap.PINNED, DIM),
-        (always if page.width >= 66 else " always kept", DIM),
+        (pinned if view.width >= 70 else " pinned", DIM),
     )
 
 
-def _choice_legend(choice: Selected) -> Content:
-    keep = formatting.percent(choice.keep_ratio)
-    words = f" what keep {keep} would choose; everything was read"
-    return Content.assemble(INDENT, (heatmap.SELECTED, ACCENT), (words, DIM))
+def _hypothetical_legend(selected: Selected) -> Content:
+    keep = formatting.percent(selected.keep_ratio)
+    text = f" what keep {keep} would select; everything was read"
+    return Content.assemble(INDENT, (heatmap.SELECTED, ACCENT), (text, DIM))
 
 
-# ------------------------------------------------------------------------------ when it is over
+# ------------------------------------------------------------------------------ afterwards
 
 
-def _afterwards(state: TurnProgress, page: Viewport) -> list[Content]:
-    """Why it was read so, and what it took."""
+def _afterwards(state: TurnProgress, view: Viewport) -> list[Content]:
+    """Why it was read sparsely or in full, and the totals."""
     reason = state.statistics.reason if state.statistics else None
     if reason is None and state.planned is not None:
         reason = state.planned.reason
     lines = []
     if reason:
-        room = max(10, page.width - len(INDENT))
+        room = max(10, view.width - len(INDENT))
         wrapped = Content(f"why: {sanitize_line(with_full_stop(reason))}").wrap(room)
         lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
     if state.statistics is not None:
         peak = f"peak memory {format_bytes(state.statistics.peak_bytes)}"
         wrote = f"wrote {formatting.plural(state.statistics.generated_tokens, 'token')}"
-        total = formatting.seconds(state.elapsed(page.now))
-        lines.append(Content.styled(f"{INDENT}{wrote} · {total} in all · {peak}", DIM))
+        total = formatting.seconds(state.elapsed(view.now))
+        lines.append(Content.styled(f"{INDENT}{wrote} · {total} total · {peak}", DIM))
     return lines
 
 
-def _spread(left: Content, right: Content, width: int) -> Content:
-    """`left` and `right` at the two ends of a line."""
-    gap = max(1, width - left.cell_length - right.cell_length)
-    return left + Content(" " * gap) + right
+# ------------------------------------------------------------------------------ the stats line
+
+
+def stats_line(statistics: Statistics, ended: FinishReason | None, width: int) -> str:
+    """The longest version that fits into `width` cells, or else the shortest."""
+    versions = _stats_versions(statistics, ended)
+    return next((line for line in versions if len(line) <= width), versions[-1])
+
+
+def _stats_versions(statistics: Statistics, ended: FinishReason | None) -> list[str]:
+    """From longest to shortest. All say how much was read, and sparse or full."""
+    read = f"read {formatting.percent(statistics.read_fraction)}"
+    mode = _mode(statistics.reading)
+    tokens = _tokens(statistics)
+    first = f"first token {formatting.seconds(statistics.ttft)}" if statistics.ttft > 0 else ""
+    rate = f"{statistics.decode_rate:.0f} tok/s" if statistics.decode_rate else ""
+    stopped = "stopped" if ended in STOPPED else ""
+    parts = _parts_of_ttft(statistics)
+    return [
+        _join(stopped, read, tokens, mode, first + parts, rate),
+        _join(stopped, read, tokens, mode, first, rate),
+        _join(stopped, read, tokens.removesuffix(" tokens"), mode, first, rate),
+        _join(stopped, read, mode, first, rate),
+        _join(stopped, read, mode, first),
+        _join(stopped, read, mode),
+    ]
+
+
+def _tokens(statistics: Statistics) -> str:
+    total = formatting.count(statistics.prompt_tokens)
+    if statistics.read_tokens >= statistics.prompt_tokens:
+        return f"{total} tokens"
+    return f"{formatting.count(statistics.read_tokens)} of {total} tokens"
+
+
+def _parts_of_ttft(statistics: Statistics) -> str:
+    """` (score 0.8, prefill 0.9)`, in seconds; empty for a full prefill."""
+    if statistics.reading is Reading.DENSE or statistics.ttft <= 0:
+        return ""
+    spent = {time.phase: time.seconds for time in statistics.phases}
+    named = [f"{phase.value} {spent[phase]:.1f}" for phase in PARTS_OF_TTFT if phase in spent]
+    return f" ({', '.join(named)})" if named else ""
+
+
+def _join(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""What is known of how a turn is being read, gathered from the engine's events. No widgets here."""
+"""The progress of a turn, gathered from the engine's events. No widgets."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class PhaseStatus(StrEnum):
 
 @dataclass
 class TurnProgress:
-    """The state behind a prefill panel. `preview` is a selection tried out after the turn."""
+    """The state behind a prefill panel. `preview` is a selection that is tried after the turn."""
 
     requested_keep: float
     started_at: float = 0.0
-    """Monotonic time at which the question was asked."""
+    """Monotonic time of the question."""
     stopped_at: float | None = None
     phases: dict[Phase, PhaseProgress] = field(default_factory=dict)
     planned: Planned | None = None
@@ -56,31 +56,29 @@ class TurnProgress:
     fallback: str | None = None
     statistics: Statistics | None = None
     generated_tokens: int = 0
-    """Tokens of the answer so far."""
     has_text: bool = False
-    """Whether a first word of it has come."""
     thinking_started_at: float | None = None
     thinking_ended_at: float = 0.0
     thinking_tokens: int = 0
-    ended: FinishReason | None = None
+    finish_reason: FinishReason | None = None
     failed: bool = False
     restored: bool = False
-    """It was read in an earlier run of the program, so that the engine has no scores of it."""
+    """It is of an earlier run of the program: the engine no longer has its scores."""
     before_resume: TurnProgress | None = None
-    """Of an answer that is or was continued: what was known of it before."""
+    """Of a continued answer: its progress before it was continued."""
 
     def resume(self, now: float) -> None:
-        """The answer is continued: how its prompt was read stays as it is."""
+        """The answer is continued. What is known about its prompt stays."""
         self.before_resume = replace(self)
         pause = now - (self.stopped_at or now)
         self.started_at += pause
         if self.thinking_started_at is not None:
             self.thinking_started_at += pause
-        self.stopped_at = self.statistics = self.ended = self.preview = None
+        self.stopped_at = self.statistics = self.finish_reason = self.preview = None
         self.phases, self.failed = {}, False
 
     def apply(self, event: Event, now: float) -> None:
-        """Take in an event of this turn."""
+        """Update from an event of this turn."""
         was_read = self.before_resume is not None and self.before_resume.statistics is not None
         match event:
             case Planned() if was_read and self.planned is not None:
@@ -101,11 +99,11 @@ class TurnProgress:
                 self.generated_tokens += len(event.ids)
                 self.has_text = self.has_text or bool(event.text)
                 if event.thinking:
-                    self._note_thinking(event, now)
+                    self._count_thinking(event, now)
             case FellBackToDense():
                 self.fallback = event.reason
             case Finished():
-                self.ended = event.finish_reason
+                self.finish_reason = event.finish_reason
                 self.statistics = event.statistics
                 self.stopped_at = now
                 if self.before_resume is not None and was_read:
@@ -118,7 +116,7 @@ class TurnProgress:
             case _:
                 pass
 
-    def _note_thinking(self, event: Token, now: float) -> None:
+    def _count_thinking(self, event: Token, now: float) -> None:
         if self.thinking_started_at is None:
             self.thinking_started_at = now
         self.thinking_ended_at = now
@@ -126,11 +124,11 @@ class TurnProgress:
 
     @property
     def finished(self) -> bool:
-        return self.ended is not None or self.failed
+        return self.finish_reason is not None or self.failed
 
     @property
     def reading(self) -> Reading | None:
-        """How it is read; None until that was decided."""
+        """Sparse or dense; None until that is decided."""
         if self.statistics is not None:
             return self.statistics.reading
         if self.fallback is not None:
@@ -138,20 +136,20 @@ class TurnProgress:
         return self.planned.reading if self.planned else None
 
     @property
-    def scored(self) -> bool:
+    def has_scores(self) -> bool:
         """Whether there are scores to select from again."""
         return self.selected is not None and self.importance is not None and not self.restored
 
     @property
     def would_select(self) -> Selected | None:
-        """What keep would have chosen of a prompt that was cached whole, so that it skipped
-        nothing."""
+        """What keep would have selected from a prompt that was cached as a whole, so that nothing
+        was skipped."""
         dense = self.reading is Reading.DENSE and self.fallback is None
         return self.selected if dense else None
 
     @property
     def keep(self) -> float:
-        """The keep to show: what was selected, else what was planned, else what was asked for."""
+        """The keep to show: the one of the selection, else the planned or the requested one."""
         if self.preview is not None:
             return self.preview.keep_ratio
         if self.reading is Reading.DENSE:
@@ -161,32 +159,32 @@ class TurnProgress:
         return self.planned.keep_ratio if self.planned else self.requested_keep
 
     @property
-    def reused(self) -> int:
-        """Tokens that earlier turns had read."""
+    def reused_tokens(self) -> int:
+        """Tokens that were in the cache already."""
         known = self.planned or self.statistics
         return known.reused_tokens if known else 0
 
     @property
-    def latest(self) -> Phase | None:
-        """The last phase that has begun."""
+    def latest_phase(self) -> Phase | None:
+        """The last phase that has started."""
         return next((phase for phase in reversed(Phase) if phase in self.phases), None)
 
     @property
-    def running(self) -> Phase | None:
-        """The phase under way, None before the first one and between two."""
-        latest = self.latest
+    def running_phase(self) -> Phase | None:
+        """The running phase; None before the first one and between two."""
+        latest = self.latest_phase
         return latest if latest and self.status(latest) is PhaseStatus.RUNNING else None
 
     def status(self, phase: Phase) -> PhaseStatus:
-        """A phase may be too short to be reported, and may end before its total (a lookahead at
-        the end of text, an answer): then the beginning of a later one tells that it is done."""
-        progress, latest = self.phases.get(phase), self.latest
-        later_began = latest is not None and list(Phase).index(latest) > list(Phase).index(phase)
+        """A phase may be too short to be reported, or end before its total (a lookahead at the end
+        of the text, an answer): it is done once a later one has started."""
+        progress, latest = self.phases.get(phase), self.latest_phase
+        later_started = latest is not None and list(Phase).index(latest) > list(Phase).index(phase)
         if progress is not None and progress.finished:
             return PhaseStatus.DONE
         if progress is not None and self.fallback is not None and phase in DRAFT_PHASES:
             return PhaseStatus.FAILED
-        if later_began or (phase is Phase.TOKENISE and self.planned is not None):
+        if later_started or (phase is Phase.TOKENISE and self.planned is not None):
             return PhaseStatus.DONE
         if progress is None:
             return PhaseStatus.WAITING
@@ -195,12 +193,12 @@ class TurnProgress:
     def _status_of_latest(self) -> PhaseStatus:
         if self.failed:
             return PhaseStatus.FAILED
-        if self.ended is None:
+        if self.finish_reason is None:
             return PhaseStatus.RUNNING
-        return PhaseStatus.STOPPED if self.ended in STOPPED else PhaseStatus.DONE
+        return PhaseStatus.STOPPED if self.finish_reason in STOPPED else PhaseStatus.DONE
 
     def seconds(self, phase: Phase) -> float:
-        """How long a phase took: by the figures at the end, before that by its last report."""
+        """How long a phase took, from the statistics, or before the end from its last report."""
         if self.statistics is not None:
             if phase is Phase.DECODE:
                 return self.statistics.decode_seconds
@@ -213,7 +211,7 @@ class TurnProgress:
         return (self.stopped_at if self.stopped_at is not None else now) - self.started_at
 
     def expected_phases(self) -> tuple[Phase, ...]:
-        """The phases to show, in order: what this reading goes through, and what was begun."""
+        """The phases to show, in order: those of a sparse or dense turn, and any that started."""
         dense = self.reading is Reading.DENSE
         usual = DENSE_PHASES if dense else SPARSE_PHASES
         return tuple(phase for phase in Phase if phase in usual or phase in self.phases)

@@ -1,4 +1,4 @@
-"""The box that a system prompt is written in."""
+"""The box for the system prompt."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from textual.widgets import TextArea
 from app.ui.keys import run_own_binding
 from app.util.sanitize import sanitize
 
-LONGEST = 32_768
-"""Characters: what is longer is a document, and drawn too slowly here."""
+MAX_LENGTH = 32_768
+"""Characters: a longer text is a document, and slow to draw here."""
 
 
 class PromptBox(TextArea):
-    """Shows what will be sent: control characters are symbols."""
+    """Shows control characters as symbols."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "up", "Up", id="prompt.up", tooltip="A line up"),
-        Binding("down", "down", "Down", id="prompt.down", tooltip="A line down, then to the rest"),
+        Binding("up", "up", "Up", id="prompt.up", tooltip="Line up"),
+        Binding("down", "down", "Down", id="prompt.down", tooltip="Line down, or to the settings"),
     ]
 
     @dataclass
-    class Left(Message):
-        """Down on the last line."""
+    class MovedPast(Message):
+        """Down was pressed on the last line."""
 
     @dataclass
     class TooLong(Message):
-        """Something was pasted that is no system prompt."""
+        """The pasted text does not fit into a system prompt."""
 
     def __init__(self, prompt: str) -> None:
         super().__init__(
             sanitize(prompt),
-            id="own-prompt",
+            id="system-prompt",
             soft_wrap=True,
             compact=True,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="None. Say who the model is to be, or how it is to answer",
+            placeholder="None. Say who the model should be, or how it should answer",
         )
         self._prompt, self._shown = prompt, self.text
 
     @property
     def prompt(self) -> str:
-        """To the byte what it was, unless it was changed."""
+        """Byte for byte as given, unless it was changed."""
         return self._prompt if self.text == self._shown else self.text.strip()
 
     async def _on_key(self, event: Key) -> None:
@@ -57,7 +57,7 @@ class PromptBox(TextArea):
     async def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()
-        if len(self.text) + len(event.text) > LONGEST:
+        if len(self.text) + len(event.text) > MAX_LENGTH:
             self.post_message(self.TooLong())
             return
         text = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -68,6 +68,6 @@ class PromptBox(TextArea):
 
     def action_down(self) -> None:
         if self.navigator.is_last_wrapped_line(self.cursor_location):
-            self.post_message(self.Left())
+            self.post_message(self.MovedPast())
         else:
             self.action_cursor_down()

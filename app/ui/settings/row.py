@@ -1,42 +1,41 @@
-"""One setting on one line: its name, and what changes it."""
+"""One setting on one line: its name, its value, and what changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from rich.cells import cell_len
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
-from textual.events import Click, Key
+from textual.events import Key
 from textual.message import Message
-from textual.widget import Widget
+from textual.screen import ModalScreen
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
 
 from app.settings.schema import Setting, Value, format_value
+from app.ui.click_line import ClickLine, Piece
 from app.ui.keys import run_own_binding
 
-LABEL_WIDTH = 15
-SIDE_BY_SIDE = 4
-"""Choices that are all shown; of more, one at a time."""
-LONGEST_NUMBER = 12
+LABEL_WIDTH = 23
+MAX_SIDE_BY_SIDE = 4
+"""Choices that are all shown; of more, only the chosen one is."""
+MAX_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    text: str
-    style: str = ""
-    click: Callable[[], None] | None = None
-
-
-class SettingRow(Widget, can_focus=True):
-    """A switch or a few choices stand side by side, of many one is shown, and a number can be typed
-    too. It says in messages what the user wants, and shows what it is given."""
+class SettingRow(ClickLine, can_focus=True):
+    """A switch or a few choices are shown side by side, many choices one at a time; a number can be
+    typed, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Less", id="setting.less", tooltip="Less, or the one before"),
-        Binding("right", "move(1)", "More", id="setting.more", tooltip="More, or the one after"),
+        Binding(
+            "left", "move(-1)", "Less", id="setting.less", tooltip="Less, or the previous choice"
+        ),
+        Binding("right", "move(1)", "More", id="setting.more", tooltip="More, or the next choice"),
         Binding("pagedown", "move(-10)", "Less by 10", id="setting.less10", tooltip="Much less"),
         Binding("pageup", "move(10)", "More by 10", id="setting.more10", tooltip="Much more"),
         Binding(
@@ -44,10 +43,10 @@ class SettingRow(Widget, can_focus=True):
             "set",
             "Set",
             id="setting.set",
-            tooltip="Switch it, choose of all, or set the number that is typed",
+            tooltip="Switch, choose from a list, or set the typed number",
         ),
         Binding(
-            "ctrl+d", "default", "Default", id="setting.default", tooltip="Back to the default"
+            "ctrl+d", "default", "Default", id="setting.default", tooltip="Reset to the default"
         ),
         Binding("backspace", "erase", show=False),
     ]
@@ -59,19 +58,13 @@ class SettingRow(Widget, can_focus=True):
 
     @dataclass
     class ValueRejected(Message):
-        """What was typed is no value; why, in a sentence."""
+        """What was typed is not a valid value."""
 
-        sentence: str
-
-    @dataclass
-    class ChoicesRequested(Message):
-        """All choices are to be shown."""
-
-        setting: Setting
+        reason: str
 
     @dataclass
     class LetterTyped(Message):
-        """A letter, which is meant for the search."""
+        """For the search, since this is no number."""
 
         key: Key
 
@@ -79,7 +72,6 @@ class SettingRow(Widget, can_focus=True):
         super().__init__()
         self.setting, self.value = setting, value
         self.typed = ""
-        self._zones: list[tuple[int, int, Callable[[], None]]] = []
 
     def show(self, value: Value) -> None:
         if value != self.value:
@@ -92,55 +84,43 @@ class SettingRow(Widget, can_focus=True):
 
     # -------------------------------------------------------------------------- drawing
 
-    def render(self) -> Content:
+    def pieces(self) -> Iterator[Piece]:
         changed = self.value != self.setting.default
-        mark = Piece(("❯" if self.has_focus else " ") + ("• " if changed else "  "), "$accent")
-        pieces = [mark, Piece(f"{self.setting.label:<{LABEL_WIDTH}}"), *self._control()]
+        pieces = [
+            Piece(("❯" if self.has_focus else " ") + ("• " if changed else "  "), "$accent"),
+            Piece(f"{self.setting.label:<{LABEL_WIDTH}}"),
+            *self._control(),
+        ]
+        yield from pieces
         if changed:
             default = f"default {display_value(self.setting.default)}"
-            width = self.content_size.width
-            gap = width - sum(cell_len(piece.text) for piece in pieces) - cell_len(default)
+            used = sum(cell_len(piece.text) for piece in pieces)
+            gap = self.content_size.width - used - cell_len(default)
             if gap >= 2:
-                pieces.append(Piece(" " * gap))
-                pieces.append(Piece(default, "$ink-dim", self.action_default))
-        self._zones, at = [], 0
-        for piece in pieces:
-            end = at + cell_len(piece.text)
-            if piece.click is not None:
-                self._zones.append((at, end, piece.click))
-            at = end
-        return Content.assemble(*((piece.text, piece.style) for piece in pieces))
+                yield Piece(" " * gap)
+                yield Piece(default, "$ink-dim", self.action_default)
 
-    def _control(self) -> list[Piece]:
+    def _control(self) -> Iterator[Piece]:
         choices = self.setting.choices
-        if 0 < len(choices) <= SIDE_BY_SIDE:
-            return [piece for choice in choices for piece in self._choice(choice)]
-        if self.setting.type is str:
-            return [Piece(display_value(self.value), "bold"), Piece("  ^L chooses", "$ink-dim")]
-        less, more = partial(self.action_move, -1), partial(self.action_move, 1)
-        text = f"{self.typed}▏" if self.typed else display_value(self.value)
-        middle = Piece(f" {text} ", "bold", self.action_set if choices else None)
-        aside = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
-        after = Piece(aside, "$ink-dim", middle.click)
-        return [Piece("‹", "$accent", less), middle, Piece("›", "$accent", more), after]
+        if 0 < len(choices) <= MAX_SIDE_BY_SIDE:
+            for choice in choices:
+                chosen, choose = choice == self.value, partial(self._change, choice)
+                yield Piece("● " if chosen else "○ ", "$accent" if chosen else "$ink-dim", choose)
+                yield Piece(display_value(choice), "bold" if chosen else "$ink-dim", choose)
+                yield Piece("  ")
+        elif self.setting.type is str:
+            yield Piece(display_value(self.value), "bold")
+            yield Piece("  choose with ^L", "$ink-dim")
+        else:
+            text = f"{self.typed}▏" if self.typed else display_value(self.value)
+            hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
+            show_all = self.action_set if choices else None
+            yield Piece("‹", "$accent", partial(self.action_move, -1))
+            yield Piece(f" {text} ", "bold", show_all)
+            yield Piece("›", "$accent", partial(self.action_move, 1))
+            yield Piece(hint, "$ink-dim", show_all)
 
-    def _choice(self, choice: Value) -> list[Piece]:
-        chosen = choice == self.value
-        click = partial(self._want, choice)
-        mark = Piece("● " if chosen else "○ ", "$accent" if chosen else "$ink-dim", click)
-        return [
-            mark,
-            Piece(display_value(choice), "bold" if chosen else "$ink-dim", click),
-            Piece("  "),
-        ]
-
-    # -------------------------------------------------------------------------- keys and mouse
-
-    def on_click(self, event: Click) -> None:
-        offset = event.get_content_offset(self)
-        for start, end, click in self._zones:
-            if offset is not None and start <= offset.x < end:
-                click()
+    # -------------------------------------------------------------------------- keys
 
     async def on_key(self, event: Key) -> None:
         if await run_own_binding(self, event):
@@ -150,7 +130,7 @@ class SettingRow(Widget, can_focus=True):
         event.stop()
         event.prevent_default()
         if self.setting.range is not None and event.character in "0123456789.":
-            self.typed = (self.typed + event.character)[:LONGEST_NUMBER]
+            self.typed = (self.typed + event.character)[:MAX_DIGITS]
             self.refresh()
         else:
             self.post_message(self.LetterTyped(event))
@@ -166,23 +146,23 @@ class SettingRow(Widget, can_focus=True):
         if (bounds := self.setting.range) is not None:
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
-            self._want(self.setting.validate(min(bounds.max, max(bounds.min, moved))))
+            self._change(self.setting.validate(min(bounds.max, max(bounds.min, moved))))
         elif choices := self.setting.choices:
-            place = choices.index(self.value) + (steps > 0) - (steps < 0)
-            self._want(choices[min(len(choices) - 1, max(0, place))])
+            index = choices.index(self.value) + (steps > 0) - (steps < 0)
+            self._change(choices[min(len(choices) - 1, max(0, index))])
 
     def action_set(self) -> None:
         choices = self.setting.choices
         if self.typed:
             self._set_typed()
-        elif len(choices) > SIDE_BY_SIDE:
-            self.post_message(self.ChoicesRequested(self.setting))
+        elif len(choices) > MAX_SIDE_BY_SIDE:
+            self.app.push_screen(ChoiceScreen(self.setting, self.value), self._chosen)
         elif choices:
-            self._want(choices[(choices.index(self.value) + 1) % len(choices)])
+            self._change(choices[(choices.index(self.value) + 1) % len(choices)])
 
     def action_default(self) -> None:
         self.clear_typed()
-        self._want(self.setting.default)
+        self._change(self.setting.default)
 
     def action_erase(self) -> None:
         self.typed = self.typed[:-1]
@@ -193,19 +173,47 @@ class SettingRow(Widget, can_focus=True):
         self.clear_typed()
         try:
             number = float(typed) if "." in typed else int(typed)
-            self._want(self.setting.validate(number))
+            self._change(self.setting.validate(number))
         except ValueError:
-            wanted = f"'{self.setting.label}' must be {self.setting.requirement}."
-            self.post_message(self.ValueRejected(wanted))
+            reason = f"'{self.setting.label}' must be {self.setting.requirement}."
+            self.post_message(self.ValueRejected(reason))
 
-    def _want(self, value: Value) -> None:
+    def _chosen(self, value: Value | None) -> None:
+        if value is not None:
+            self._change(value)
+
+    def _change(self, value: Value) -> None:
         if value != self.value:
-            self.show(value)  # at once: keys that were typed ahead go on from here
+            self.show(value)  # at once: keys typed ahead start from this value
             self.post_message(self.ValueChanged(self.setting, value))
 
 
+class ChoiceScreen(ModalScreen[Value | None]):
+    """All choices of one setting. Returns the chosen one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="choices.close", tooltip="Cancel")
+    ]
+
+    def __init__(self, setting: Setting, value: Value) -> None:
+        super().__init__()
+        self._choices, self._value = setting.choices, value
+
+    def compose(self) -> ComposeResult:
+        options = (
+            Option(f"{'●' if choice == self._value else '○'} {display_value(choice)}")
+            for choice in self._choices
+        )
+        choices = OptionList(*options, id="setting-choices", markup=False)
+        choices.highlighted = self._choices.index(self._value)
+        yield choices
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._choices[event.option_index])
+
+
 def display_value(value: Value) -> str:
-    """As people say it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return format_value(value) or "none"

@@ -1,52 +1,43 @@
-"""F2: all settings, found by words, changed at once."""
+"""F2: all settings. They can be searched, and a change is applied at once."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.content import Content
-from textual.events import DescendantFocus
-from textual.screen import Screen
-from textual.widgets import Input, Static
+from textual.widget import Widget
+from textual.widgets import Input
 
 from app.paths import display_path
-from app.settings.schema import Setting, Value, groups, search
-from app.ui.help import Section
+from app.settings.schema import Setting, groups, search
+from app.ui.help.screen import Section
 from app.ui.keys import forward_key
 from app.ui.safe_input import SafeInput
-from app.ui.settings.choices import ChoiceScreen
+from app.ui.settings.form import SettingsForm, group_heading
 from app.ui.settings.live import LiveSettings
-from app.ui.settings.row import SettingRow, display_value
-from app.util.sanitize import sanitize_line
-
-HINTS = ("↑↓ go", "←→ change", "⏎ set", "^D default", "type to find", "Esc")
+from app.ui.settings.row import SettingRow
 
 
-class SettingsScreen(Screen[None]):
+class SettingsScreen(SettingsForm[None]):
     """Built from the settings' own types and docstrings, so that none can be missing here."""
 
+    HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "type to find", "Esc")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "go(-1)", "Up", id="settings.up", tooltip="The one above", priority=True),
-        Binding(
-            "down", "go(1)", "Down", id="settings.down", tooltip="The one below", priority=True
-        ),
-        Binding("escape", "close", "Close", id="settings.close", tooltip="Back", priority=True),
+        Binding("up", "go(-1)", "Up", id="settings.up", tooltip="Row above", priority=True),
+        Binding("down", "go(1)", "Down", id="settings.down", tooltip="Row below", priority=True),
+        Binding("escape", "close", "Close", id="settings.close", tooltip="Close", priority=True),
     ]
 
-    def __init__(self, live: LiveSettings, at: Setting | None = None) -> None:
+    def __init__(self, live: LiveSettings, go_to: Setting | None = None) -> None:
         super().__init__()
-        self._live, self._at = live, at
-        self._said = Static(id="settings-said", markup=False)
-        self._doc = Static(id="settings-doc", markup=False)
-        self._head = Static(id="settings-head", markup=False)
-        self._foot = Static(id="settings-foot", markup=False)
+        self._live, self._go_to = live, go_to
         self.filter = SafeInput(placeholder="Type to find", id="settings-filter", compact=True)
-        self._headings = {group: Static(markup=False, classes="group") for group in groups()}
+        self._headings = {
+            group: group_heading(group.name.capitalize(), group.doc) for group in groups()
+        }
         self.rows = {
             setting: SettingRow(setting, setting.value_in(live.values))
             for group in groups()
@@ -54,59 +45,46 @@ class SettingsScreen(Screen[None]):
         }
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("Settings", SettingsScreen), ("One of them", SettingRow))
+        return (("Settings", SettingsScreen), ("A setting", SettingRow))
 
     def compose(self) -> ComposeResult:
-        yield self._head
+        yield self.heading
         yield self.filter
-        with VerticalScroll(id="settings-list", can_focus=False):
+        with VerticalScroll(classes="settings", can_focus=False):
             for group, heading in self._headings.items():
                 yield heading
                 yield from (self.rows[setting] for setting in group.settings)
-        yield self._said
-        yield self._doc
-        yield self._foot
+        yield self.message
+        yield self.description
+        yield self.foot
 
     def on_mount(self) -> None:
-        for group, heading in self._headings.items():
-            name = (group.name.capitalize(), "bold $accent")
-            heading.update(Content.assemble(name, (f"  {group.doc}", "$ink-dim")))
-        self._live.on_change = self._show
+        self._live.on_change = self._refresh
         problems = self._live.file.problems
-        self._say("\n".join(problems) if problems else self._live.problem)
-        self.go_to(self._at)
+        self.show_message("\n".join(problems) if problems else self._live.problem)
+        self.go_to(self._go_to)
 
     def on_unmount(self) -> None:
         self._live.on_change = lambda: None
 
     def on_resize(self) -> None:
-        width = self.size.width - 4
         path = self._live.file.path
-        where = "kept nowhere" if path is None else sanitize_line(display_path(path))
-        room = max(10, width - 12)
-        where = where if len(where) <= room else "…" + where[1 - room :]
-        head = Content.assemble(("Settings  ", "bold $accent"), (where, "$ink-dim"))
-        self._head.update(head)
-        hints = list(HINTS)
-        while len("   ".join(hints)) > width and len(hints) > 1:
-            del hints[-2]
-        self._foot.update(Content.styled("   ".join(hints), "$ink-dim"))
+        location = "not saved" if path is None else display_path(path)
+        room = max(10, self.inner_width - 12)
+        self.show_heading(
+            "Settings", location if len(location) <= room else "…" + location[1 - room :]
+        )
 
     def go_to(self, setting: Setting | None) -> None:
-        """Show one, or all."""
+        """Show all, and focus this one."""
         self.filter.value = ""
         self._filter("")
         self.set_focus(self.filter if setting is None else self.rows[setting])
 
-    def _show(self) -> None:
+    def _refresh(self) -> None:
         for setting, row in self.rows.items():
             row.show(setting.value_in(self._live.values))
-        self._say(self._live.problem)
-
-    def _say(self, words: str) -> None:
-        lines = (sanitize_line(line) for line in words.splitlines())
-        self._said.update(Content.styled("\n".join(lines), "$accent"))
-        self._said.display = bool(words)
+        self.show_message(self._live.problem)
 
     # -------------------------------------------------------------------------- finding
 
@@ -114,13 +92,13 @@ class SettingsScreen(Screen[None]):
     def _filter_changed(self, event: Input.Changed) -> None:
         self._filter(event.value)
 
-    def _filter(self, words: str) -> None:
-        found = set(search(words))
+    def _filter(self, text: str) -> None:
+        found = set(search(text))
         for setting, row in self.rows.items():
             row.display = setting in found
         for group, heading in self._headings.items():
             heading.display = not found.isdisjoint(group.settings)
-        self._doc.update("" if found else "No setting has these words.")
+        self.describe("" if found else "No setting matches.", "")
 
     @on(Input.Submitted, "#settings-filter")
     def _filter_submitted(self) -> None:
@@ -130,25 +108,16 @@ class SettingsScreen(Screen[None]):
         self.set_focus(self.filter)
         forward_key(event.key, self.filter)
 
-    # -------------------------------------------------------------------------- moving
+    # -------------------------------------------------------------------------- fields
 
-    def action_go(self, step: int) -> None:
-        """From the search into the rows, and back above the first one."""
-        places = [self.filter, *(row for row in self.rows.values() if row.display)]
-        at = next((i for i, place in enumerate(places) if place.has_focus), 0)
-        self.set_focus(places[min(len(places) - 1, max(0, at + step))])
+    def fields(self) -> list[Widget]:
+        return [self.filter, *(row for row in self.rows.values() if row.display)]
 
-    @on(DescendantFocus)
-    def _describe(self, event: DescendantFocus) -> None:
-        if not isinstance(event.widget, SettingRow):
-            self._doc.update(Content.styled("↓ goes to the settings.", "$ink-dim"))
-            return
-        setting = event.widget.setting
-        allowed = f"{setting.allowed} · " if setting.range is not None else ""
-        facts = f"{setting.key} · {allowed}default {display_value(setting.default)}"
-        self._doc.update(Content.assemble(setting.doc, "\n", (facts, "$ink-dim")))
-        # What is said of it may take a row from the list.
-        self.call_after_refresh(event.widget.scroll_visible, animate=False)
+    def details_of(self, setting: Setting) -> str:
+        return f"{setting.key} · {super().details_of(setting)}"
+
+    def describe_other(self) -> None:
+        self.describe("", "↓ goes to the settings.")
 
     def action_close(self) -> None:
         focused = self.focused
@@ -159,19 +128,5 @@ class SettingsScreen(Screen[None]):
         else:
             self.dismiss()
 
-    # -------------------------------------------------------------------------- changing
-
     def on_setting_row_value_changed(self, event: SettingRow.ValueChanged) -> None:
         self._live.change(event.setting, event.value)
-
-    def on_setting_row_value_rejected(self, event: SettingRow.ValueRejected) -> None:
-        self._say(event.sentence)
-
-    def on_setting_row_choices_requested(self, event: SettingRow.ChoicesRequested) -> None:
-        value = event.setting.value_in(self._live.values)
-        chosen = partial(self._chosen, event.setting)
-        self.app.push_screen(ChoiceScreen(event.setting, value), chosen)
-
-    def _chosen(self, setting: Setting, value: Value | None) -> None:
-        if value is not None:
-            self._live.change(setting, value)

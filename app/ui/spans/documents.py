@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.ui.filter_list import FilterList
-from app.ui.help import Section
+from app.ui.help.screen import Section
 from app.ui.spans.collection import Collection
 from app.ui.spans.passages import ReadDocument
 from app.ui.text import spread

@@ -1,21 +1,20 @@
-"""The keys that work in the spans view, and a mouse's way to press them."""
+"""The keys of the spans view, which can also be clicked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from textual.content import Content
-from textual.events import Click
-from textual.widget import Widget
+from app.ui.click_line import ClickLine, Piece
 
 GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """`action` is the screen's. Of those that do not fit the one with the lowest `need` goes first;
-    `short` is taken where the whole words do not fit."""
+    """`action` is one of the screen. Where not all fit, `short` replaces `text`, then the hint with
+    the lowest `priority` goes first."""
 
     text: str
     action: str
@@ -24,8 +23,8 @@ class Hint:
 
 
 READING = (
-    Hint("n next", "next", 5),
-    Hint("p before", "previous", 4),
+    Hint("n next passage", "next", 5, "n next"),
+    Hint("p previous", "previous", 4),
     Hint("/ find", "find", 7),
     Hint("Space pin", "pin", 9),
     Hint("c copy", "copy", 3),
@@ -36,48 +35,38 @@ READING = (
     Hint("Esc close", "close", 6, "Esc"),
 )
 READING_MANY = (*READING[:3], Hint("d documents", "documents", 5), *READING[3:])
-"""Where there are several documents."""
-FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc leaves the search", "close", 2, "Esc"))
+"""With several documents."""
+FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close", 2, "Esc"))
 
 
-class Hints(Widget):
+class Hints(ClickLine):
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self._hints: Sequence[Hint] = READING
-        self._zones: list[tuple[int, int, str]] = []
 
     def show(self, hints: Sequence[Hint]) -> None:
         if hints is not self._hints:
             self._hints = hints
             self.refresh()
 
-    def render(self) -> Content:
-        self._zones, at = [], 0
-        shown = _fit(self._hints, self.content_size.width)
-        for words, action in shown:
-            self._zones.append((at, at + len(words), action))
-            at += len(words) + len(GAP)
-        return Content.styled(GAP.join(words for words, _ in shown), "$ink-dim")
-
-    async def on_click(self, event: Click) -> None:
-        place = event.get_content_offset(self)
-        for start, end, action in self._zones:
-            if place is not None and start <= place.x < end:
-                await self.screen.run_action(action)
+    def pieces(self) -> Iterator[Piece]:
+        for text, action in _fit(self._hints, self.content_size.width):
+            yield Piece(text, "$ink-dim", partial(self.screen.run_action, action))
+            yield Piece(GAP)
 
 
 def _fit(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:
-    """In whole words, in short ones, then without those that are needed least."""
-    left = list(hints)
-    whole = [(hint.text, hint.action) for hint in left]
-    if _width(whole) <= width:
-        return whole
+    """Texts and actions that fit into `width` cells."""
+    remaining = list(hints)
+    full = [(hint.text, hint.action) for hint in remaining]
+    if _width(full) <= width:
+        return full
     while True:
-        short = [(hint.short or hint.text, hint.action) for hint in left]
-        if _width(short) <= width or len(left) == 1:
+        short = [(hint.short or hint.text, hint.action) for hint in remaining]
+        if _width(short) <= width or len(remaining) == 1:
             return short
-        left.remove(min(left, key=lambda hint: hint.priority))
+        remaining.remove(min(remaining, key=lambda hint: hint.priority))
 
 
 def _width(shown: Sequence[tuple[str, str]]) -> int:
-    return sum(len(words) for words, _ in shown) + len(GAP) * (len(shown) - 1)
+    return sum(len(text) for text, _ in shown) + len(GAP) * (len(shown) - 1)

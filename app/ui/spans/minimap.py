@@ -1,4 +1,4 @@
-"""The whole document as a column: where it was read, where hits are, and what is on the screen."""
+"""The whole document as a column: what was read, search hits, and what is on the screen."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from textual.widget import Widget
 from app.ui.spans.passages import ReadDocument, ReadKind
 from app.ui.spans.view import TextRange, overlapping
 
-WHOLE, PART, NONE, HIT = "█", "▒", "·", "◆"
+ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
 
 
 class Minimap(Widget):
-    """Each row stands for an equal part of the characters."""
+    """Each row stands for an equal share of the characters."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "minimap--read",
-        "minimap--not",
+        "minimap--unread",
         "minimap--hit",
-        "minimap--seen",
+        "minimap--visible",
     }
 
     @dataclass
     class Clicked(Message):
-        """The part of the text that begins at this character."""
+        """`offset` is the first character of the row."""
 
         offset: int
 
@@ -39,30 +39,30 @@ class Minimap(Widget):
         self._document = document
         self._pins: Sequence[TextRange] = ()
         self._hits: Sequence[TextRange] = ()
-        self._seen: TextRange = (0, 0)
+        self._visible: TextRange = (0, 0)
 
     def show(
         self,
         document: ReadDocument,
         pins: Sequence[TextRange],
         hits: Sequence[TextRange],
-        seen: TextRange,
+        visible: TextRange,
     ) -> None:
-        """`seen` is what is on the screen, in characters."""
-        self._document, self._pins, self._hits, self._seen = document, pins, hits, seen
+        """`visible` is what is on the screen, in characters."""
+        self._document, self._pins, self._hits, self._visible = document, pins, hits, visible
         self.refresh()
 
-    def part(self, row: int) -> TextRange:
+    def row_range(self, row: int) -> TextRange:
         """The characters that a row stands for."""
         length, height = len(self._document.text), max(1, self.size.height)
         return row * length // height, max((row + 1) * length // height, row * length // height + 1)
 
     def render_line(self, y: int) -> Strip:
-        start, end = self.part(y)
+        start, end = self.row_range(y)
         character, name = self._mark(start, end)
         style = self.get_component_rich_style(f"minimap--{name}")
-        if start < self._seen[1] and self._seen[0] < end:
-            style += self.get_component_rich_style("minimap--seen")
+        if start < self._visible[1] and self._visible[0] < end:
+            style += self.get_component_rich_style("minimap--visible")
         return Strip([Segment(f"{character:>{self.size.width}}", style)])
 
     def _mark(self, start: int, end: int) -> tuple[str, str]:
@@ -72,10 +72,10 @@ class Minimap(Widget):
             passage.kind is not ReadKind.UNREAD for passage in self._document.between(start, end)
         }
         if read == {True}:
-            return WHOLE, "read"
+            return ALL, "read"
         if True in read or overlapping(self._pins, start, end):
-            return PART, "read"
-        return NONE, "not"
+            return SOME, "read"
+        return NONE, "unread"
 
     def on_click(self, event: Click) -> None:
-        self.post_message(self.Clicked(self.part(event.y)[0]))
+        self.post_message(self.Clicked(self.row_range(event.y)[0]))

@@ -1,4 +1,4 @@
-"""A document as passages that were read, or were not. Plain data, no widgets."""
+"""A document as passages that were read or not. No widgets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.ui.prefill.progress import TurnProgress
 
-PARAGRAPH = re.compile(r"\n[ \t]*\n")
-LONGEST_PARAGRAPH = 4000
-"""Characters; a longer one is cut around the place."""
+PARAGRAPH_BREAK = re.compile(r"\n[ \t]*\n")
+MAX_PARAGRAPH = 4000
+"""Characters: of a longer one, only those around the cursor."""
 
 
 class ReadKind(StrEnum):
@@ -27,8 +27,8 @@ class ReadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Characters `start:end` of a document. `score` is the mean importance of what was read for
-    its importance, relative to the whole prompt's."""
+    """Characters `start:end` of a document. `score` is the mean importance of a selected one, as a
+    multiple of the prompt's average."""
 
     start: int
     end: int
@@ -38,10 +38,10 @@ class Passage:
 
 @dataclass(frozen=True)
 class ReadDocument:
-    """A document and its passages, which cover it from its first character to its last, in order.
+    """A document and its passages, which cover all of its text, in order.
 
-    `message` and `document` say which one of the conversation it is. `importance` is the mean
-    importance in equal parts of the text, 0..1; empty where nothing was scored.
+    `message` and `document` are its indices in the conversation. `importance` are means over equal
+    parts of the text, as multiples of the prompt's average; empty if nothing was scored.
     """
 
     message: int
@@ -51,14 +51,14 @@ class ReadDocument:
     passages: tuple[Passage, ...]
     importance: tuple[float, ...] = ()
     pinned: tuple[tuple[int, int], ...] = ()
-    """What the user pinned."""
+    """Ranges that the user pinned."""
 
     @cached_property
     def _starts(self) -> list[int]:
         return [passage.start for passage in self.passages]
 
     def index_at(self, offset: int) -> int:
-        """Which passage this character is in."""
+        """The index of the passage that this character is in."""
         return max(0, bisect_right(self._starts, offset) - 1)
 
     def at(self, offset: int) -> Passage:
@@ -70,12 +70,12 @@ class ReadDocument:
 
     @property
     def read_fraction(self) -> float:
-        """Of its characters, 0..1."""
-        kept = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
-        return kept / len(self.text) if self.text else 1.0
+        """The fraction of characters that were read."""
+        read = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
+        return read / len(self.text) if self.text else 1.0
 
     def importance_at(self, offset: int) -> float | None:
-        """Of the part of the text around this character, 0..1; None where nothing was scored."""
+        """Around this character, as a multiple of the average; None if nothing was scored."""
         if not self.importance or not self.text:
             return None
         part = offset * len(self.importance) // len(self.text)
@@ -87,21 +87,21 @@ class ReadDocument:
 
     @property
     def first_read(self) -> int | None:
-        """Where the first passage that was read begins."""
+        """Where the first passage that was read starts."""
         return next((p.start for p in self.passages if p.kind is not ReadKind.UNREAD), None)
 
     def next_read(self, offset: int) -> int | None:
-        """Where the next passage that was read begins."""
+        """Where the next passage that was read starts."""
         later = self.passages[self.index_at(offset) + 1 :]
         return next((p.start for p in later if p.kind is not ReadKind.UNREAD), None)
 
     def previous_read(self, offset: int) -> int | None:
-        """Where the last passage that was read and began before this character begins."""
+        """Where the last passage starts that was read and starts before this character."""
         earlier = self.passages[: bisect_left(self._starts, offset)]
         return next((p.start for p in reversed(earlier) if p.kind is not ReadKind.UNREAD), None)
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """Where `text` occurs, in any case; white space matches any white space."""
+        """Where `text` occurs, ignoring case; white space matches any white space."""
         words = text.split()
         if not words:
             return []
@@ -109,11 +109,10 @@ class ReadDocument:
         return [match.span() for match in pattern.finditer(self.text)]
 
     def paragraph(self, offset: int) -> tuple[int, int]:
-        """The paragraph that this character is in, without the white space around it."""
-        least = max(0, offset - LONGEST_PARAGRAPH // 2)
-        most = min(len(self.text), offset + LONGEST_PARAGRAPH // 2)
-        start, end = least, most
-        for match in PARAGRAPH.finditer(self.text, least, most):
+        """The paragraph around this character, without the white space around it."""
+        start = max(0, offset - MAX_PARAGRAPH // 2)
+        end = min(len(self.text), offset + MAX_PARAGRAPH // 2)
+        for match in PARAGRAPH_BREAK.finditer(self.text, start, end):
             if match.end() <= offset:
                 start = match.end()
             elif match.start() > offset:
@@ -129,8 +128,8 @@ def read_documents(
     progress: TurnProgress,
     selected: Selected | None = None,
 ) -> list[ReadDocument]:
-    """The documents that came with each of the `messages` that the engine saw, as a turn read
-    them, or would have with another selection."""
+    """The documents of the `messages` that the engine got, as a turn read them, or as it would have
+    with the selection `selected`."""
     if selected is None and progress.reading is not Reading.DENSE:
         selected = progress.selected
     texts: dict[tuple[int, int], list[SpanText]] = {}
@@ -138,14 +137,14 @@ def read_documents(
         texts.setdefault((text.message, text.document), []).append(text)
     segments = _segments(progress.planned)
 
-    def read_document(place: tuple[int, int], document: Document) -> ReadDocument:
+    def read_document(index: tuple[int, int], document: Document) -> ReadDocument:
         length = len(document.text)
         passages: tuple[Passage, ...] = (Passage(0, length, ReadKind.SELECTED),)
         if selected is not None:
-            passages = _passages(length, selected.spans, texts.get(place, ()))
-        importance = _importance(segments.get(place), progress.planned, progress.importance)
+            passages = _passages(length, selected.spans, texts.get(index, ()))
+        importance = _importance(segments.get(index), progress.planned, progress.importance)
         return ReadDocument(
-            *place, document.name, document.text, passages, importance, document.pinned
+            *index, document.name, document.text, passages, importance, document.pinned
         )
 
     return [
@@ -157,7 +156,7 @@ def read_documents(
 
 
 def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> tuple[Passage, ...]:
-    """Of one document, from what was read of it."""
+    """Of one document, from the texts that were read."""
     passages: list[Passage] = []
     at = 0
     for text in texts:
@@ -176,7 +175,7 @@ def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> 
 
 
 def _segments(planned: Planned | None) -> dict[tuple[int | None, int | None], Segment]:
-    """The first of each document's segments."""
+    """The first segment of each document, by message and document."""
     segments: dict[tuple[int | None, int | None], Segment] = {}
     for segment in () if planned is None else planned.segments:
         segments.setdefault((segment.message, segment.document), segment)
@@ -186,10 +185,11 @@ def _segments(planned: Planned | None) -> dict[tuple[int | None, int | None], Se
 def _importance(
     segment: Segment | None, planned: Planned | None, importance: ImportanceMap | None
 ) -> tuple[float, ...]:
-    """The buckets that lie in the document's tokens."""
+    """The buckets of the document's tokens, as multiples of the average bucket."""
     if segment is None or planned is None or importance is None or not planned.prompt_tokens:
         return ()
     buckets = len(importance.buckets)
     first = segment.start * buckets // planned.prompt_tokens
     last = -(-segment.end * buckets // planned.prompt_tokens)
-    return importance.buckets[first : max(last, first + 1)]
+    average = sum(importance.buckets) / buckets or 1.0
+    return tuple(each / average for each in importance.buckets[first : max(last, first + 1)])

@@ -1,6 +1,6 @@
-"""A text as rows of a given width: where each begins and ends. No widgets.
+"""Wraps a text into rows of a given width. No widgets.
 
-Widths are of what is shown, where control characters are visible symbols and tabs four spaces.
+Widths are those of `visible_text`: control characters are symbols, and tabs four spaces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _cells(character: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CollapsedRange:
-    """Characters `start:end` that are folded into one row; `lines` of the text."""
+    """Characters `start:end`, which are `lines` lines, shown as one row."""
 
     start: int
     end: int
@@ -38,19 +38,20 @@ class CollapsedRange:
 
 
 class WrappedRows:
-    """The rows of a text, and rows for `folds` (ascending, whole lines) instead of theirs."""
+    """The characters of each row. Each of the `collapsed` ranges (ascending, whole lines) is one
+    row."""
 
-    def __init__(self, text: str, width: int, folds: Iterable[CollapsedRange] = ()) -> None:
+    def __init__(self, text: str, width: int, collapsed: Iterable[CollapsedRange] = ()) -> None:
         self.text, self.width = text, max(8, width)
         self._starts, self._ends = array("q"), array("q")
-        self._folds: dict[int, CollapsedRange] = {}
+        self._collapsed: dict[int, CollapsedRange] = {}
         at = 0
-        for fold in folds:
-            self._wrap(at, fold.start)
-            self._folds[len(self._starts)] = fold
-            self._starts.append(fold.start)
-            self._ends.append(fold.end)
-            at = fold.end
+        for each in collapsed:
+            self._wrap(at, each.start)
+            self._collapsed[len(self._starts)] = each
+            self._starts.append(each.start)
+            self._ends.append(each.end)
+            at = each.end
         self._wrap(at, len(text))
         if not self._starts:
             self._starts.append(0)
@@ -60,11 +61,11 @@ class WrappedRows:
         return len(self._starts)
 
     def __getitem__(self, row: int) -> tuple[int, int]:
-        """Characters of a row, its newline left out."""
+        """The characters `start, end` of a row, without its newline."""
         return self._starts[row], self._ends[row]
 
-    def fold(self, row: int) -> CollapsedRange | None:
-        return self._folds.get(row)
+    def collapsed(self, row: int) -> CollapsedRange | None:
+        return self._collapsed.get(row)
 
     def at(self, offset: int) -> int:
         """The row that this character is in."""
@@ -96,7 +97,7 @@ class WrappedRows:
             self._add(start, end)
 
     def _fitting(self, line: str, at: int) -> int:
-        """How far from `at` a row reaches; at least one character."""
+        """Where a row that starts at `at` ends; it has at least one character."""
         room = self.width
         for index in range(at, len(line)):
             room -= _cells(line[index])

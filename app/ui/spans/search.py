@@ -1,4 +1,4 @@
-"""The line that is searched in."""
+"""The search line of the spans view."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from app.ui.safe_input import SafeInput
 
 
 class SearchLine(SafeInput):
-    """Hidden until it is searched. Keys that were on their way here when it closed are for
-    `behind`."""
+    """Hidden until a search starts. Keys that arrive after it has closed go to `behind`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "screen.close", show=False)]
 
@@ -28,7 +27,6 @@ class SearchLine(SafeInput):
         else:
             forward_key(event, self._behind)
 
-    def takes(self, event: Key) -> bool:
-        """Whether a key that came to something else, while this has the focus, was typed before
-        that was known there. Of those that came here none gets further."""
+    def wants(self, event: Key) -> bool:
+        """Whether a key that arrived elsewhere is for this line, which has the focus."""
         return event.is_printable or event.key in self._bindings.key_to_bindings

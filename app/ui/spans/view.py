@@ -1,4 +1,4 @@
-"""The text of a document, a row at a time: what was read bright, the rest dim."""
+"""The text of a document, drawn row by row: what was read bright, the rest dim."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from app.util.formatting import plural
 
 GUTTER = 2
 CONTEXT_ROWS = 3
-"""Rows kept between the cursor and the edge when it is jumped to."""
-FOLDED_FROM = 4
-"""Lines; a shorter stretch that was not read is not worth folding."""
+"""Rows between the cursor and the edge after a jump."""
+MIN_COLLAPSED = 4
+"""Lines: a shorter unread range stays as it is."""
 STYLES = {
-    ReadKind.UNREAD: "document--not",
+    ReadKind.UNREAD: "document--unread",
     ReadKind.SELECTED: "document--read",
     ReadKind.PINNED: "document--pinned",
 }
@@ -42,7 +42,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *STYLES.values(),
         "document--mark",
-        "document--fold",
+        "document--collapsed",
         "document--hit",
         "document--cursor",
     }
@@ -51,22 +51,22 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @dataclass
     class Moved(Message):
-        """The cursor stands elsewhere."""
+        """The cursor has moved."""
 
     @dataclass
     class Chosen(Message):
-        """A row was clicked twice, or in the column of marks."""
+        """A row was double-clicked, or clicked in the column of marks."""
 
     @dataclass
-    class FoldClicked(Message):
-        """A row that stands for others was clicked."""
+    class CollapsedClicked(Message):
+        """A collapsed range was clicked."""
 
     def __init__(self, document: ReadDocument) -> None:
         super().__init__()
         self._document = document
         self._pins: tuple[TextRange, ...] = ()
         self._hits: tuple[TextRange, ...] = ()
-        self._folded = False
+        self._collapsed = False
         self._rows = WrappedRows("", 80)
 
     # -------------------------------------------------------------------------- what is shown
@@ -77,7 +77,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def hits(self) -> tuple[TextRange, ...]:
-        """What was found in the document."""
+        """Search hits in the document."""
         return self._hits
 
     @property
@@ -89,19 +89,19 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._rows.at(self.cursor)
 
     def show(self, document: ReadDocument) -> None:
-        """Another document, or the same one as it would be read otherwise."""
+        """Another document, or the same one at another keep."""
         before = self._document
         same = (document.message, document.document) == (before.message, before.document)
         self._document = document
         if not same:
             self._hits = ()
             self.cursor = 0
-        if not same or self._folded:
+        if not same or self._collapsed:
             self._wrap()
         self.refresh()
 
     def show_pins(self, pins: tuple[TextRange, ...]) -> None:
-        """Characters that are to be read always."""
+        """Ranges that are always read."""
         self._pins = pins
         self.refresh()
 
@@ -109,15 +109,15 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         self._hits = hits
         self.refresh()
 
-    def fold(self, folded: bool) -> None:
-        """Whether long stretches that were not read take one row."""
-        self._folded = folded
+    def collapse(self, collapsed: bool) -> None:
+        """Whether each long unread range takes one row."""
+        self._collapsed = collapsed
         self._wrap()
 
     def _wrap(self) -> None:
         before = self.row - self.scroll_offset.y
-        folds = _folds(self._document) if self._folded else ()
-        self._rows = WrappedRows(self._document.text, self._text_width, folds)
+        ranges = _unread_ranges(self._document) if self._collapsed else ()
+        self._rows = WrappedRows(self._document.text, self._text_width, ranges)
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
         self.scroll_to(y=max(0, self.row - before), animate=False, force=True, immediate=True)
         self.refresh()
@@ -134,12 +134,12 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     # -------------------------------------------------------------------------- moving
 
     def move(self, rows: int) -> None:
-        """The cursor, by so many rows."""
+        """Move the cursor by this many rows."""
         target = min(len(self._rows) - 1, max(0, self.row + rows))
         self.go_to(self._rows[target][0])
 
     def go_to(self, offset: int, centre: bool = False) -> None:
-        """The cursor to this character, and the row into view."""
+        """Move the cursor to this character, and scroll its row into view."""
         self.cursor = min(max(0, offset), max(0, len(self._document.text) - 1))
         height, row = self.scrollable_content_region.height, self.row
         top = self.scroll_offset.y
@@ -161,10 +161,10 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         if row >= len(self._rows):
             return
         self.cursor = self._rows[row][0]
-        place = event.get_content_offset(self)
-        if self._rows.fold(row):
-            self.post_message(self.FoldClicked())
-        elif place is None or place.x < GUTTER or event.chain == 2:
+        offset = event.get_content_offset(self)
+        if self._rows.collapsed(row):
+            self.post_message(self.CollapsedClicked())
+        elif offset is None or offset.x < GUTTER or event.chain == 2:
             self.post_message(self.Chosen())
 
     # -------------------------------------------------------------------------- drawing
@@ -175,14 +175,14 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         if row >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         base = self.get_component_rich_style("document--cursor") if row == self.row else None
-        fold = self._rows.fold(row)
-        segments = self._fold_row(fold) if fold else self._text_row(*self._rows[row])
+        collapsed = self._rows.collapsed(row)
+        segments = self._collapsed_row(collapsed) if collapsed else self._text_row(*self._rows[row])
         strip = Strip(segments).adjust_cell_length(width, self.rich_style)
         return strip.apply_style(base) if base is not None else strip
 
-    def _fold_row(self, fold: CollapsedRange) -> list[Segment]:
-        style = self.get_component_rich_style("document--fold")
-        return [Segment(f"{'':{GUTTER}}⋯ {plural(fold.lines, 'line')} not read", style)]
+    def _collapsed_row(self, collapsed: CollapsedRange) -> list[Segment]:
+        style = self.get_component_rich_style("document--collapsed")
+        return [Segment(f"{'':{GUTTER}}⋯ {plural(collapsed.lines, 'line')} not read", style)]
 
     def _text_row(self, start: int, end: int) -> list[Segment]:
         document = self._document
@@ -199,7 +199,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return segments
 
     def _pieces(self, start: int, end: int) -> Iterator[TextRange]:
-        """The pieces of a row that look alike."""
+        """The pieces of a row that have one style each."""
         ranges = [(p.start, p.end) for p in self._document.between(start, end)]
         ranges += [*overlapping(self._hits, start, end), *overlapping(self._pins, start, end)]
         cuts = {cut for piece in ranges for cut in piece if start < cut < end}
@@ -215,13 +215,13 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 def overlapping(ranges: Sequence[TextRange], start: int, end: int) -> Sequence[TextRange]:
-    """Those of `ranges` (ascending, apart from each other) that share a character with these."""
+    """The `ranges` (ascending, disjoint) that overlap the characters `start:end`."""
     first = bisect_right(ranges, start, key=lambda r: r[1])
     return ranges[first : bisect_left(ranges, end, key=lambda r: r[0])]
 
 
-def _folds(document: ReadDocument) -> Iterator[CollapsedRange]:
-    """Of what was not read, whole lines, where they are enough."""
+def _unread_ranges(document: ReadDocument) -> Iterator[CollapsedRange]:
+    """Whole lines that were not read, where there are enough of them."""
     text = document.text
     for passage in document.passages:
         if passage.kind is not ReadKind.UNREAD:
@@ -232,5 +232,5 @@ def _folds(document: ReadDocument) -> Iterator[CollapsedRange]:
         if end < len(text):
             end = text.rfind("\n", start, end) + 1 or start
         lines = text.count("\n", start, end) + (end == len(text) and not text.endswith("\n"))
-        if end > start and lines >= FOLDED_FROM:
+        if end > start and lines >= MIN_COLLAPSED:
             yield CollapsedRange(start, end, lines)

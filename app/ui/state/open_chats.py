@@ -99,13 +99,13 @@ class OpenChats:
         if self.answering is None or self.last_sent is None:
             return 0.0, 0.0
         progress = self.answering.progress[self.last_sent.turn.number]
-        running = progress.phases.get(progress.running) if progress.running else None
+        running = progress.phases.get(progress.running_phase) if progress.running_phase else None
         return self._clock() - self._started_at, (running.eta if running else None) or 0.0
 
     def can_preview(self, turn: Turn) -> bool:
         """Whether the engine still has the scores of this turn."""
         last = self.last_sent is not None and self.last_sent.turn is turn
-        return last and not self.busy and self.shown.progress[turn.number].scored
+        return last and not self.busy and self.shown.progress[turn.number].has_scores
 
     def on_background_prefill(self, event: BackgroundProgress) -> None:
         """How far background reading has come."""

@@ -34,7 +34,7 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "■ cut off at 3 tokens (F2: max tokens) · F4 continues")
-        await until_shown(pilot, "▸ read 21% · 5,274 of 25,647 · sparse · first word 1.9 s")
+        await until_shown(pilot, "▸ read 21% · 5,274 of 25,647 · sparse · first token 1.9 s")
         engine.story = Story(answer="pays the rent.")
         await pilot.press("f4")
         await until_shown(pilot, "The tenant pays the rent.")
@@ -42,7 +42,7 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         assert "cut off" not in screen_text(pilot)
         assert screen_text(pilot).count("You") == 1
         assert engine.asks[1].messages[-1].text == "The tenant "
-        assert "▸ read 21% · 5,274 of 25,647 · sparse · first word 1.9 s" in screen_text(pilot)
+        assert "▸ read 21% · 5,274 of 25,647 · sparse · first token 1.9 s" in screen_text(pilot)
         await pilot.press("f4")
         await until_shown(pilot, "There is nothing to continue")
 

@@ -18,7 +18,7 @@ from app.settings.file import SettingsFile
 from app.settings.schema import find
 from app.settings.values import Answers, Reading, Settings
 from app.ui.app import SpecchatApp
-from app.ui.settings.conversation_settings import ConversationSettingsScreen, conversation_settings
+from app.ui.settings.conversation_screen import ConversationSettingsScreen, conversation_settings
 from app.ui.settings.row import SettingRow
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -71,10 +71,10 @@ async def test_the_screen_shows_all_and_fits(size: tuple[int, int]) -> None:
         await opened(pilot, app)
         await until_shown(pilot, "a new conversation", "System prompt", "None. Say who", "Esc done")
         await pilot.press("down")
-        await until_shown(pilot, "mode", "auto", "sparse", "else auto")
+        await until_shown(pilot, "mode", "auto", "sparse", "default auto")
         await pilot.press(*["down"] * 9)
         await until(pilot, lambda: own(app).rows["seed"].has_focus)
-        await until_shown(pilot, "The same seed draws")
+        await until_shown(pilot, "With the same seed")
         await pilot.press(*["up"] * 9)
         await until(pilot, lambda: own(app).prompt.has_focus)
 
@@ -169,7 +169,7 @@ async def test_its_keys_are_in_the_help() -> None:
         await until_shown(pilot, "ready")
         await opened(pilot, app)
         await pilot.press("f1")
-        await until_shown(pilot, "it holds from the next question on", "Its system prompt", "^D")
+        await until_shown(pilot, "apply from the next question on", "Its system prompt", "^D")
         await pilot.press("escape")
         await until_gone(pilot, "Its system prompt")
         assert isinstance(app.screen, ConversationSettingsScreen)
@@ -209,7 +209,7 @@ async def test_a_paste_is_text_and_not_too_long() -> None:
         await paste(pilot, "One\x1b[31m\r\ntwo\rthree")
         await until(pilot, lambda: screen.prompt.text == "One␛[31m\ntwo\nthree")
         await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "too long for a system prompt")
+        await until_shown(pilot, "Too long for a system prompt")
         assert len(screen.prompt.text) < 100
 
 

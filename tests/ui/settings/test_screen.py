@@ -11,8 +11,7 @@ from app.protocol.commands import CachePolicy
 from app.protocol.options import Heal, Mode
 from app.settings.file import SettingsFile
 from app.settings.schema import all_settings, find
-from app.ui.settings.choices import ChoiceScreen
-from app.ui.settings.row import SettingRow
+from app.ui.settings.row import ChoiceScreen, SettingRow
 from app.ui.settings.screen import SettingsScreen
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -85,7 +84,7 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
         await until(pilot, lambda: 'mode = "sparse"' in on_disk(file), "the save")
         await pilot.press(*"nonsense")  # a letter begins another search
         await until(pilot, lambda: pilot.app.screen.query_one(Input).value == "nonsense")
-        await until_shown(pilot, "No setting has these words.")
+        await until_shown(pilot, "No setting matches.")
         await pilot.press("escape", *"keep", "down", "down")
         await _focused(pilot, "reading.keep")
         await pilot.press("right", "pageup", "left")
@@ -220,7 +219,7 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
 async def test_help_lists_its_keys() -> None:
     async with app_with(FakeEngine()).run_test(size=(100, 50)) as pilot:
         await pilot.press("f2", "f1")
-        await until_shown(pilot, "Back to the default", "One of them", "^P")
+        await until_shown(pilot, "Reset to the default", "A setting", "^P")
 
 
 async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> None:

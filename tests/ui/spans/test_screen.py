@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from textual.app import App
@@ -45,7 +46,9 @@ def contract(
 
 
 class SpansApp(App[None]):
-    CSS_PATH = str(Path(ui.__file__).parent / "spans" / "spans.tcss")
+    CSS_PATH: ClassVar[list[Path]] = [  # type: ignore[assignment]
+        Path(ui.__file__).parent / name for name in ("filter_list.tcss", "spans/spans.tcss")
+    ]
 
     def __init__(self, screen: SpansScreen) -> None:
         super().__init__()
@@ -77,7 +80,9 @@ def line(pilot: Pilot[None]) -> int:
 
 async def test_it_opens_at_the_first_passage_that_was_read(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "▌ Line 50 of the contract.", "line 50 · read · 3.5 times")
+        await until_shown(
+            pilot, "▌ Line 50 of the contract.", "line 50 · read · importance 3.5x average"
+        )
         text = screen_text(pilot)
         assert "contract.txt" in text
         assert "2 passages" in text
@@ -91,11 +96,11 @@ async def test_from_passage_to_passage(spans: SpansApp) -> None:
         await pilot.press("n")
         await until_shown(pilot, "line 120 · read")
         await pilot.press("n")
-        await until_shown(pilot, "Nothing more was read.")
+        await until_shown(pilot, "No more passages were read.")
         await pilot.press("p")
         await until_shown(pilot, "line 50 · read")
         await pilot.press("p")
-        await until_shown(pilot, "Nothing before this was read.")
+        await until_shown(pilot, "No earlier passages were read.")
 
 
 async def test_moving(spans: SpansApp) -> None:
@@ -138,7 +143,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
 async def test_what_is_nowhere(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("ctrl+f", *"penguin")
-        await until_shown(pilot, "Nowhere in the document.")
+        await until_shown(pilot, "Not found in the document.")
         await pilot.press("enter", "escape", "escape")
         await until(pilot, lambda: spans.results == [None])
 
@@ -188,7 +193,7 @@ async def test_a_keep_that_cannot_be_tried() -> None:
     spans = SpansApp(SpansScreen([contract((50, 53))], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("right")
-        await until_shown(pilot, "Another keep can be tried on the last answer only")
+        await until_shown(pilot, "Another keep can only be tried on the last answer")
 
 
 FOLDER = [
@@ -227,12 +232,12 @@ async def test_of_a_folder_next_goes_from_document_to_document(folder: SpansApp)
         ]
         await until_shown(pilot, "3/4 last.txt", "passage 4 of 4", "▌ Line 190")
         await pilot.press("n")
-        await until_shown(pilot, "Nothing more was read.")
+        await until_shown(pilot, "No more passages were read.")
         for place in seen[-2::-1]:
             await pilot.press("p")
             await until(pilot, lambda place=place: where(folder) == place)  # type: ignore[misc]
         await pilot.press("p")
-        await until_shown(pilot, "Nothing before this was read.")
+        await until_shown(pilot, "No earlier passages were read.")
 
 
 async def test_of_a_folder_every_document_is_searched(folder: SpansApp) -> None:
@@ -273,7 +278,7 @@ async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Sp
         await pilot.press("tab", "shift+tab", "shift+tab")
         await until(pilot, lambda: where(folder) == ("last.txt", 190))
         await pilot.press("d", "escape", "n")
-        await until_shown(pilot, "Nothing more was read.")
+        await until_shown(pilot, "No more passages were read.")
 
 
 async def test_another_keep_leaves_the_documents_in_their_order(folder: SpansApp) -> None:
@@ -325,7 +330,7 @@ async def test_keys_typed_right_after_the_search_are_for_the_document(spans: Spa
         await until_shown(pilot, "of 200 hits")
         spans.spans.search.post_message(Key("escape", "\x1b"))
         typed(pilot, "nn")
-        await until_shown(pilot, "Nothing more was read.")
+        await until_shown(pilot, "No more passages were read.")
         assert line(pilot) == 120
         assert not spans.spans.search.display
 
@@ -384,7 +389,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await until(pilot, lambda: line(pilot) == 50)
         await click_hint(pilot, "n next")
         await until(pilot, lambda: line(pilot) == 120)
-        await click_hint(pilot, "p before")
+        await click_hint(pilot, "p previous")
         await until(pilot, lambda: line(pilot) == 50)
         await click_hint(pilot, "→ keep")
         await click_hint(pilot, "←")
@@ -396,7 +401,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await until_shown(pilot, "2 of 11 hits")
         await click_hint(pilot, "⏎ next hit")
         await until_shown(pilot, "3 of 11 hits")
-        await click_hint(pilot, "Esc leaves the search")
+        await click_hint(pilot, "Esc close search")
         await click_hint(pilot, "Space pin")
         await until_shown(pilot, "1 pinned by you")
         await click_hint(pilot, "⏎ again")
@@ -407,7 +412,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
 
 async def test_what_is_needed_most_fits_in_any_width() -> None:
     for width in range(8, 200):
-        shown = [words for words, _ in _fit(READING, width)]
+        shown = [text for text, _ in _fit(READING, width)]
         assert len("  ".join(shown)) <= max(width, 9)
         assert ("Esc close" in shown) == (width >= len("  ".join(h.text for h in READING)))
         assert "Space pin" in shown

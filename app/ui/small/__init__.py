@@ -1,1 +1,0 @@
-"""A terminal that is too small."""
