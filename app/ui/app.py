@@ -29,6 +29,7 @@ from app.settings.file import SettingsFile
 from app.settings.schema import Setting
 from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
+from app.ui.chat.submission import TurnFinished
 from app.ui.clock import Clock
 from app.ui.help.screen import HasHelp
 from app.ui.settings.live import LiveSettings
@@ -148,7 +149,7 @@ class SpecchatApp(App[None]):
         self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, self._exit, SIGNAL_EXIT_BASE + signal.SIGTERM)
+            loop.add_signal_handler(signal.SIGTERM, self._quit, SIGNAL_EXIT_BASE + signal.SIGTERM)
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def on_resize(self, event: Resize) -> None:
@@ -186,7 +187,7 @@ class SpecchatApp(App[None]):
         """At once, unless that would throw away what took long: then it takes a second ^Q."""
         spent, left = self.chat.open_chats.elapsed_and_remaining
         if max(spent, left) < LONG_TURN_SECONDS or self._confirms_quit(QUIT_CONFIRM_SECONDS):
-            self._exit(0)
+            self._quit(0)
             return
         long = f"{formatting.seconds(spent)} so far"
         if left > spent:
@@ -203,9 +204,10 @@ class SpecchatApp(App[None]):
         self._quit_asked_at = now
         return before is not None and now - before <= window
 
-    def on_chat_screen_finished(self, answered: ChatScreen.Finished) -> None:
-        if not self.app_focus and answered.seconds >= LONG_TURN_SECONDS:
-            self.window.notify(answered.sentence)
+    @on(TurnFinished)
+    def _notify_finished(self, event: TurnFinished) -> None:
+        if not self.app_focus and event.seconds >= LONG_TURN_SECONDS:
+            self.window.notify(event.sentence)
 
     def watch_app_focus(self, focus: bool) -> None:
         if focus:
@@ -215,13 +217,13 @@ class SpecchatApp(App[None]):
         if self._driver is not None and not self.is_headless:
             self._driver.write(sequence)
 
-    def _exit(self, status: int) -> None:
+    def _quit(self, status: int) -> None:
         self._close_engine()
         self.exit(return_code=status)
 
     def _exit_if_orphaned(self) -> None:
         if not self._supervised():
-            self._exit(1)
+            self._quit(1)
 
     def _on_hangup(self) -> None:
         """The terminal has gone, and with it whatever would wait for it: Textual waits until all
@@ -236,7 +238,7 @@ class SpecchatApp(App[None]):
             self.chat.notice.show("Copied.")
             return
         if self._confirms_quit(QUIT_WINDOW_SECONDS):
-            self._exit(0)
+            self._quit(0)
         self.chat.notice.show("Press ^C once more to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:

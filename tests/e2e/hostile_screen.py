@@ -42,7 +42,9 @@ class Shown:
         asked = len(self.engine.asks)
         await type_in(self.pilot, text)
         await self.pilot.press("enter")
-        await until(self.pilot, lambda: len(self.engine.asks) > asked and not self.app.chat.busy)
+        await until(
+            self.pilot, lambda: len(self.engine.asks) > asked and not self.app.chat.submission.busy
+        )
 
 
 def case(number: int) -> str:

@@ -42,7 +42,7 @@ FULL = "CREATE TRIGGER full BEFORE {} ON {} BEGIN SELECT RAISE(ABORT, 'no room')
 
 
 def box(pilot: object) -> ComposeBox:
-    return pilot.app.chat.entry.box  # type: ignore[attr-defined, no-any-return]
+    return pilot.app.chat.composer.box  # type: ignore[attr-defined, no-any-return]
 
 
 async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ async def test_only_who_waited_long_and_looks_elsewhere_is_told(
         now[0] = seconds
         engine.finish()
         await until(
-            pilot, lambda: app.chat.open_chats.shown.conversation.last and not app.chat.busy
+            pilot,
+            lambda: app.chat.open_chats.shown.conversation.last and not app.chat.submission.busy,
         )
         await pilot.pause()
         assert any(sequence.startswith("\x1b]9;") for sequence in written) is told

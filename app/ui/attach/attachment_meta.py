@@ -22,7 +22,7 @@ def to_notes(things: Iterable[Attachment]) -> str:
         each.documents[0].name: {
             "files": each.files,
             "skipped": [_packed(skipped) for skipped in each.skipped],
-            "odd": each.lossy,
+            "lossy": each.lossy,
         }
         for each in things
         if each.files is not None and len(each.skipped) + len(each.lossy) <= MAX_SKIPPED
@@ -42,8 +42,9 @@ def _with(thing: Attachment, known: Any) -> Attachment:
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         note = known[thing.documents[0].name]
         skipped = tuple(_unpacked(*each) for each in note["skipped"])
-        odd = tuple(str(path) for path in note["odd"])
-        return replace(thing, files=int(note["files"]), skipped=skipped, odd=odd)
+        paths = note["lossy"] if "lossy" in note else note["odd"]  # "odd" until 2026
+        lossy = tuple(str(path) for path in paths)
+        return replace(thing, files=int(note["files"]), skipped=skipped, lossy=lossy)
     return thing
 
 

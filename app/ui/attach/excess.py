@@ -44,7 +44,7 @@ def without(things: Sequence[Attachment], left_out: Collection[Document]) -> tup
         elif texts:
             tree = each.documents[:1] if each.is_folder else ()
             fewer = make_attachment([*tree, *texts])
-            kept.append(replace(fewer, skipped=each.skipped, odd=each.lossy))
+            kept.append(replace(fewer, skipped=each.skipped, lossy=each.lossy))
     return tuple(kept)
 
 

@@ -50,7 +50,7 @@ class FileJob:
             make_attachment(intake.documents),
             files=len(intake.files),
             skipped=intake.skipped,
-            odd=tuple(each.path for each in intake.files if each.lossy),
+            lossy=tuple(each.path for each in intake.files if each.lossy),
         )
 
     def _on_progress(self, progress: Progress) -> None:

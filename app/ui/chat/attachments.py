@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.errors import UserError
 from app.ingest.records import Cancelled
@@ -16,21 +15,19 @@ from app.ui.attach.attachment import Attachment, find_duplicate, merge
 from app.ui.attach.chips import Item
 from app.ui.attach.file_job import FileJob, ReadFile
 from app.ui.background import in_background
+from app.ui.chat.context import ChatContext
 from app.ui.state.repository import OpenChat
-
-if TYPE_CHECKING:
-    from app.ui.chat.screen import ChatScreen
 
 Ask = Callable[[str], Awaitable[None]]
 
 
 class Attachments:
     def __init__(
-        self, screen: ChatScreen, ask: Ask, target: str, read: ReadFile = FileJob.run
+        self, context: ChatContext, ask: Ask, target: str, read: ReadFile = FileJob.run
     ) -> None:
         """`ask` is given what was sent once everything that goes with it is there; `target` is the
         folder of the model that tokens are counted for."""
-        self._screen, self._desk, self._ask = screen, screen.open_chats, ask
+        self._context, self._open_chats, self._ask = context, context.open_chats, ask
         self.read = read
         self._jobs: dict[FileJob, OpenChat] = {}
         self._counter = TokenCounter(Path(target))
@@ -45,13 +42,13 @@ class Attachments:
     def attach(self, path: str, typed: str) -> None:
         """Begin to read a file or a folder for the conversation on the screen."""
         self.on_user_attachment()
-        reading = FileJob(path, typed, self._screen.settings.limits())
-        self._jobs[reading] = self._desk.shown
-        self._screen.composer.chips.add(reading)
-        self._screen.run_worker(self._read(reading))
+        reading = FileJob(path, typed, self._context.settings.limits())
+        self._jobs[reading] = self._open_chats.shown
+        self._context.composer.chips.add(reading)
+        self._context.screen.run_worker(self._read(reading))
 
     def paste(self, text: str) -> None:
-        chips = self._screen.composer.chips
+        chips = self._context.composer.chips
         self.on_user_attachment()
         new = chips.paste(text)
         if not self._is_duplicate(new, chips.attached):
@@ -63,8 +60,8 @@ class Attachments:
             item.cancelled.set()
             self._jobs.pop(item, None)
             self.cancel_deferred()
-        self._screen.composer.chips.remove_item(item)
-        self._screen.composer.box.focus()
+        self._context.composer.chips.remove_item(item)
+        self._context.composer.box.focus()
 
     def jobs(self, chat: OpenChat) -> tuple[FileJob, ...]:
         """What is being read for a conversation."""
@@ -77,12 +74,12 @@ class Attachments:
 
     def shutdown(self) -> None:
         """At the end of the program: what is not read yet is written again at the next start."""
-        shown = self._desk.shown
+        shown = self._open_chats.shown
         for reading, chat in [*self._jobs.items()]:
             reading.cancelled.set()
             _restore_typed(chat, reading)
             if chat is not shown:
-                self._desk.stash(chat)
+                self._open_chats.stash(chat)
                 del self._jobs[reading]
 
     async def _read(self, reading: FileJob) -> None:
@@ -96,12 +93,12 @@ class Attachments:
         chat = self._jobs.pop(reading, None)
         if chat is None:  # taken away meanwhile
             return
-        if chat is not self._desk.shown:
+        if chat is not self._open_chats.shown:
             if find_duplicate(new, chat.draft.attached) is None:
                 chat.draft = replace(chat.draft, attached=merge(chat.draft.attached, [new]))
-                self._desk.stash(chat)
+                self._open_chats.stash(chat)
             return
-        chips = self._screen.composer.chips
+        chips = self._context.composer.chips
         if self._is_duplicate(new, chips.attached):
             chips.remove_item(reading)
         else:
@@ -114,50 +111,50 @@ class Attachments:
         chat = self._jobs.pop(reading, None)
         if chat is None:
             return
-        if chat is self._desk.shown:
-            self._screen.composer.chips.remove_item(reading)
-            self._screen.composer.append_typed(reading.typed)
+        if chat is self._open_chats.shown:
+            self._context.composer.chips.remove_item(reading)
+            self._context.composer.append_typed(reading.typed)
         else:
             _restore_typed(chat, reading)
-            self._desk.stash(chat)
+            self._open_chats.stash(chat)
         self._deferred = None
-        self._screen.notice.show(str(error))
+        self._context.notice.show(str(error))
 
     def _is_duplicate(self, new: Attachment, attached: tuple[Attachment, ...]) -> bool:
         old = find_duplicate(new, attached)
         if old is not None:
             what = "What it holds" if new.name == old.name else f"What '{new.name}' holds"
-            self._screen.notice.show(f"{what} is attached already, with '{old.name}'.")
+            self._context.notice.show(f"{what} is attached already, with '{old.name}'.")
         return old is not None
 
     def _warn_if_lossy(self, new: Attachment) -> None:
         if new.lossy and not new.is_folder:
-            self._screen.notice.show(f"{new.name} is not all UTF-8: what is not reads as \\xff.")
+            self._context.notice.show(f"{new.name} is not all UTF-8: what is not reads as \\xff.")
 
     # -------------------------------------------------------------------------- asking meanwhile
 
     async def ask(self, typed: str) -> None:
         """Ask what is written; later, if something that goes with it is still being read."""
-        readings = self.jobs(self._desk.shown)
+        readings = self.jobs(self._open_chats.shown)
         if not readings or not typed.strip():
             await self._ask(typed)
             return
-        self._deferred = self._desk.shown, typed
+        self._deferred = self._open_chats.shown, typed
         name = readings[-1].name
-        self._screen.notice.show(f"It is asked as soon as '{name}' is read. Esc takes that back.")
+        self._context.notice.show(f"It is asked as soon as '{name}' is read. Esc takes that back.")
 
     def cancel_deferred(self) -> bool:
         """Do not ask what waits for that; whether there was anything."""
         held, self._deferred = self._deferred, None
         if held is not None:
-            self._screen.notice.show("Not asked yet. Enter asks it.")
+            self._context.notice.show("Not asked yet. Enter asks it.")
         return held is not None
 
     async def _ask_deferred(self, chat: OpenChat) -> None:
         if self._deferred is None or self._deferred[0] is not chat or self.jobs(chat):
             return
         typed, self._deferred = self._deferred[1], None
-        if self._screen.composer.box.text.startswith(typed):
+        if self._context.composer.box.text.startswith(typed):
             await self._ask(typed)
 
     # -------------------------------------------------------------------------- counting
@@ -170,21 +167,21 @@ class Attachments:
     def recount_for(self, target: str) -> None:
         """Count anew, for another model."""
         self._counter, self._uncountable, self._counting = TokenCounter(Path(target)), False, []
-        chips = self._screen.composer.chips
+        chips = self._context.composer.chips
         for each in chips.attached:
             chips.replace(each, replace(each, tokens=None))
         self.count()
 
     def count(self) -> None:
         """Count the tokens of what is attached, where they are not known."""
-        for each in self._screen.composer.chips.attached:
+        for each in self._context.composer.chips.attached:
             begun = any(documents is each.documents for documents in self._counting)
             if each.tokens is None and not begun and not self._uncountable:
                 self._counting.append(each.documents)
-                self._screen.run_worker(self._count(each.documents))
+                self._context.screen.run_worker(self._count(each.documents))
 
     async def _count(self, documents: tuple[Document, ...]) -> None:
-        chips, counter = self._screen.composer.chips, self._counter
+        chips, counter = self._context.composer.chips, self._counter
 
         def gone() -> bool:
             return all(each.documents is not documents for each in chips.attached)

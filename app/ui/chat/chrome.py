@@ -7,27 +7,18 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from app.protocol.events import Failed, Loaded, ModelInfo
+from app.protocol.events import Failed, Loaded
 from app.protocol.memory import MemoryStats, PressureLevel, format_bytes
 from app.ui.chat.context_meter import ContextMeter
 from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.panel_render import ACCENT, BAD, DIM
 from app.ui.text import as_sentence, with_full_stop
-from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 MEMORY_CELLS = 6
-MARK_CELLS = 2
-"""Cells before the text of each line of the opening."""
 MIN_TITLE_CELLS = 10
 """Cells; of a shorter piece nobody would know which conversation it is."""
-
-
-GUIDE = (
-    Content("  Paste a long document, or type @ for a file. Then ask."),
-    Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
-)
 
 
 class Header(Widget):
@@ -98,78 +89,6 @@ class Header(Widget):
         cells = "▓" * filled + "░" * (MEMORY_CELLS - filled) + " " if bar else ""
         mark = "" if self._rung is PressureLevel.NORMAL else "! "
         return f"{mark}mem {cells}{format_bytes(memory.used)} of {format_bytes(memory.ceiling)}"
-
-
-class StatusBanner(HangingLines):
-    """The first thing in the transcript: whether the pair is ready, and what to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._status = self._loading(0.0)
-        self._guide: tuple[Content, ...] = GUIDE
-        self._failed = False
-
-    def show_guide(self, guide: Sequence[Content] = ()) -> None:
-        """What one can do, or what is always said."""
-        self._guide = tuple(guide) or GUIDE
-        self.refresh(layout=True)
-
-    def show_loading(self, elapsed: float) -> None:
-        self._status = self._loading(elapsed)
-        self.refresh()
-
-    def show_loaded(self, loaded: Loaded) -> None:
-        lines = [
-            Content.assemble(
-                ("✓ ", ACCENT),
-                ("ready", "bold"),
-                (f" in {formatting.seconds(loaded.seconds)}", DIM),
-            ),
-            Content.styled("  " + _model_line("target", loaded.target), DIM),
-        ]
-        if loaded.draft is not None:
-            lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
-        if loaded.dense_only is not None:
-            reason = sanitize_line(with_full_stop(loaded.dense_only))
-            lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
-        if loaded.speed_hint is not None:
-            lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.speed_hint)))
-        self._set(lines)
-
-    def show_failed(self, failed: Failed) -> None:
-        problem = sanitize_line(with_full_stop(failed.problem))
-        advice = sanitize_line(as_sentence(failed.advice))
-        self._failed = True
-        self._set(
-            [
-                Content.assemble(("✗ ", BAD), (problem, "bold")),
-                Content.styled("  " + advice, DIM),
-            ]
-        )
-
-    def lines(self, width: int) -> Sequence[Content]:
-        guide = [] if self._failed else [Content(""), *self._guide]
-        every = [*self._status, *guide]
-        return [
-            hanging_indent(line[:MARK_CELLS], line[MARK_CELLS:], width) if line else line
-            for line in every
-        ]
-
-    @staticmethod
-    def _loading(elapsed: float) -> list[Content]:
-        waited = f" · {formatting.seconds(elapsed)}" if elapsed >= 1 else ""
-        return [Content.assemble(("▶ ", ACCENT), ("loading the models", "bold"), (waited, DIM))]
-
-    def _set(self, status: list[Content]) -> None:
-        self._status = status
-        self.refresh(layout=True)
-
-
-def _model_line(part: str, model: ModelInfo) -> str:
-    facts = [sanitize_line(model.name), formatting.short_count(model.parameters)]
-    if model.context_length:
-        facts.append(f"context {formatting.count(model.context_length)}")
-    return f"{part:<6} {' · '.join(facts)}"
 
 
 class Notice(HangingLines):
@@ -265,3 +184,8 @@ class Footer(Widget):
                 break
             left = longer
         return Content.styled(left, DIM)
+
+
+def failure_text(failed: Failed) -> str:
+    """What went wrong and what to do, as two sentences."""
+    return f"{with_full_stop(failed.problem)} {as_sentence(failed.advice)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -18,13 +17,9 @@ from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
 from app.ui.chat.chrome import Notice
 from app.ui.chat.compose_box import ComposeBox
-from app.ui.completion.completion_list import CompletionList
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
-
-if TYPE_CHECKING:
-    from app.ui.chat.attachments import Attachments
 
 WHOLE_TEXT_PATTERN = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
 WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in full."
@@ -32,9 +27,6 @@ WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in f
 
 class Composer(Vertical):
     """Where the next question is written."""
-
-    attaching: Attachments
-    """What is attached here goes there."""
 
     def __init__(self, next_mode: NextMode) -> None:
         super().__init__(id="compose")
@@ -95,33 +87,12 @@ class Composer(Vertical):
         self.notice.show("")
         self._update_suggestion()
 
-    def on_compose_box_long_paste(self, event: ComposeBox.LongPaste) -> None:
-        event.stop()
-        self.notice.show("")
-        self.attaching.paste(event.text)
-
-    def on_choice_list_file_taken(self, event: CompletionList.FileChosen) -> None:
-        event.stop()
-        self.notice.show("")
-        self.attaching.attach(event.path, event.typed)
-
-    def on_compose_box_erased_nothing(self) -> None:
-        if self.chips.items:
-            self.attaching.remove(self.chips.items[-1])
-
-    def on_chip_removed(self, event: Chip.Removed) -> None:
-        event.stop()
-        self.attaching.remove(event.item)
-
     def on_chip_show_skipped(self, event: Chip.ShowSkipped) -> None:
         event.stop()
         if event.item.skipped or event.item.lossy:
             self.app.push_screen(SkippedScreen(event.item))
         else:
             self.notice.show(f"Nothing of '{event.item.name}' was skipped.")
-
-    def on_chips_changed(self) -> None:
-        self.attaching.count()
 
     def _write(self, text: str) -> None:
         """As if it had stood there before: what was said to the user stays."""

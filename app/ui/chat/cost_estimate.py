@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from app.chat.conversation import Turn
 from app.chat.cost_preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import Mode
+from app.ui.chat.attachments import Attachments
 from app.ui.chat.composer import WHOLE_TEXT_PATTERN
+from app.ui.chat.context import ChatContext
 from app.ui.chat.context_meter import ContextMeter
+from app.ui.chat.question_edit import QuestionEdit
 from app.ui.keep.keep_preview import ALL_CACHED
 from app.ui.keep.next_mode import NextMode
 from app.util import formatting
 from app.util.sanitize import sanitize_line
-
-if TYPE_CHECKING:
-    from app.ui.chat.screen import ChatScreen
 
 CHARACTERS_PER_TOKEN = 4
 """A token, of what is typed: little beside what is attached, and told in hundreds."""
 
 
 class CostEstimate:
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.open_chats
+    def __init__(self, context: ChatContext, attachments: Attachments, edit: QuestionEdit) -> None:
+        self._context, self._open_chats = context, context.open_chats
+        self._attachments, self._edit = attachments, edit
         self.costs: Costs = UNKNOWN_COSTS
         """Of the pair that is loaded, as the engine says."""
         self._pair: Loaded | None = None
@@ -38,12 +37,12 @@ class CostEstimate:
         self._pair = pair
 
     def meter(self) -> ContextMeter:
-        return self._meter(self._screen.next_mode)
+        return self._meter(self._context.next_mode)
 
     def text_at(self, keep: float) -> str:
         """In a few words, what the next message would be at this keep."""
         last = self._last()
-        if last is not None and not self._attached() and self._desk.is_fully_cached(last):
+        if last is not None and not self._attached() and self._open_chats.is_fully_cached(last):
             return ALL_CACHED
         meter = self._meter(NextMode(keep, Mode.SPARSE))
         return "" if meter.seconds is None else f"est {formatting.seconds(meter.seconds)}"
@@ -70,7 +69,7 @@ class CostEstimate:
         used = 0
         if last is not None:
             used = self._tokens(last) or 0
-            progress = self._desk.shown.progress.get(last.number)
+            progress = self._open_chats.shown.progress.get(last.number)
             if last.thinking and progress is not None and progress.statistics is not None:
                 used -= progress.statistics.generated_tokens
         return max(0, used + attached - pair.target.context_length + 1)
@@ -79,11 +78,11 @@ class CostEstimate:
         context = self._pair.target.context_length if self._pair else 0
         last = self._last()
         used = 0 if last is None else self._tokens(last)
-        typed = -(-len(self._screen.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
+        typed = -(-len(self._context.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
         attached = self._attached()
-        prompt = self._desk.shown.conversation.system_prompt
+        prompt = self._open_chats.shown.conversation.system_prompt
         if attached is None:  # of what cannot be counted nothing is said
-            return ContextMeter(used, 0 if self._screen.attachments.uncountable else None, context)
+            return ContextMeter(used, 0 if self._attachments.uncountable else None, context)
         if last is None:
             typed += len(prompt) // CHARACTERS_PER_TOKEN
         elif used and self._is_live(last) and last.system != prompt:
@@ -93,13 +92,13 @@ class CostEstimate:
 
     def _is_live(self, turn: Turn) -> bool:
         """Whether the engine may still have what it read for it, and not a snapshot of it."""
-        progress = self._desk.shown.progress.get(turn.number)
+        progress = self._open_chats.shown.progress.get(turn.number)
         return progress is not None and not progress.restored
 
     def _last(self) -> Turn | None:
         """What the next message would come after."""
-        conversation = self._desk.shown.conversation
-        if (edited := self._screen.actions.edited_turn) is not None:
+        conversation = self._open_chats.shown.conversation
+        if (edited := self._edit.turn) is not None:
             before = conversation.earlier_turns(edited)
         else:
             running = conversation.running
@@ -108,7 +107,7 @@ class CostEstimate:
 
     def _tokens(self, last: Turn) -> int | None:
         """Up to the end of that turn."""
-        progress = self._desk.shown.progress.get(last.number)
+        progress = self._open_chats.shown.progress.get(last.number)
         if progress is None:
             return None
         if (statistics := progress.statistics) is not None:
@@ -121,8 +120,8 @@ class CostEstimate:
 
     def _attached(self) -> int | None:
         """None while something is read or counted."""
-        items = self._screen.composer.chips.items
-        things = self._screen.composer.chips.attached
+        items = self._context.composer.chips.items
+        things = self._context.composer.chips.attached
         tokens = [each.tokens for each in things if each.tokens is not None]
         return sum(tokens) if len(tokens) == len(items) else None
 
@@ -134,12 +133,12 @@ class CostEstimate:
         mode = next_mode.mode
         if self._pair.draft is None or self._pair.dense_only is not None:
             mode = Mode.FULL
-        words = WHOLE_TEXT_PATTERN.search(self._screen.composer.box.text)
+        words = WHOLE_TEXT_PATTERN.search(self._context.composer.box.text)
         if mode is Mode.AUTO and words is not None:
             return None  # then all of it may be read
         before = None
         if last is not None:
-            before = self._desk.cached_stats(last)
+            before = self._open_chats.cached_stats(last)
             if before is None:
                 return None  # nobody knows what the engine still has of it
         rereads = self._pair.recall_is_expensive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from textual.message import Message
 
@@ -25,10 +24,11 @@ from app.protocol.events import (
     SnapshotProgress,
     Unloaded,
 )
-from app.ui.text import as_sentence, with_full_stop
-
-if TYPE_CHECKING:
-    from app.ui.chat.screen import ChatScreen
+from app.ui.chat.chrome import failure_text
+from app.ui.chat.context import ChatContext
+from app.ui.chat.cost_estimate import CostEstimate
+from app.ui.chat.keep_preview import KeepPreview
+from app.ui.chat.model_loading import PairLoader
 
 
 class CostsMeasured(Message):
@@ -40,41 +40,47 @@ class CostsMeasured(Message):
 
 
 class EngineEventHandler:
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.open_chats
-        self.closed = False
-        """Whether the engine has ended."""
+    def __init__(
+        self,
+        context: ChatContext,
+        loader: PairLoader,
+        cost_estimate: CostEstimate,
+        keep_preview: KeepPreview,
+    ) -> None:
+        self._context, self._open_chats = context, context.open_chats
+        self._loader, self._cost_estimate = loader, cost_estimate
+        self._keep_preview = keep_preview
 
     def apply(self, event: Event) -> int | None:
         """Take in one event; returns the turn to be drawn anew."""
         match event:
             case Loaded():
-                self._screen.loader.on_load_result(event)
+                self._loader.on_load_result(event)
             case Failed(turn=None):
-                if not self._screen.loader.on_load_result(event):
-                    self._screen.notice.show(failure_text(event))
+                if not self._loader.on_load_result(event):
+                    self._context.notice.show(failure_text(event))
             case MemoryReport():
-                self._screen.header.show_memory(event.stats, event.level)
+                self._context.header.show_memory(event.stats, event.level)
             case EngineWarning():
-                self._screen.notice.show(event.message)
+                self._context.notice.show(event.message)
             case PressureChanged():
-                self._screen.header.show_memory(event.stats, event.level)
-                self._screen.notice.show(event.message)
+                self._context.header.show_memory(event.stats, event.level)
+                self._context.notice.show(event.message)
             case Unloaded() | MemoryFreed():
-                self._screen.notice.suggest(event.message)
+                self._context.notice.suggest(event.message)
             case Reloaded():
-                self._screen.notice.suggest("")
+                self._context.notice.suggest("")
             case Closed():
-                self.closed = True
+                self._context.engine_closed = True
             case SnapshotFailed() | SnapshotProgress():
-                self._desk.on_snapshot_event(event)
+                self._open_chats.on_snapshot_event(event)
             case CostsUpdated():
-                self._screen.cost_estimate.costs = event.costs
-                self._screen.footer.show_meter(self._screen.cost_estimate.meter())
+                self._cost_estimate.costs = event.costs
+                self._context.refresh_meter()
                 if event.requested:
-                    self._screen.post_message(CostsMeasured(event.costs))
+                    self._context.screen.post_message(CostsMeasured(event.costs))
             case BackgroundProgress():
-                self._desk.on_background_prefill(event)
+                self._open_chats.on_background_prefill(event)
             case _:
                 return self._apply_to_turn(event, event.turn)
         return None
@@ -84,20 +90,15 @@ class EngineEventHandler:
         for event in events:
             turn = getattr(event, "turn", None)
             if isinstance(event, Closed):
-                self.closed = True
+                self._context.engine_closed = True
             elif turn is not None:
-                self._desk.apply(event, turn)
+                self._open_chats.apply(event, turn)
 
     def _apply_to_turn(self, event: Event, number: int | None) -> int | None:
-        if number is None or self._desk.apply(event, number):
+        if number is None or self._open_chats.apply(event, number):
             return number
         if isinstance(event, Selected):
-            self._screen.keep_preview.on_selected(event)
+            self._keep_preview.on_selected(event)
         elif isinstance(event, Failed):
-            self._screen.notice.show(failure_text(event))
+            self._context.notice.show(failure_text(event))
         return None
-
-
-def failure_text(failed: Failed) -> str:
-    """What went wrong and what to do, as two sentences."""
-    return f"{with_full_stop(failed.problem)} {as_sentence(failed.advice)}"

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.chat.conversation import Question, Turn, TurnPart
+from app.chat.conversation import Turn, TurnPart
 from app.chat.unkept import Chat
 from app.errors import UserError
 from app.protocol.options import Mode
 from app.sessions.records import DeletedMessages
+from app.ui.chat.context import ChatContext
+from app.ui.chat.keep_preview import KeepPreview
+from app.ui.chat.question_edit import QuestionEdit
+from app.ui.chat.submission import Submission
 from app.ui.keep.slider import KeepSlider
-from app.ui.state.draft import Draft
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.message import MessageView
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.ui.chat.screen import ChatScreen
+    from app.ui.spans.screen import AskAgain
 
 T = TypeVar("T")
-EDITING = "Editing an earlier question: ⏎ asks it on its own branch, Esc gives up."
 
 
 class MessageActions:
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.open_chats
+    def __init__(
+        self,
+        context: ChatContext,
+        submission: Submission,
+        edit: QuestionEdit,
+        keep_preview: KeepPreview,
+    ) -> None:
+        self._context, self._open_chats = context, context.open_chats
+        self._submission, self._edit, self._keep_preview = submission, edit, keep_preview
         self._copied: tuple[MessageView, int] | None = None
         self._deleted: list[tuple[OpenChat, DeletedMessages]] = []
-        self._edited: tuple[Turn, Draft] | None = None
-        """The turn whose question is edited, and what was written before that."""
         self._keep_turn: Turn | None = None
         self._branch_lock = asyncio.Lock()
         """Held by what changes the branch: a key may come before the one before it was obeyed."""
@@ -43,7 +50,7 @@ class MessageActions:
         hints = ["^Y copy", "^E edit"]
         if view.part is TurnPart.ANSWER:
             hints = ["^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
-        branch = self._desk.shown.conversation.branch
+        branch = self._open_chats.shown.conversation.branch
         if view.turn.can_continue and branch and view.turn is branch[-1]:
             hints.insert(0, "F4 continue")
         if view.version[1] > 1:
@@ -59,10 +66,10 @@ class MessageActions:
         acts: dict[str, Callable[[MessageView], None]] = {
             "copy": self._copy,
             "code": self._copy_code,
-            "edit": self._edit,
+            "edit": lambda view: self._edit.start(view.turn),
             "again": self._again,
             "full": lambda view: self._ask_again(view.turn, Mode.FULL, view.turn.question.keep),
-            "spans": lambda view: self._screen.show_spans(view.turn),
+            "spans": lambda view: self.show_spans(view.turn),
             "delete": self._delete,
             "undo": lambda view: self.undo(),
         }
@@ -71,9 +78,9 @@ class MessageActions:
     def _copy(self, view: MessageView) -> None:
         turn = view.turn
         text = turn.question.text if view.part is TurnPart.QUESTION else turn.text
-        self._screen.app.copy_to_clipboard(text)
+        self._context.screen.app.copy_to_clipboard(text)
         characters = formatting.plural(len(text), "character")
-        self._screen.notice.show(f"Copied the {view.part}: {characters} of Markdown.")
+        self._context.notice.show(f"Copied the {view.part}: {characters} of Markdown.")
 
     def _copy_code(self, view: MessageView) -> None:
         from app.ui.transcript.markdown import code_blocks
@@ -81,35 +88,49 @@ class MessageActions:
         text = view.turn.question.text if view.part is TurnPart.QUESTION else view.turn.text
         blocks, place = code_blocks(text), 0
         if not blocks:
-            self._screen.notice.show(f"There is no block of code in this {view.part}.")
+            self._context.notice.show(f"There is no block of code in this {view.part}.")
             return
         if self._copied is not None and self._copied[0] is view:
             place = (self._copied[1] + 1) % len(blocks)
         self._copied = view, place
         language, code = blocks[place]
-        self._screen.app.copy_to_clipboard(code)
+        self._context.screen.app.copy_to_clipboard(code)
         which = f"{place + 1} of {len(blocks)}" if len(blocks) > 1 else ""
         facts = ", ".join(filter(None, (language, formatting.plural(code.count("\n"), "line"))))
         more = " ^K again copies the next." if len(blocks) > 1 else ""
-        self._screen.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
+        self._context.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
 
     def _again(self, view: MessageView) -> None:
-        turn, progress = view.turn, self._desk.shown.progress[view.turn.number]
+        turn, progress = view.turn, self._open_chats.shown.progress[view.turn.number]
         mode, keep = turn.question.mode, turn.question.keep
         if (statistics := progress.statistics) is not None:
             mode, keep = statistics.mode, statistics.keep_ratio
         self._ask_again(turn, mode, keep)
 
     def _ask_again(self, turn: Turn, mode: Mode, keep: float) -> None:
-        if self._screen.may_ask():
-            self._screen.ask_again(mode, keep, turn)
+        if self._submission.may_ask():
+            self._submission.ask_again(mode, keep, turn)
+
+    def show_spans(self, turn: Turn | None) -> None:
+        screen = None if turn is None else self._keep_preview.spans(turn)
+        if turn is None or screen is None:
+            message = "Nothing was attached that could be shown. Paste a document and ask."
+            self._context.notice.show(message)
+        else:
+            self._context.screen.app.push_screen(screen, partial(self._spans_closed, turn))
+
+    def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
+        self._keep_preview.end()
+        shown = turn in self._open_chats.shown.conversation.branch
+        if result is not None and self._submission.may_ask() and shown:
+            self._submission.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
 
     # -------------------------------------------------------------------------- another keep
 
     def open_keep(self, view: MessageView) -> None:
         self._keep_turn = view.turn
-        keep = self._desk.shown.progress[view.turn.number].keep
-        self._screen.keep_preview.open_setter(keep, view.turn)
+        keep = self._open_chats.shown.progress[view.turn.number].keep
+        self._keep_preview.open_setter(keep, view.turn)
 
     @property
     def sets_keep(self) -> bool:
@@ -125,63 +146,17 @@ class MessageActions:
             self._ask_again(turn, Mode.AUTO, turn.question.keep)
         return turn is not None
 
-    # -------------------------------------------------------------------------- editing
-
-    def _edit(self, view: MessageView) -> None:
-        screen, before = self._screen, self.cancel_edit()
-        written = before or screen.composer.draft
-        question = view.turn.question
-        self._edited = view.turn, written
-        screen.composer.show(Draft(written.next_mode).prepend(question, ()))
-        screen.set_next_mode(screen.next_mode)
-        screen.composer.box.focus()
-        screen.notice.show(EDITING)
-
-    def resume_edit(self, turn: Turn) -> None:
-        """What is written is its question again, edited, since it could not be asked."""
-        self._edited = turn, Draft(self._screen.next_mode)
-        self._screen.notice.show(EDITING)
-
-    @property
-    def editing(self) -> bool:
-        return self._edited is not None
-
-    @property
-    def edited_turn(self) -> Turn | None:
-        return None if self._edited is None else self._edited[0]
-
-    def cancel_edit(self) -> Draft | None:
-        """Put back what was written before a question was edited; returns that, if it was."""
-        edited, self._edited = self._edited, None
-        if edited is None:
-            return None
-        self._screen.composer.show(edited[1])
-        self._screen.set_next_mode(edited[1].next_mode)
-        self._screen.notice.show("")
-        return edited[1]
-
-    def take_edit(self, question: Question) -> tuple[Question, Turn] | None:
-        """A question that is sent, if it is the edited one: with what was known of the documents
-        that it still has. Then what was written before comes back."""
-        if self._edited is None:
-            return None
-        turn, _ = self._edited
-        known = {document.text: document for document in turn.question.documents}
-        documents = tuple(known.get(each.text, each) for each in question.documents)
-        self.cancel_edit()
-        return replace(question, documents=documents), turn
-
     # -------------------------------------------------------------------------- branches
 
     def step_version(self, view: MessageView, step: int) -> None:
         if view.version[1] < 2:
-            self._screen.notice.show("There is one version. ^E edits the question, ^A asks again.")
+            self._context.notice.show("There is one version. ^E edits the question, ^A asks again.")
         elif self._can_change():
             turn, part = view.turn, view.part
             self._run(self._step_version(turn, part, step))
 
     async def _step_version(self, turn: Turn, part: TurnPart, step: int) -> None:
-        branch = self._desk.shown.conversation.branch
+        branch = self._open_chats.shown.conversation.branch
         if turn not in branch:  # a key before this one has changed that
             return
         place = branch.index(turn)
@@ -193,7 +168,7 @@ class MessageActions:
             self._run(self._remove(view.turn, view.part))
 
     async def _remove(self, turn: Turn, part: TurnPart) -> None:
-        chat = self._desk.shown
+        chat = self._open_chats.shown
         branch = chat.conversation.branch
         if turn not in branch:
             return
@@ -205,62 +180,62 @@ class MessageActions:
         alone = part is TurnPart.ANSWER and answers > 1
         what = "This answer is" if alone else "Question and answer are"
         await self._choose(min(place, len(chat.conversation.branch) - 1), part)
-        self._screen.notice.show(f"{what} deleted{more}. ^Z undoes that.")
+        self._context.notice.show(f"{what} deleted{more}. ^Z undoes that.")
 
     def undo(self) -> None:
         """Bring back what was deleted last."""
         self._run(self._undo())
 
     async def _undo(self) -> None:
-        here = [removed for removed in self._deleted if removed[0] is self._desk.shown]
+        here = [removed for removed in self._deleted if removed[0] is self._open_chats.shown]
         if not here:
-            self._screen.notice.show("Nothing was deleted here since it was opened.")
+            self._context.notice.show("Nothing was deleted here since it was opened.")
         elif self._can_change():
             self._deleted.remove(here[-1])
             await self._restore(here[-1][1])
 
     async def _restore(self, removed: DeletedMessages) -> None:
-        before = self._desk.shown.conversation.branch
+        before = self._open_chats.shown.conversation.branch
         await self._change_branch(lambda chat: chat.restore(removed))
-        after = self._desk.shown.conversation.branch
+        after = self._open_chats.shown.conversation.branch
         place = next((i for i, turn in enumerate(after) if turn not in before), len(after) - 1)
         await self._choose(place, TurnPart.QUESTION)
-        self._screen.notice.show("It is back.")
+        self._context.notice.show("It is back.")
 
     async def go_to(self, message: int) -> None:
         """Show and choose a stored message of the conversation on the screen."""
-        chat = self._desk.shown.chat
+        chat = self._open_chats.shown.chat
         if chat.find(message) is None and self._can_change():
             await self._change_branch(lambda chat: chat.show_message(message))
         if (found := chat.find(message)) is not None:
-            await self._screen.transcript.reveal(*found)
+            await self._context.transcript.reveal(*found)
 
     def open_message(self, message: int) -> None:
         self._run(self.go_to(message))
 
     async def _change_branch(self, change: Callable[[Chat], T]) -> T:
-        screen, chat = self._screen, self._desk.shown
-        screen.keep_preview.end()
-        result = await self._desk.repository.change_branch(chat, change)
-        async with screen.drawing:
-            if chat is self._desk.shown:
-                await screen.transcript.show_branch()
-        screen.show_hints()
+        context, chat = self._context, self._open_chats.shown
+        self._keep_preview.end()
+        result = await self._open_chats.repository.change_branch(chat, change)
+        async with context.draw_lock:
+            if chat is self._open_chats.shown:
+                await context.transcript.show_branch()
+        context.refresh()
         return result
 
     async def _choose(self, place: int, part: TurnPart) -> None:
-        branch = self._desk.shown.conversation.branch
+        branch = self._open_chats.shown.conversation.branch
         if 0 <= place < len(branch):
-            await self._screen.transcript.reveal(branch[place], part)
+            await self._context.transcript.reveal(branch[place], part)
         else:
-            self._screen.composer.box.focus()
+            self._context.composer.box.focus()
 
     def _can_change(self) -> bool:
         """Not while an answer is written here."""
-        shown = self._desk.shown
-        if shown not in (self._desk.answering, self._desk.committing):
+        shown = self._open_chats.shown
+        if shown not in (self._open_chats.answering, self._open_chats.committing):
             return True
-        self._screen.notice.show("An answer is under way. Esc stops it.")
+        self._context.notice.show("An answer is under way. Esc stops it.")
         return False
 
     def _run(self, task: Coroutine[Any, Any, None]) -> None:
@@ -269,6 +244,6 @@ class MessageActions:
                 async with self._branch_lock:
                     await task
             except UserError as error:
-                self._screen.notice.show(str(error))
+                self._context.notice.show(str(error))
 
-        self._screen.run_worker(run())
+        self._context.screen.run_worker(run())

@@ -10,14 +10,15 @@ from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Failed, Loaded
 from app.ui.background import in_background
-from app.ui.chat.engine_events import failure_text
-from app.ui.chat.submission import Submission
+from app.ui.chat.attachments import Attachments
+from app.ui.chat.chrome import failure_text
+from app.ui.chat.context import ChatContext
+from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.clock import Clock
 from app.util import formatting
 
 if TYPE_CHECKING:
     from app.models.cache import ModelCache
-    from app.ui.chat.screen import ChatScreen
     from app.ui.models.choice import PairStatus
 
 
@@ -25,12 +26,23 @@ class PairLoader:
     """The engine answers every `Load` with one `Loaded` or `Failed`, in order. When a pair cannot
     be loaded, or no longer should, the one before is loaded again."""
 
-    def __init__(self, screen: ChatScreen, asking: Submission, load: Load, clock: Clock) -> None:
+    def __init__(
+        self,
+        context: ChatContext,
+        attachments: Attachments,
+        cost_estimate: CostEstimate,
+        load: Load,
+        clock: Clock,
+        on_loaded: Callable[[], object],
+        on_failed: Callable[[], object],
+    ) -> None:
         self.load = load
         """What is loaded, or is to be at the start."""
         self.failed = False
         """Whether no pair is loaded, and none is on its way."""
-        self._screen, self._asking, self._clock = screen, asking, clock
+        self._context, self._clock = context, clock
+        self._attachments, self._cost_estimate = attachments, cost_estimate
+        self._on_loaded, self._on_failed = on_loaded, on_failed
         self._requested = load
         self._previous: Load | None = None
         self._pending = 0
@@ -66,13 +78,13 @@ class PairLoader:
 
     def tick(self) -> None:
         if self.busy and not self.changing:
-            self._screen.transcript.banner.show_loading(self._clock() - self._started)
+            self._context.transcript.banner.show_loading(self._clock() - self._started)
 
     def pair_status(self) -> PairStatus:
         """For those who choose."""
         from app.ui.models.choice import PairStatus
 
-        chat = self._screen.open_chats.shown
+        chat = self._context.open_chats.shown
         last = chat.conversation.last_finished
         progress = chat.progress.get(last.number) if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
@@ -82,7 +94,7 @@ class PairLoader:
         """Why nothing can be asked and no pair loaded just now, if so."""
         if self.busy:
             return "The models are being loaded. Try again when they are ready."
-        if self._screen.open_chats.busy:
+        if self._context.open_chats.busy:
             return "An answer is under way. Esc stops it."
         return ""
 
@@ -92,25 +104,25 @@ class PairLoader:
         self, target: str, draft: str | None, cache: Callable[[], ModelCache]
     ) -> None:
         """Load a pair by its names, unless something is wrong with it: then why is said."""
-        screen = self._screen
+        context = self._context
         if hindrance := self.blocked_reason():
-            screen.notice.show(hindrance)
+            context.notice.show(hindrance)
             return
         self._resolving = True
-        screen.show_hints()
+        context.refresh()
         try:
             load = await in_background(
                 lambda: resolve_pair(target, draft, cache(), self.load.kv_bits)
             )
         except UserError as error:
             if self._resolving:
-                screen.notice.show(str(error))
+                context.notice.show(str(error))
             return
         finally:
             wanted, self._resolving = self._resolving, False
-            screen.show_hints()
+            context.refresh()
         if wanted and self._ready and load == self.load:
-            screen.notice.show(f"{pair_names(load)} answers already.")
+            context.notice.show(f"{pair_names(load)} answers already.")
         elif wanted:
             self._previous = self.load if self._ready else None
             self._revert_reason = ""
@@ -123,7 +135,7 @@ class PairLoader:
         if not self._resolving:
             self._revert(f"{pair_names(self._requested)} was not loaded.")
         self._resolving = False
-        self._screen.show_hints()
+        self._context.refresh()
         return True
 
     def _revert(self, why: str) -> None:
@@ -136,8 +148,8 @@ class PairLoader:
         self._requested, self._started = load, self._clock()
         self._ready = self.failed = False
         self._pending += 1
-        self._screen.engine.send(load)
-        self._screen.show_hints()
+        self._context.engine.send(load)
+        self._context.refresh()
 
     # -------------------------------------------------------------------------- what came of it
 
@@ -149,7 +161,7 @@ class PairLoader:
         if self._pending:  # another one was sent since
             return True
         if isinstance(event, Loaded):
-            self._screen.run_worker(self._loaded(event))
+            self._context.screen.run_worker(self._loaded(event))
         elif self._previous is not None and not self._revert_reason:
             self._revert(f"{pair_names(self._requested)} was not loaded. {failure_text(event)}")
         else:
@@ -157,31 +169,31 @@ class PairLoader:
         return True
 
     async def _loaded(self, loaded: Loaded) -> None:
-        screen, changed = self._screen, self._requested != self.load
+        context, changed = self._context, self._requested != self.load
         weights = loaded.target.weight_bytes + (loaded.draft.weight_bytes if loaded.draft else 0)
         if loaded.seconds > 0:
             self._bytes_per_second = weights / loaded.seconds
         self.load = self._requested
         if changed:
-            await screen.open_chats.set_models(self.load)
-            screen.attachments.recount_for(self.load.target)
+            await context.open_chats.set_models(self.load)
+            self._attachments.recount_for(self.load.target)
         self._previous, self._ready = None, True
-        screen.header.show_pair(loaded)
-        screen.cost_estimate.set_pair(loaded)
-        screen.transcript.banner.show_loaded(loaded)
+        context.header.show_pair(loaded)
+        self._cost_estimate.set_pair(loaded)
+        context.transcript.banner.show_loaded(loaded)
         if self._revert_reason:
-            screen.notice.show(f"{self._revert_reason} {pair_names(self.load)} answers as before.")
+            context.notice.show(f"{self._revert_reason} {pair_names(self.load)} answers as before.")
         elif changed:
-            screen.notice.show(f"{pair_names(self.load)} answers from now on.")
+            context.notice.show(f"{pair_names(self.load)} answers from now on.")
         self._revert_reason = ""
-        screen.show_hints()
-        screen.call_later(self._asking.submit_queued)
+        context.refresh()
+        context.screen.call_later(self._on_loaded)
 
     def _fail(self, failed: Failed) -> None:
         self.failed, self._previous, self._revert_reason = True, None, ""
-        self._screen.transcript.banner.show_failed(failed)
-        self._screen.show_hints()
-        self._screen.call_later(self._asking.take_back, self._screen.open_chats.shown)
+        self._context.transcript.banner.show_failed(failed)
+        self._context.refresh()
+        self._context.screen.call_later(self._on_failed)
 
 
 def pair_names(load: Load) -> str:

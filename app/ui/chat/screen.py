@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Paste
-from textual.message import Message
 
-from app.chat.conversation import Pins, Turn
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
 from app.protocol.options import Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Settings
-from app.ui.attach.chips import Chip
+from app.ui.attach.chips import Chip, Chips
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.below import NewTextMarker
 from app.ui.chat.chrome import Footer, Header, Notice
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Composer
+from app.ui.chat.context import ChatContext
 from app.ui.chat.conversation_settings import ConversationSettings
 from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.engine_events import EngineEventHandler
@@ -36,6 +32,8 @@ from app.ui.chat.message_actions import MessageActions
 from app.ui.chat.message_selection import MessageSelection
 from app.ui.chat.model_loading import PairLoader
 from app.ui.chat.navigation import Navigation
+from app.ui.chat.question_edit import QuestionEdit
+from app.ui.chat.size_check import SizeCheck
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.clock import Clock
@@ -49,21 +47,11 @@ from app.ui.state.repository import ChatRepository
 from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
 
-if TYPE_CHECKING:
-    from app.ui.spans.screen import AskAgain
-
 TICK_SECONDS = 0.25
 
 
 class ChatScreen(MessageSelection):
     """Shows one conversation; each widget draws its own part of it."""
-
-    @dataclass
-    class Finished(Message):
-        """A turn is over, after so many seconds."""
-
-        sentence: str
-        seconds: float
 
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (100, "-wide")]  # type: ignore[misc]
 
@@ -133,29 +121,64 @@ class ChatScreen(MessageSelection):
         self._snapshots = snapshots
         self._bridge = Bridge(self)
         self._settings_file = settings_file
+        next_mode = default_next_mode(settings_file.settings)
         shelf = ChatRepository(folder, load, settings_file.settings)
-        self.open_chats = OpenChats(shelf, shelf.new(self.default_mode), clock)
+        self.open_chats = OpenChats(shelf, shelf.new(next_mode), clock)
         self.header = Header(*load.names)
         self.transcript = Transcript(clock, self.open_chats.shown)
         self.sidebar = Sidebar(shelf, self.open_chats.statuses)
-        self.composer = Composer(self.default_mode)
-        self.footer = Footer(self.default_mode)
+        self.composer = Composer(next_mode)
+        self.footer = Footer(next_mode)
+        self.new_text_marker = NewTextMarker()
+        self._shared = context = ChatContext(
+            self,
+            engine,
+            settings_file,
+            self.open_chats,
+            self.header,
+            self.transcript,
+            self.composer,
+            self.footer,
+            self.show_hints,
+            self._show_meter,
+        )
         self.keep_preview = KeepPreview(
             self.open_chats, self.transcript, self.composer.setter, engine.send
         )
-        self.new_text_marker = NewTextMarker()
-        self.actions = MessageActions(self)
-        self.cost_estimate = CostEstimate(self)
-        self._submission = Submission(self)
-        self._event_handler = EngineEventHandler(self)
-        self.loader = PairLoader(self, self._submission, load, clock)
-        self.attachments = Attachments(self, self._submission.submit, load.target)
-        self.composer.attaching = self.attachments
-        self.welcome = Welcome(self)
-        self._conversation_settings = ConversationSettings(self)
-        self._navigation = Navigation(self, snapshots, costs, startup_message)
-        self.drawing = asyncio.Lock()
-        """Held while another conversation or turn is put on the screen."""
+        self.edit = edit = QuestionEdit(context)
+        self.attachments = Attachments(
+            context, lambda text: self.submission.submit(text), load.target
+        )
+        self.cost_estimate = CostEstimate(context, self.attachments, edit)
+        self.loader = PairLoader(
+            context,
+            self.attachments,
+            self.cost_estimate,
+            load,
+            clock,
+            on_loaded=lambda: self.submission.submit_queued(),
+            on_failed=lambda: self.submission.take_back(self.open_chats.shown),
+        )
+        size_check = SizeCheck(context, self.cost_estimate, edit, self.attachments)
+        self.submission = Submission(
+            context, self.loader, size_check, edit, self.attachments, self.keep_preview
+        )
+        self.actions = MessageActions(context, self.submission, edit, self.keep_preview)
+        self._navigation = Navigation(
+            context,
+            self.attachments,
+            edit,
+            self.keep_preview,
+            self.actions,
+            snapshots,
+            costs,
+            startup_message,
+        )
+        self._event_handler = EngineEventHandler(
+            context, self.loader, self.cost_estimate, self.keep_preview
+        )
+        self._conversation_settings = ConversationSettings(context)
+        self.welcome = Welcome(context, self.attachments)
 
     # -------------------------------------------------------------------------- the screen
 
@@ -202,15 +225,6 @@ class ChatScreen(MessageSelection):
     def notice(self) -> Notice:
         return self.composer.notice
 
-    @property
-    def broken(self) -> bool:
-        """Whether nothing can be asked any more."""
-        return self._event_handler.closed or self.loader.failed
-
-    @property
-    def busy(self) -> bool:
-        return self.loader.busy or self.open_chats.repository.opening or self.open_chats.busy
-
     def _tick(self) -> None:
         if self.open_chats.running is not None:
             view = self.transcript.view(self.open_chats.running.number)
@@ -224,7 +238,12 @@ class ChatScreen(MessageSelection):
 
     def show_hints(self) -> None:
         chat, chosen = self.open_chats.shown, self.transcript.selected
-        hints = ["⏎ queue" if self.busy else "⏎ send", "^G keep", "F1 keys", "^J new line"]
+        hints = [
+            "⏎ queue" if self.submission.busy else "⏎ send",
+            "^G keep",
+            "F1 keys",
+            "^J new line",
+        ]
         if chat.conversation.queued is not None:
             hints.insert(0, "Esc take back")
         elif self.loader.changing:
@@ -260,7 +279,7 @@ class ChatScreen(MessageSelection):
                 self.transcript.mark_unread(view)
         over = self.open_chats.pop_finished()
         if over is not None:
-            await self._submission.on_finished(over)
+            await self.submission.on_finished(over)
 
     def shutdown(self) -> bool:
         """When the screen is gone: keep what was written and said since. False while the engine
@@ -270,13 +289,15 @@ class ChatScreen(MessageSelection):
             self.open_chats.shown.draft = self.composer.draft
             self.attachments.shutdown()
         self._event_handler.apply_after_exit(self._bridge.take())
-        return self.broken or self._snapshots is None or self.open_chats.last_sent is None
+        return (
+            self.submission.broken or self._snapshots is None or self.open_chats.last_sent is None
+        )
 
     # -------------------------------------------------------------------------- conversations
 
     async def _open_store(self) -> None:
         await self._navigation.open_store(self._settings_file.problem)
-        self._submission.submit_queued()
+        self.submission.submit_queued()
         await self.welcome.show()
 
     @on(Sidebar.Opened)
@@ -308,6 +329,29 @@ class ChatScreen(MessageSelection):
 
     # -------------------------------------------------------------------------- asking
 
+    @on(ComposeBox.LongPaste)
+    def _attach_paste(self, event: ComposeBox.LongPaste) -> None:
+        self.notice.show("")
+        self.attachments.paste(event.text)
+
+    @on(CompletionList.FileChosen)
+    def _attach_file(self, event: CompletionList.FileChosen) -> None:
+        self.notice.show("")
+        self.attachments.attach(event.path, event.typed)
+
+    @on(ComposeBox.ErasedNothing)
+    def _remove_last_attachment(self) -> None:
+        if self.composer.chips.items:
+            self.attachments.remove(self.composer.chips.items[-1])
+
+    @on(Chip.Removed)
+    def _remove_attachment(self, event: Chip.Removed) -> None:
+        self.attachments.remove(event.item)
+
+    @on(Chips.Changed)
+    def _count_tokens(self) -> None:
+        self.attachments.count()
+
     async def on_compose_box_submitted(self, event: ComposeBox.Submitted) -> None:
         await self.attachments.ask(event.text)
 
@@ -316,60 +360,27 @@ class ChatScreen(MessageSelection):
             return
         asked = self.open_chats.running or self.open_chats.shown.conversation.queued
         if asked is not None or not self.loader.cancel():
-            await self._submission.stop()
+            await self.submission.stop()
 
     async def action_ask_again(self) -> None:
-        if self.broken or self.open_chats.shown.conversation.last is None:
+        if self.submission.broken or self.open_chats.shown.conversation.last is None:
             self.notice.show("There is no question to ask again.")
-        elif self.may_ask():
-            self.ask_again(Mode.FULL, self.open_chats.shown.conversation.last.question.keep)
+        elif self.submission.may_ask():
+            keep = self.open_chats.shown.conversation.last.question.keep
+            self.submission.ask_again(Mode.FULL, keep)
 
     def action_continue_answer(self) -> None:
-        if self.may_ask():
-            self._submission.continue_answer()
-
-    def ask_again(
-        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
-    ) -> None:
-        self.composer.box.focus()
-        self._submission.ask_again(mode, keep, turn, pins)
-
-    def may_ask(self) -> bool:
-        if self.busy:
-            elsewhere = self.open_chats.answering not in (None, self.open_chats.shown)
-            other = "An answer is in another conversation. Esc stops it." if elsewhere else ""
-            opening = "The conversations are being opened."
-            self.notice.show(other or self.loader.blocked_reason() or opening)
-        elif self.broken:
-            self.notice.show("No model is loaded, so nothing can be asked.")
-        return not self.busy and not self.broken
+        if self.submission.may_ask():
+            self.submission.continue_answer()
 
     def action_show_spans(self) -> None:
-        self.show_spans(self.open_chats.shown.conversation.last_finished)
-
-    def show_spans(self, turn: Turn | None) -> None:
-        screen = None if turn is None else self.keep_preview.spans(turn)
-        if turn is None or screen is None:
-            self.notice.show("Nothing was attached that could be shown. Paste a document and ask.")
-        else:
-            self.app.push_screen(screen, partial(self._spans_closed, turn))
-
-    def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
-        self.keep_preview.end()
-        shown = turn in self.open_chats.shown.conversation.branch
-        if result is not None and self.may_ask() and shown:
-            self.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
+        self.actions.show_spans(self.open_chats.shown.conversation.last_finished)
 
     # -------------------------------------------------------------------------- keep and mode
 
     @property
     def next_mode(self) -> NextMode:
-        return self.composer.draft.next_mode
-
-    @property
-    def default_mode(self) -> NextMode:
-        """Where nothing else was chosen."""
-        return default_next_mode(self.settings)
+        return self._shared.next_mode
 
     def apply_settings(self, before: Settings) -> None:
         """What was set since `before` holds from now on, in what is open too."""
@@ -377,17 +388,13 @@ class ChatScreen(MessageSelection):
         self._navigation.apply_cache_policy()
         own = self.open_chats.shown.conversation.overrides
         if self.next_mode == next_mode_for(own, default_next_mode(before)):
-            self.set_next_mode(next_mode_for(own, self.default_mode))
+            self._shared.set_next_mode(next_mode_for(own, self._shared.default_mode))
 
-    def set_next_mode(self, next_mode: NextMode) -> None:
-        """How the next message is to be read."""
-        self.composer.show_next_mode(next_mode)
-        self.open_chats.shown.draft = self.composer.draft
-        self.footer.show_next_mode(next_mode)
+    def _show_meter(self) -> None:
         self.footer.show_meter(self.cost_estimate.meter())
 
     def action_toggle_full(self) -> None:
-        self.set_next_mode(self.next_mode.toggled())
+        self._shared.set_next_mode(self.next_mode.toggled())
 
     def action_set_keep(self) -> None:
         if self.composer.setter.display:
@@ -412,9 +419,9 @@ class ChatScreen(MessageSelection):
         if self.actions.on_keep_closed(event):
             pass
         elif event.keep is not None:
-            self.set_next_mode(self.next_mode.at_keep(event.keep))
+            self._shared.set_next_mode(self.next_mode.at_keep(event.keep))
         elif event.automatic:
-            self.set_next_mode(self.next_mode.automatic())
+            self._shared.set_next_mode(self.next_mode.automatic())
         self.keep_preview.end()
 
     # -------------------------------------------------------------------------- the keyboard

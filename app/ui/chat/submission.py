@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
+
+from textual.message import Message
 
 from app.chat.conversation import Pins, Question, Turn, TurnState
 from app.chat.model_pairs import lacks_document
@@ -12,47 +15,87 @@ from app.errors import UserError
 from app.protocol.commands import Cancel
 from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
+from app.ui.chat.attachments import Attachments
+from app.ui.chat.context import ChatContext
+from app.ui.chat.keep_preview import KeepPreview
+from app.ui.chat.model_loading import PairLoader
+from app.ui.chat.question_edit import QuestionEdit
 from app.ui.chat.size_check import SizeCheck
 from app.ui.state.repository import OpenChat
 
-if TYPE_CHECKING:
-    from app.ui.chat.screen import ChatScreen
+
+@dataclass
+class TurnFinished(Message):
+    """A turn has finished; it took so many seconds."""
+
+    sentence: str
+    seconds: float
 
 
 class Submission:
     """A question is on the disk before the engine hears of it."""
 
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen, self._desk = screen, screen.open_chats
-        self._fitting = SizeCheck(screen)
+    def __init__(
+        self,
+        context: ChatContext,
+        loader: PairLoader,
+        size_check: SizeCheck,
+        edit: QuestionEdit,
+        attachments: Attachments,
+        keep_preview: KeepPreview,
+    ) -> None:
+        self._context, self._open_chats = context, context.open_chats
+        self._loader, self._size_check, self._edit = loader, size_check, edit
+        self._attachments, self._keep_preview = attachments, keep_preview
         self._cancel_on_start = False
         self._edited_turn: Turn | None = None
         self._typed_turn: Turn | None = None
         """The turn that came from what was written, while it runs."""
 
+    @property
+    def broken(self) -> bool:
+        """Whether no question can be asked any more."""
+        return self._context.engine_closed or self._loader.failed
+
+    @property
+    def busy(self) -> bool:
+        open_chats = self._open_chats
+        return self._loader.busy or open_chats.repository.opening or open_chats.busy
+
+    def may_ask(self) -> bool:
+        """Whether a question can be asked now; if not, a notice says why."""
+        if self.busy:
+            elsewhere = self._open_chats.answering not in (None, self._open_chats.shown)
+            other = "An answer is in another conversation. Esc stops it." if elsewhere else ""
+            opening = "The conversations are being opened."
+            self._context.notice.show(other or self._loader.blocked_reason() or opening)
+        elif self.broken:
+            self._context.notice.show("No model is loaded, so nothing can be asked.")
+        return not self.busy and not self.broken
+
     async def submit(self, typed: str) -> None:
         """Ask what is written, or let it wait for its turn."""
-        screen, chat = self._screen, self._desk.shown
-        text, draft = typed.strip(), screen.composer.draft
+        context, chat = self._context, self._open_chats.shown
+        text, draft = typed.strip(), context.composer.draft
         refusal = self._blocked_reason(text, bool(draft.attached))
         if refusal is not None:
-            screen.notice.show(refusal)
+            context.notice.show(refusal)
         if not text or refusal is not None:
             return
-        if self._fitting.rejects():
+        if self._size_check.rejects():
             return
-        question = self._fitting.with_override(
+        question = self._size_check.with_override(
             Question(text, documents_of(draft.attached), draft.next_mode.mode, draft.next_mode.keep)
         )
         chat.sent_attachments = draft.attached
-        screen.composer.clear_sent(typed)
-        screen.set_next_mode(draft.next_mode.after_send())
-        if (edited := screen.actions.take_edit(question)) is not None:
+        context.composer.clear_sent(typed)
+        context.set_next_mode(draft.next_mode.after_send())
+        if (edited := self._edit.take(question)) is not None:
             self.ask(chat, *edited)
-        elif screen.busy:
-            self._desk.enqueue(chat, question)
-            await screen.transcript.show_queued(question)
-            screen.show_hints()
+        elif self.busy:
+            self._open_chats.enqueue(chat, question)
+            await context.transcript.show_queued(question)
+            context.refresh()
         else:
             self.ask(chat, question)
 
@@ -60,11 +103,11 @@ class Submission:
         if not text:
             asked = "Type a question about what is attached, then press Enter."
             return asked if attached else None
-        if self._screen.broken:
+        if self.broken:
             return "No model is loaded, so nothing can be asked."
-        if self._desk.shown.conversation.queued is not None:
+        if self._open_chats.shown.conversation.queued is not None:
             return "One question waits already. Esc takes it back."
-        if self._screen.busy and self._screen.actions.editing:
+        if self.busy and self._edit.active:
             return "An answer is under way: an edited question cannot wait for it. Esc stops it."
         if not attached and self._needs_document():
             return (
@@ -74,96 +117,97 @@ class Submission:
         return None
 
     def _needs_document(self) -> bool:
-        branch = self._desk.shown.conversation.branch
-        return lacks_document(self._screen.loader.load, branch, ())
+        branch = self._open_chats.shown.conversation.branch
+        return lacks_document(self._loader.load, branch, ())
 
     def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
         self._edited_turn = edits
-        self._start(chat, self._desk.repository.ask(chat, question, edits), question)
+        self._start(chat, self._open_chats.repository.ask(chat, question, edits), question)
 
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
     ) -> None:
-        chat = self._desk.shown
-        self._start(chat, self._desk.repository.ask_again(chat, mode, keep, turn, pins), None)
+        self._context.composer.box.focus()
+        chat = self._open_chats.shown
+        self._start(chat, self._open_chats.repository.ask_again(chat, mode, keep, turn, pins), None)
 
     def continue_answer(self) -> None:
         """Have the last answer continued, if it was cut off or stopped."""
-        screen, chat = self._screen, self._desk.shown
+        context, chat = self._context, self._open_chats.shown
         turn = next(iter(reversed(chat.conversation.branch)), None)
         if turn is None or not turn.can_continue:
-            screen.notice.show(f"There is nothing to continue: {_why_ended(turn)}.")
+            context.notice.show(f"There is nothing to continue: {_why_ended(turn)}.")
             return
-        screen.composer.box.focus()
-        self._start(chat, self._desk.repository.continue_answer(chat, turn), None)
+        context.composer.box.focus()
+        self._start(chat, self._open_chats.repository.continue_answer(chat, turn), None)
 
     def submit_queued(self) -> None:
         """The next question that waits, in whichever conversation, if its turn has come."""
-        waiting = None if self._screen.busy else self._desk.pop_queued()
+        waiting = None if self.busy else self._open_chats.pop_queued()
         if waiting is not None:
             self.ask(*waiting)
 
     async def on_finished(self, chat: OpenChat) -> None:
         last = chat.conversation.last
-        if chat is self._desk.shown:
-            self._screen.notice.show("")
-            await self._screen.transcript.show_branch()
+        if chat is self._open_chats.shown:
+            self._context.notice.show("")
+            await self._context.transcript.show_branch()
         if last is not None:
-            self._screen.post_message(self._answered(chat, last))
+            self._context.screen.post_message(self._answered(chat, last))
         if last is not None and last.state is TurnState.FAILED:
             await self.take_back(chat)
-            if last is self._typed_turn and self._fitting.is_too_large(last.failure):
+            if last is self._typed_turn and self._size_check.is_too_large(last.failure):
                 await self._come_back(chat, last)
         self.submit_queued()
-        self._screen.show_hints()
+        self._context.refresh()
 
     async def _come_back(self, chat: OpenChat, turn: Turn) -> None:
         await self._restore_draft(chat, turn.question)
         try:
-            await self._fitting.on_returned(chat, turn, self._edited_turn)
+            await self._size_check.on_returned(chat, turn, self._edited_turn)
         except UserError as error:
-            self._screen.notice.show(str(error))
+            self._context.notice.show(str(error))
 
-    def _answered(self, chat: OpenChat, turn: Turn) -> ChatScreen.Finished:
+    def _answered(self, chat: OpenChat, turn: Turn) -> TurnFinished:
         failed = turn.state is TurnState.FAILED
         sentence = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
         progress = chat.progress[turn.number]
         seconds = (progress.stopped_at or progress.started_at) - progress.started_at
-        return self._screen.Finished(sentence, seconds)
+        return TurnFinished(sentence, seconds)
 
     async def stop(self) -> None:
-        screen, chat = self._screen, self._desk.shown
+        context, chat = self._context, self._open_chats.shown
         if chat.conversation.queued is not None:
             await self.take_back(chat)
-        elif self._desk.running is not None:
-            screen.engine.send(Cancel(self._desk.running.number))
-            screen.notice.show("Stopping.")
-        elif self._desk.committing is chat:
+        elif self._open_chats.running is not None:
+            context.engine.send(Cancel(self._open_chats.running.number))
+            context.notice.show("Stopping.")
+        elif self._open_chats.committing is chat:
             self._cancel_on_start = True
-            screen.notice.show("Stopping.")
-        elif screen.actions.cancel_edit() is not None:
-            screen.show_hints()
+            context.notice.show("Stopping.")
+        elif self._edit.cancel() is not None:
+            context.refresh()
         else:
-            screen.composer.box.focus()
+            context.composer.box.focus()
 
     async def take_back(self, chat: OpenChat) -> None:
         """Put what waits back to where it was written, before what was written since."""
-        question = self._desk.unqueue(chat)
+        question = self._open_chats.unqueue(chat)
         if question is not None:
             await self._restore_draft(chat, question)
 
     async def _restore_draft(self, chat: OpenChat, question: Question) -> None:
-        screen = self._screen
-        if chat is not self._desk.shown:
+        context = self._context
+        if chat is not self._open_chats.shown:
             chat.draft = chat.draft.prepend(question, chat.sent_attachments)
-            self._desk.stash(chat)
+            self._open_chats.stash(chat)
             return
-        with screen.app.batch_update():  # no frame shows it in neither place
-            await screen.transcript.show_queued(None)
-            draft = screen.composer.draft.prepend(question, chat.sent_attachments)
-            screen.composer.show(draft, screen.attachments.jobs(chat))
-            screen.set_next_mode(draft.next_mode)
-            screen.show_hints()
+        with context.screen.app.batch_update():  # no frame shows it in neither place
+            await context.transcript.show_queued(None)
+            draft = context.composer.draft.prepend(question, chat.sent_attachments)
+            context.composer.show(draft, self._attachments.jobs(chat))
+            context.set_next_mode(draft.next_mode)
+            context.refresh()
 
     def _start(
         self,
@@ -172,10 +216,10 @@ class Submission:
         question: Question | None,
     ) -> None:
         self._cancel_on_start = False
-        self._desk.committing = chat
-        self._screen.keep_preview.end()
-        self._screen.run_worker(self._commit(chat, committed, question))
-        self._screen.show_hints()
+        self._open_chats.committing = chat
+        self._keep_preview.end()
+        self._context.screen.run_worker(self._commit(chat, committed, question))
+        self._context.refresh()
 
     async def _commit(
         self,
@@ -183,28 +227,28 @@ class Submission:
         committed: Coroutine[Any, Any, AskedTurn],
         question: Question | None,
     ) -> None:
-        screen = self._screen
-        if question is not None and chat is self._desk.shown:
-            await screen.transcript.show_queued(question, committing=True)
+        context = self._context
+        if question is not None and chat is self._open_chats.shown:
+            await context.transcript.show_queued(question, committing=True)
         try:
             asked = await committed
         except UserError as error:
-            self._desk.committing = None
+            self._open_chats.committing = None
             if question is not None:
                 await self._restore_draft(chat, question)
-            screen.notice.show(str(error))
-            screen.show_hints()
+            context.notice.show(str(error))
+            context.refresh()
             return
-        async with screen.drawing:
-            self._desk.start_turn(chat, asked)
+        async with context.draw_lock:
+            self._open_chats.start_turn(chat, asked)
             self._typed_turn = asked.turn if question is not None else None
-            if chat is self._desk.shown:
-                await screen.transcript.show_queued(None)
-                await screen.transcript.add_turn(asked.turn)
-        screen.engine.send(asked.command)
+            if chat is self._open_chats.shown:
+                await context.transcript.show_queued(None)
+                await context.transcript.add_turn(asked.turn)
+        context.engine.send(asked.command)
         if self._cancel_on_start:
-            screen.engine.send(Cancel(asked.turn.number))
-        screen.show_hints()
+            context.engine.send(Cancel(asked.turn.number))
+        context.refresh()
 
 
 def _why_ended(last: Turn | None) -> str:

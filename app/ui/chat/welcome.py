@@ -9,13 +9,14 @@ from textual.widgets.text_area import Selection
 
 from app.ui.attach.attachment import make_attachment
 from app.ui.background import in_background
+from app.ui.chat.attachments import Attachments
+from app.ui.chat.context import ChatContext
 from app.ui.prefill.panel_render import DIM
 from app.util import formatting
 
 if TYPE_CHECKING:
     from app.models.recommendation import Recommendation
     from app.protocol.prompt import Document
-    from app.ui.chat.screen import ChatScreen
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine alone.",
@@ -29,8 +30,8 @@ class Welcome:
     """Shown once, and never in the way: what is typed takes the place of the question that is
     ready, and what is attached that of the sample."""
 
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen = screen
+    def __init__(self, context: ChatContext, attachments: Attachments) -> None:
+        self._context, self._attachments = context, attachments
         self.enabled = False
         """Whether the user has set nothing as yet."""
         self._sample: Document | None = None
@@ -38,20 +39,20 @@ class Welcome:
 
     async def show(self) -> None:
         """Once it is known that nobody has ever written anything here."""
-        if not self.enabled or not self._screen.open_chats.repository.is_first_run:
+        if not self.enabled or not self._context.open_chats.repository.is_first_run:
             return
-        chat = self._screen.open_chats.shown
+        chat = self._context.open_chats.shown
         lines = [Content(line) for line in WHAT_IT_IS]
         self._show(lines)
         if await self._lay_out():
             lines += [Content(""), Content(TRY_IT)]
             self._show(lines)
         pair = await in_background(_recommend)
-        if pair is not None and self._screen.open_chats.shown is chat:
+        if pair is not None and self._context.open_chats.shown is chat:
             self._show([*lines, *_offered(pair)])
 
     def _show(self, lines: list[Content]) -> None:
-        self._screen.transcript.banner.show_guide(lines)
+        self._context.transcript.banner.show_guide(lines)
 
     async def _lay_out(self) -> bool:
         """The sample and its question, unless something is written already."""
@@ -61,12 +62,12 @@ class Welcome:
             document = await in_background(sample)
         except OSError:
             return False
-        entry = self._screen.composer
-        if entry.box.text or entry.chips.items or self._screen.open_chats.shown.conversation.turns:
+        entry = self._context.composer
+        if entry.box.text or entry.chips.items or self._context.open_chats.shown.conversation.turns:
             return False
         thing = make_attachment([document])
         self._sample, self._question = document, QUESTION
-        self._screen.attachments.on_user_attachment = self._remove_sample
+        self._attachments.on_user_attachment = self._remove_sample
         entry.chips.add(thing)
         entry.box.replace_all(QUESTION)
         entry.box.selection = Selection((0, 0), entry.box.document.end)
@@ -74,8 +75,8 @@ class Welcome:
 
     def _remove_sample(self) -> None:
         """For what the user attaches."""
-        self._screen.attachments.on_user_attachment = lambda: None
-        entry = self._screen.composer
+        self._attachments.on_user_attachment = lambda: None
+        entry = self._context.composer
         for each in entry.chips.attached:
             if each.documents == (self._sample,):
                 entry.chips.remove_item(each)

@@ -16,7 +16,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
-from app.ui.chat.chrome import StatusBanner
 from app.ui.clock import Clock
 from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import OpenChat
@@ -28,6 +27,7 @@ from app.ui.transcript.lazy_container import (
 )
 from app.ui.transcript.message import MessageView, VersionIndex
 from app.ui.transcript.scroll_lock import ScrollLock
+from app.ui.transcript.status_banner import StatusBanner
 from app.ui.transcript.turn_view import QueuedView, TurnView
 from app.util import formatting
 

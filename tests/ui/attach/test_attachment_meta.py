@@ -24,7 +24,7 @@ def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
 def test_every_reason_comes_back() -> None:
     every = tuple(skipped(reason) for reason in Reason)
     own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", rest=True),)
-    folder = replace(FOLDER, files=3, skipped=every + own, odd=("src/odd\u202e.txt",))
+    folder = replace(FOLDER, files=3, skipped=every + own, lossy=("src/odd\u202e.txt",))
     found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
     assert (found.files, found.skipped, found.lossy) == (3, every + own, ("src/odd\u202e.txt",))
     assert [each.sentence for each in found.skipped] == [each.sentence for each in every + own]
@@ -37,7 +37,7 @@ def test_nothing_is_noted_of_files_and_of_very_much() -> None:
     assert len(
         with_notes((FOLDER,), to_notes((replace(FOLDER, files=1, skipped=many),)))[0].skipped
     )
-    assert to_notes((replace(FOLDER, files=1, skipped=many, odd=("one more",)),)) == ""
+    assert to_notes((replace(FOLDER, files=1, skipped=many, lossy=("one more",)),)) == ""
 
 
 @pytest.mark.parametrize(

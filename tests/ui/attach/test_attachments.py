@@ -107,18 +107,18 @@ async def test_keys_reach_every_chip(tmp_path: Path) -> None:
             await pilot.press("shift+tab")
             await until(pilot, lambda chip=chip: pilot.app.focused is chip, "the chip before")
         await pilot.press("shift+tab")
-        await until(pilot, lambda: pilot.app.focused is pilot.app.chat.entry.box)
+        await until(pilot, lambda: pilot.app.focused is pilot.app.chat.composer.box)
 
 
 async def test_progress_and_stopping_it(tmp_path: Path) -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        pilot.app.chat.attaching.read = Held()
+        pilot.app.chat.attachments.read = Held()
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "◌ src · reading · 34 files · 1.2 MB")
         await pilot.press("backspace")
         await until_gone(pilot, "src")
-        assert pilot.app.chat.attaching.readings(pilot.app.chat.desk.shown) == ()
+        assert pilot.app.chat.attachments.jobs(pilot.app.chat.open_chats.shown) == ()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        pilot.app.chat.attaching.read = held = Held()
+        pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
         await type_in(pilot, "What?")
         await pilot.press("enter")
@@ -176,10 +176,10 @@ async def test_the_models_get_documents_in_the_order_of_the_chips(tmp_path: Path
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        pilot.app.chat.attaching.read = held = Held()
+        pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "slow.txt", "Slow.\n"))
         await until_shown(pilot, "slow.txt")
-        pilot.app.chat.attaching.read = FileJob.run
+        pilot.app.chat.attachments.read = FileJob.run
         attach(pilot, written(tmp_path / "quick.txt", "Quick.\n"))
         await until_shown(pilot, "▣ quick.txt")
         held.go_on()
@@ -281,7 +281,7 @@ async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(
 async def test_a_long_name_gives_way_and_the_cross_stays(width: int) -> None:
     thing = make_attachment([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
     async with app_with(FakeEngine()).run_test(size=(width, 24)) as pilot:
-        pilot.app.chat.entry.chips.add(thing)
+        pilot.app.chat.composer.chips.add(thing)
         await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
         assert "\x1b" not in screen_text(pilot)
 
@@ -292,6 +292,6 @@ async def test_an_error_is_one_sentence(tmp_path: Path) -> None:
 
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        pilot.app.chat.attaching.read = fails
+        pilot.app.chat.attachments.read = fails
         attach(pilot, tmp_path / "x")
         await until_shown(pilot, "It is ␛[31mgone: look elsewhere.")

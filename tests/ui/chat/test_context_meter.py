@@ -72,7 +72,7 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, " tok · 2,276 lines", "/41K ▓", "next: AUTO  (^T full)")
-        (chip,) = pilot.app.chat.entry.chips.attached  # type: ignore[attr-defined]
+        (chip,) = pilot.app.chat.composer.chips.attached  # type: ignore[attr-defined]
         assert f"new {chip.tokens / 1000:.0f}K" in figures(pilot)
         assert "est" not in figures(pilot)  # nothing was ever clocked
         await ask(pilot, engine)
@@ -122,8 +122,8 @@ async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> No
         assert name is not None
         engine.say(BackgroundProgress(name, 10, 20))
         engine.say(BackgroundProgress(name, 20, 20))
-        desk = pilot.app.chat.desk  # type: ignore[attr-defined]
-        await until(pilot, lambda: desk.is_cached_whole(desk.shown.conversation.last))
+        desk = pilot.app.chat.open_chats  # type: ignore[attr-defined]
+        await until(pilot, lambda: desk.is_fully_cached(desk.shown.conversation.last))
         await pilot.press("ctrl+g", "4")
         await until_shown(pilot, "all cached: saves nothing")
 

@@ -40,7 +40,7 @@ TOO_LONG = Story(problem=PROBLEM, advice=ADVICE, excess=12_401)
 
 
 def entry(pilot: Pilot[None]) -> Composer:
-    return pilot.app.chat.entry  # type: ignore[attr-defined, no-any-return]
+    return pilot.app.chat.composer  # type: ignore[attr-defined, no-any-return]
 
 
 def chips(pilot: Pilot[None]) -> list[str]:
@@ -171,7 +171,7 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
         await pilot.press("enter")
         await until_shown(pilot, "takes at most 40,960")
         assert entry(pilot).box.text == "First? Really?"
-        assert pilot.app.chat.acting.editing  # type: ignore[attr-defined]
+        assert pilot.app.chat.edit.active  # type: ignore[attr-defined]
         engine.story = Story()
         await pilot.press("enter")
         await until_shown(pilot, "‹ 2/2 ›")

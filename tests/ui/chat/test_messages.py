@@ -47,7 +47,7 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
     await until_shown(pilot, "ready")
     for question in questions:
         await ask(pilot, engine, question)
-        await until(pilot, lambda: not pilot.app.chat.busy, "the answer")  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.submission.busy, "the answer")  # type: ignore[attr-defined]
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
