@@ -18,8 +18,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "SHORTEST", 64)
     monkeypatch.setattr(planner, "LONGEST", 128)
     monkeypatch.setattr(planner, "LONGEST_LATER", 96)
-    readings = ((Mode.SPARSE, 64), (Mode.FULL, 128))
-    monkeypatch.setattr(calibration, "_READINGS", readings)
+    runs = ((Mode.SPARSE, 64), (Mode.FULL, 128))
+    monkeypatch.setattr(calibration, "_RUNS", runs)
 
 
 def test_every_turn_is_predicted_and_measured_both_ways() -> None:
