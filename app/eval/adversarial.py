@@ -6,32 +6,9 @@ from random import Random
 from uuid import UUID
 
 from app.eval.documents import FUNCTIONS, PROSE
-from app.eval.tasks import FACT_QUESTIONS, Task, fact, phrase
+from app.eval.tasks import FACTS, Task, fact, phrase
 from app.eval.words import NOUNS, PEOPLE, VERBS, Keys
 
-UUIDS = (
-    "What is the identifier of {}?",
-    "Which identifier does {} have?",
-    "Give me the identifier of {}.",
-    "Under which identifier is {} filed?",
-)
-BUGS = (
-    "Which bug does the comment in {} report?",
-    "What is wrong in {}?",
-    "What does the BUG comment in {} say?",
-    "Which mistake is noted in {}?",
-)
-ROLES = (
-    'What does "{}" mean?',
-    'Who is meant by "{}"?',
-    'How is "{}" defined?',
-    'Whom does "{}" stand for?',
-)
-AGAIN = (
-    "What did you answer before?",
-    "Repeat your last answer.",
-    "Please say your last answer again.",
-)
 FAULTS = (
     "skips the first row",
     "skips the last row",
@@ -44,14 +21,14 @@ FAULTS = (
     "drops negative numbers",
     "rounds too early",
 )
-LANGUAGES = tuple(language for language in FACT_QUESTIONS if language != "en")
+LANGUAGES = tuple(language for language in FACTS if language != "en")
 
 
 def identifier(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A UUID in prose."""
     key, value = keys.slug(), str(UUID(int=rng.getrandbits(128), version=4))
     unit = f"The identifier of {key} is {value}. "
-    question = phrase(rng, UUIDS, held_out and "identifier").format(key)
+    question = phrase(rng, "identifier", held_out).format(key)
     return Task(PROSE, (unit,), question, unit.strip(), (value,))
 
 
@@ -59,7 +36,7 @@ def code_bug(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A comment in one of many functions."""
     name, fault = keys.thing().replace(" ", "_"), rng.choice(FAULTS)
     unit = f"def {name}(rows):\n    # BUG: {fault}\n    return {rng.choice(NOUNS)}(rows)\n"
-    question = phrase(rng, BUGS, held_out and "bug").format(name)
+    question = phrase(rng, "bug", held_out).format(name)
     return Task(FUNCTIONS, (unit,), question, f"def {name}(rows):\n    # BUG: {fault}", (fault,))
 
 
@@ -69,7 +46,7 @@ def back_reference(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     person = f"{keys.choose(PEOPLE)} {rng.choice(NOUNS).capitalize()}"
     defined = f'"{role}" means the firm of {person}. '
     uses = [f"The {role} {rng.choice(VERBS)} the {rng.choice(NOUNS)}. " for _ in range(5)]
-    question = phrase(rng, ROLES, held_out and "role").format(role)
+    question = phrase(rng, "role", held_out).format(role)
     return Task(PROSE, (defined, *uses), question, defined.strip(), (person,))
 
 
@@ -84,6 +61,6 @@ def later_turn(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     units = tuple(rng.sample([*first.units, *second.units], len(first.units) + len(second.units)))
     before = ((first.question, first.answer),)
     if rng.random() < 0.5:
-        question = phrase(rng, AGAIN, held_out and "again")
+        question = phrase(rng, "again", held_out)
         return Task(PROSE, units, question, first.answer, first.expected, before=before)
     return Task(PROSE, units, second.question, second.answer, second.expected, before=before)

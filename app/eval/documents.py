@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.eval.words import ADJECTIVES, NOUNS, PLACES, VERBS, Keys
+from app.eval.words import ADJECTIVES, NOUNS, PREPOSITIONS, VERBS, Keys
 
 TokenCount = Callable[[str], int]
 SAMPLE_UNITS = 60
@@ -33,7 +33,7 @@ class Document:
 
 def sentence(rng: Random, keys: Keys) -> str:
     """A plain English sentence without sense."""
-    a, n, v, p = ADJECTIVES, NOUNS, VERBS, PLACES
+    a, n, v, p = ADJECTIVES, NOUNS, VERBS, PREPOSITIONS
     c = rng.choice
     kind = rng.randrange(7)
     if kind == 0:

@@ -8,16 +8,6 @@ from app.eval.documents import Filler
 from app.eval.tasks import Check, Task, phrase
 from app.eval.words import ADJECTIVES, NOUNS, PEOPLE, VERBS, Keys
 
-COMMON = (
-    "What are the {} most common words in the list?",
-    "Name the {} words that occur most often in the list.",
-    "Which {} words does the list repeat most?",
-)
-FREQUENT = (
-    "What are the {} most frequent coded words?",
-    "Name the {} coded words that occur most often.",
-    "Which {} coded words come up most?",
-)
 MORE_OFTEN = 10
 ZIPF = (60, 15, 7, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1)
 
@@ -39,7 +29,7 @@ def common_words(rng: Random, keys: Keys, held_out: bool = False, words: int = 1
     pool = rng.sample([*ADJECTIVES, *NOUNS, *VERBS, *PEOPLE], 300)
     common = pool[:words]
     filler = _dealt(pool[words:] + common * MORE_OFTEN)
-    question = phrase(rng, COMMON, held_out and "common").format(words)
+    question = phrase(rng, "common", held_out).format(words)
     return Task(
         filler, (), question, f"The words: {', '.join(common)}", tuple(common), Check.HOLDS_ALL
     )
@@ -57,7 +47,7 @@ def frequent_words(rng: Random, keys: Keys, held_out: bool = False, words: int =
         if word[:3] not in {c[:3] for c in coded}:
             coded.append(word)
     filler = _dealt([w for w, times in zip(coded, ZIPF, strict=True) for _ in range(times)])
-    question = phrase(rng, FREQUENT, held_out and "frequent").format(words)
+    question = phrase(rng, "frequent", held_out).format(words)
     return Task(
         filler, (), question, f"The words: {', '.join(coded[:words])}", tuple(coded[:words])
     )

@@ -11,6 +11,8 @@ from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.options import Mode
 
+REPORTING = ("results", "guard_stats", "report", "figure")
+"""Files that have no part in measuring."""
 SMALL = 64 * 2**20
 """Bytes. Larger files are told apart by their time, smaller ones by their content."""
 
@@ -140,7 +142,11 @@ def code_digest() -> str:
     """Of the program's parts that decide what is measured, 8 hexadecimal digits."""
     rooms = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted([*rooms.glob("engine/*"), *rooms.glob("eval/*.py")]):
-        if path.suffix in (".py", ".json") and path.stem not in ("results", "report", "figure"):
+    for path in sorted([*rooms.glob("engine/*"), *rooms.glob("eval/*")]):
+        if path.suffix in (".py", ".json", ".toml") and path.stem not in (
+            "results",
+            "report",
+            "figure",
+        ):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]

@@ -2,7 +2,8 @@
 
 Needles, variable tracking and common and frequent words follow RULER (arXiv 2404.06654). The
 `answer` of a task is the one that the embedded pair was trained to give: it restates what it found.
-Each kind of question has wordings that were trained on; `wordings.py` has others that never were.
+`wordings.toml` has the wordings of each kind of question: those the pair was trained on, and
+held-out ones.
 """
 
 from __future__ import annotations
@@ -16,9 +17,20 @@ from random import Random
 
 from app.eval import documents
 from app.eval.documents import CODE, JSON, PROSE, TICKETS, XML, Filler
-from app.eval.wordings import HELD_OUT
-from app.eval.words import ADJECTIVES, ATTRIBUTES, NOUNS, PEOPLE, VERBS, Keys, word_list
+from app.eval.words import (
+    ADJECTIVES,
+    ATTRIBUTES,
+    CITIES,
+    NOUNS,
+    PEOPLE,
+    VERBS,
+    Keys,
+    load,
+)
 
+WORDINGS = load("wordings.toml")
+TRAINED: dict[str, tuple[str, ...]] = WORDINGS["trained"]
+HELD_OUT: dict[str, tuple[str, ...]] = WORDINGS["held_out"]
 ABSENT = "The document does not say."
 NOT_SAID = re.compile(
     r"does(n't| not) (say|mention|state|contain|specify|provide|include)"
@@ -61,31 +73,13 @@ def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
     return all(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in wanted)
 
 
-def phrase(rng: Random, wordings: tuple[str, ...], held_out: str | bool) -> str:
-    """One of the wordings; with `held_out`, one under that name that nothing was made from."""
-    return rng.choice(HELD_OUT[held_out] if isinstance(held_out, str) else wordings)
+def phrase(rng: Random, name: str, held_out: bool) -> str:
+    """A wording of this question: one the pair was trained on, or a held-out one."""
+    return rng.choice((HELD_OUT if held_out else TRAINED)[name])
 
 
 def _value(rng: Random) -> str:
     return str(rng.randrange(1_000_000, 10_000_000))
-
-
-MAGIC = (
-    "What is the special magic number for {}?",
-    "What is the special magic number for {} mentioned in the document?",
-    "Find the special magic number for {}.",
-    "Which special magic number does the document give for {}?",
-)
-MAGICS = (
-    "What are all the special magic numbers for {}?",
-    "Give all the special magic numbers for {} mentioned in the document.",
-    "List every special magic number that the document has for {}.",
-)
-MAGIC_LIST = (
-    "What are the special magic numbers for {}?",
-    "What are the special magic numbers for {} mentioned in the document?",
-    "Tell me the special magic numbers of {}.",
-)
 
 
 def _magic(key: str, value: str) -> str:
@@ -104,9 +98,7 @@ def needle(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """RULER's single needle: one magic number."""
     key, value = keys.slug(), _value(rng)
     unit = _magic(key, value)
-    return Task(
-        PROSE, (unit,), phrase(rng, MAGIC, held_out and "magic").format(key), unit.strip(), (value,)
-    )
+    return Task(PROSE, (unit,), phrase(rng, "magic", held_out).format(key), unit.strip(), (value,))
 
 
 def multi_key(rng: Random, keys: Keys, held_out: bool = False, others: int = 3) -> Task:
@@ -122,7 +114,7 @@ def multi_value(rng: Random, keys: Keys, held_out: bool = False, values: int = 4
     key = keys.slug()
     found = tuple(_value(rng) for _ in range(values))
     units = tuple(f"One of the special magic numbers for {key} is: {v}. " for v in found)
-    question = phrase(rng, MAGICS, held_out and "magics").format(key)
+    question = phrase(rng, "magics", held_out).format(key)
     return Task(PROSE, units, question, _numbered(rng, units), found)
 
 
@@ -132,24 +124,11 @@ def multi_query(rng: Random, keys: Keys, held_out: bool = False, queries: int = 
     units = tuple(_magic(*pair) for pair in pairs)
     asked = rng.sample(pairs, len(pairs))
     names = ", ".join(k for k, _ in asked[:-1]) + f" and {asked[-1][0]}"
-    question = phrase(rng, MAGIC_LIST, held_out and "magic_list").format(names)
+    question = phrase(rng, "magic_list", held_out).format(names)
     answer = "".join(_magic(*pair) for pair in asked).strip()
     return Task(PROSE, units, question, answer, tuple(v for _, v in asked))
 
 
-FACT_QUESTIONS = {
-    "en": (
-        "What is the {a} of the {t}?",
-        "Which {a} does the {t} have?",
-        "Look up the {a} of the {t}.",
-        "{a} of the {t}?",
-        "I need the {a} of the {t}.",
-    ),
-    "de": ("Wie lautet die {a} von {t}?", "Welche {a} hat {t}?", "Nenne die {a} von {t}."),
-    "fr": ("Quel est le {a} de {t} ?", "Donne le {a} de {t}.", "Cherche le {a} de {t}."),
-    "es": ("¿Cuál es el {a} de {t}?", "Dime el {a} de {t}.", "Busca el {a} de {t}."),
-    "it": ("Qual è il {a} di {t}?", "Dammi il {a} di {t}.", "Trova il {a} di {t}."),
-}
 FACTS = {
     "en": "The {a} of the {t} is {v}. ",
     "de": "Die {a} von {t} lautet {v}. ",
@@ -157,38 +136,6 @@ FACTS = {
     "es": "El {a} de {t} es {v}. ",
     "it": "Il {a} di {t} è {v}. ",
 }
-FACT_ATTRIBUTES = {
-    "en": ATTRIBUTES,
-    "de": ("Zimmernummer", "Kundennummer", "Zugangsnummer", "Auftragsnummer", "Aktennummer"),
-    "fr": (
-        "code d'accès",
-        "numéro de dossier",
-        "numéro de chambre",
-        "code postal",
-        "numéro de client",
-    ),
-    "es": (
-        "código de acceso",
-        "número de cuarto",
-        "número de pedido",
-        "código postal",
-        "número de cliente",
-    ),
-    "it": (
-        "codice di accesso",
-        "numero di stanza",
-        "numero di ordine",
-        "codice postale",
-        "numero di cliente",
-    ),
-}
-CITIES = word_list("""
-Aachen Amiens Arezzo Badajoz Basel Bergamo Bilbao Bolzano Bremen Brest Burgos Caen Calais Como
-Cremona Dijon Dresden Erfurt Essen Ferrara Fulda Genf Gijon Graz Grenoble Hagen Huelva Jena Kassel
-Leipzig Lille Linz Lugano Lyon Mainz Malaga Metz Modena Murcia Nantes Nancy Oviedo Padova Parma
-Pisa Potsdam Reims Rennes Rostock Rouen Salzburg Segovia Siena Soria Toledo Torino Toulon Tours
-Trento Trier Udine Ulm Valencia Verona Vigo Zamora
-""")
 
 
 def _fact(rng: Random, keys: Keys, language: str, attribute: str, thing: str) -> tuple[str, str]:
@@ -198,7 +145,7 @@ def _fact(rng: Random, keys: Keys, language: str, attribute: str, thing: str) ->
 
 def fact(rng: Random, keys: Keys, held_out: bool = False, language: str = "en") -> Task:
     """A value in prose, among the same attribute of others and another attribute of the same."""
-    attribute, other = rng.sample(FACT_ATTRIBUTES[language], 2)
+    attribute, other = rng.sample(ATTRIBUTES[language], 2)
     if language == "en":
         thing, neighbour = keys.thing(), keys.thing()
     else:
@@ -209,31 +156,15 @@ def fact(rng: Random, keys: Keys, held_out: bool = False, language: str = "en") 
         _fact(rng, keys, language, other, thing)[0],
     ]
     units = rng.sample([unit, *near], 3)
-    question = phrase(rng, FACT_QUESTIONS[language], held_out and f"fact_{language}").format(
-        a=attribute, t=thing
-    )
+    question = phrase(rng, f"fact_{language}", held_out).format(a=attribute, t=thing)
     return Task(PROSE, tuple(units), question[:1].upper() + question[1:], unit.strip(), (value,))
-
-
-RECORDS = (
-    'What is the code of "{}"?',
-    'Which code has "{}"?',
-    'Find the code of "{}".',
-    'Give me the code that belongs to "{}".',
-)
-ASSIGNED = (
-    "What value is assigned to {}?",
-    "What is {} set to?",
-    "Find the value of {}.",
-    "Which value does {} get?",
-)
 
 
 def json_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A value in an array of JSON records."""
     key, value = keys.slug(), str(rng.randrange(1000, 10000))
     body = f'"{key}": {value}'
-    question = phrase(rng, RECORDS, held_out and "record").format(key)
+    question = phrase(rng, "record", held_out).format(key)
     return Task(JSON, (f"{{{body}}}",), question, body, (value,))
 
 
@@ -241,26 +172,14 @@ def xml_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A value in an XML element."""
     key, value = keys.slug(), str(rng.randrange(1000, 10000))
     unit = f'<code of="{key}">{value}</code>'
-    return Task(
-        XML, (unit,), phrase(rng, RECORDS, held_out and "record").format(key), unit, (value,)
-    )
+    return Task(XML, (unit,), phrase(rng, "record", held_out).format(key), unit, (value,))
 
 
 def code_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A value assigned to a name in code."""
     name, value = keys.thing().replace(" ", "_").upper(), str(rng.randrange(1000, 10000))
     unit = f"{name} = {value}"
-    return Task(
-        CODE, (unit,), phrase(rng, ASSIGNED, held_out and "assigned").format(name), unit, (value,)
-    )
-
-
-QUOTES = (
-    'What does the document say about "{}"? Quote it to the end of the sentence.',
-    'Quote the sentence with "{}" to its end.',
-    'What follows "{}"? Quote it to the end of the sentence.',
-    'Give me the rest of the sentence from "{}" on.',
-)
+    return Task(CODE, (unit,), phrase(rng, "assigned", held_out).format(name), unit, (value,))
 
 
 def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
@@ -274,21 +193,13 @@ def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
         if len(rest) >= 3 and not quoted.endswith((",", ".")):
             break
     answer = " ".join(words[first:])
-    question = phrase(rng, QUOTES, held_out and "quote").format(quoted)
+    question = phrase(rng, "quote", held_out).format(quoted)
     return Task(PROSE, (text + " ",), question, answer, (" ".join(rest),))
-
-
-MANY = (
-    "Give all the values of the {a} of the {t}.",
-    "Which {a}s does the {t} have? Name all.",
-    "What are all the {a}s of the {t}?",
-    "List every {a} that the {t} has.",
-)
 
 
 def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = None) -> Task:
     """A key that occurs one to four times, all its values wanted."""
-    attribute, other = rng.sample(ATTRIBUTES, 2)
+    attribute, other = rng.sample(ATTRIBUTES["en"], 2)
     thing, neighbour = keys.thing(), keys.thing()
     pairs = [_fact(rng, keys, "en", attribute, thing) for _ in range(values or rng.randint(1, 4))]
     near = [
@@ -298,24 +209,12 @@ def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = N
     units = [unit for unit, _ in pairs]
     for unit in near:
         units.insert(rng.randint(0, len(units)), unit)
-    question = phrase(rng, MANY, held_out and "many").format(a=attribute, t=thing)
+    question = phrase(rng, "many", held_out).format(a=attribute, t=thing)
     answer = _numbered(rng, [unit for unit, _ in pairs])
     return Task(PROSE, tuple(units), question, answer, tuple(value for _, value in pairs))
 
 
 MARKS = ("OPEN", "LATE", "HELD", "LOST", "PAID")
-COUNT_MARKS = (
-    "How many tickets are marked {}?",
-    "Count the tickets that are marked {}.",
-    "How many {} tickets are there?",
-    "What is the number of {} tickets in the list?",
-)
-COUNT_NAMES = (
-    "How often does the name {} occur?",
-    "How many times is {} named?",
-    "Count how often {} is named.",
-    "What is the number of times that {} comes up?",
-)
 
 
 def _times(number: int) -> str:
@@ -326,7 +225,7 @@ def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20)
     """How many of a list's tickets carry a mark."""
     mark = keys.choose(MARKS)
     units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, most))]
-    question = phrase(rng, COUNT_MARKS, held_out and "count_marks").format(mark)
+    question = phrase(rng, "count_marks", held_out).format(mark)
     number = str(len(units))
     answer = f"Marked {mark} {_times(len(units))}."
     return Task(TICKETS, tuple(units), question, answer, (number,), Check.LAST_NUMBER)
@@ -337,7 +236,7 @@ def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20)
     name = keys.choose(PEOPLE)
     verbs = rng.sample(VERBS, rng.randint(0, most))
     units = tuple(f"{name} {v} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}. " for v in verbs)
-    question = phrase(rng, COUNT_NAMES, held_out and "count_names").format(name)
+    question = phrase(rng, "count_names", held_out).format(name)
     number = str(len(verbs))
     answer = f"Named {name} {_times(len(verbs))}."
     return Task(PROSE, units, question, answer, (number,), Check.LAST_NUMBER)
@@ -351,19 +250,6 @@ def fact_in_turn(rng: Random, keys: Keys, held_out: bool = False, turn: int = 5)
     before = tuple((task.question, task.answer) for task in order[: turn - 1])
     last = order[turn - 1]
     return Task(PROSE, units, last.question, last.answer, last.expected, before=before)
-
-
-TRACK = (
-    "What is the value of {}?",
-    "Which number does {} stand for?",
-    "Follow {} to its value.",
-    "To which number does {} lead in the end?",
-)
-VARIABLES = (
-    "Which variables have the value {}, directly or through others?",
-    "Find all variables that are assigned the value {}, directly or through others.",
-    "Name every variable that ends up with the value {}.",
-)
 
 
 def _chain(keys: Keys, steps: int) -> tuple[list[str], list[str]]:
@@ -385,14 +271,14 @@ def track(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     links, units = _chains(rng, keys)
     back = links[::-1]
     steps = [f"VAR {name} = {source}" for name, source in pairwise(back)]
-    question = phrase(rng, TRACK, held_out and "track").format(back[0])
+    question = phrase(rng, "track", held_out).format(back[0])
     return Task(PROSE, tuple(units), question, ", ".join(steps), (links[0],), Check.LAST_NUMBER)
 
 
 def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """RULER's variable tracking: from a number to all variables that hold it."""
     links, units = _chains(rng, keys)
-    question = phrase(rng, VARIABLES, held_out and "variables").format(links[0])
+    question = phrase(rng, "variables", held_out).format(links[0])
     return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
 
 

@@ -1,9 +1,9 @@
 """Fits the guard's word weights: a logistic regression over the words of a question.
 
-`python assets/guard/train.py` reads the .tsv files beside it (ours: `every` or `place`, a tab,
-a question) and the suites' trained wordings, and writes app/engine/guard.json. It needs numpy
-alone, takes seconds, and prints what
-five-fold cross-validation finds. No wording of `app/eval/wordings.py` may be among the questions.
+`python assets/guard/train.py` reads the .tsv files beside it (ours: `every` or `place`, a tab, a
+question) and the suites' trained wordings, and writes app/engine/guard.json. It needs only numpy,
+takes seconds, and prints the accuracy in five-fold cross-validation. None of the held-out wordings
+in `app/eval/wordings.toml` may be among the questions.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ import numpy as np
 from skills import made
 from tokenizers import Encoding, Tokenizer
 
-from app.eval.adversarial import AGAIN
-from app.eval.tasks import ABSENT, QUOTES, Check, Task, restatement
+from app.eval.tasks import ABSENT, TRAINED, Check, Task, restatement
 
 CHUNK = 32
 MAX_ANSWER = 84
@@ -37,7 +36,7 @@ QUOTED = (
     'Quote the sentence with "{}".', 'Where does it mention "{}"?', 'What follows "{}"?',
     'Please quote "{}" and go on.', 'What is written about "{}"?', 'Show me the passage "{}".',
     'What does the text say of "{}"?', 'Look up "{}".', 'Continue: "{}"', 'What about "{}"?',
-    'Tell me what it says of "{}".', 'Read out "{}" for me.', *QUOTES,
+    'Tell me what it says of "{}".', 'Read out "{}" for me.', *TRAINED["quote"],
 )  # fmt: skip
 PLAIN = (
     "{}?", "What does the document say about {}?", "Find {}.", "{}", "What does it say of {}?",
@@ -469,7 +468,7 @@ class Rows:
                 question, answer, decides = task.question, task.answer, decisive(task)
                 values = in_any_order(task)
             elif last and rng.random() < 0.05 and not repeated:
-                question, answer, repeated = rng.choice(AGAIN), last, True
+                question, answer, repeated = rng.choice(TRAINED["again"]), last, True
             else:
                 quote = ask(document, rng, kept)
                 if quote is None:
