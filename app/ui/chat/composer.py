@@ -33,7 +33,7 @@ class Composer(Vertical):
         self.notice = Notice()
         self.chips = Chips()
         self.box = ComposeBox()
-        self.setter = KeepSlider()
+        self.slider = KeepSlider()
         self._next_mode = next_mode
 
     def compose(self) -> ComposeResult:
@@ -43,7 +43,7 @@ class Composer(Vertical):
         with Horizontal(id="entry"):
             yield Static("❯", id="prompt", markup=False)
             yield self.box
-        yield self.setter
+        yield self.slider
 
     @property
     def draft(self) -> Draft:

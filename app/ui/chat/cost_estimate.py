@@ -12,11 +12,11 @@ from app.ui.chat.composer import WHOLE_TEXT_PATTERN
 from app.ui.chat.context import ChatContext
 from app.ui.chat.context_meter import ContextMeter
 from app.ui.chat.question_edit import QuestionEdit
-from app.ui.keep.keep_preview import ALL_CACHED
 from app.ui.keep.next_mode import NextMode
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
+ALL_CACHED = "all cached: saves nothing"
 CHARACTERS_PER_TOKEN = 4
 """A token, of what is typed: little beside what is attached, and told in hundreds."""
 

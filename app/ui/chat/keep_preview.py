@@ -1,18 +1,16 @@
-"""Trying another keep on the last answer, in the setter or in the spans view."""
+"""Previewing another keep on a scored turn, from the slider or the spans view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
-from app.protocol.commands import Command
+from app.protocol.commands import Reselect
 from app.protocol.events import Selected
-from app.ui.keep.keep_preview import ALL_CACHED, KeepTrial
-from app.ui.keep.slider import KeepSlider
+from app.ui.chat.context import ChatContext
+from app.ui.chat.cost_estimate import ALL_CACHED
 from app.ui.prefill.panel_render import would_read
-from app.ui.state.open_chats import OpenChats
-from app.ui.transcript.transcript import Transcript
+from app.ui.prefill.progress import TurnProgress
 
 if TYPE_CHECKING:
     from app.ui.spans.passages import ReadDocument
@@ -20,78 +18,84 @@ if TYPE_CHECKING:
 
 
 class KeepPreview:
-    """One keep is tried at a time, and only on what the engine still has the scores of."""
+    """Only a turn whose scores the engine still has can be previewed. One `Reselect` is sent at a
+    time; of the keeps moved over meanwhile only the last is sent next, so that a key held down
+    builds no queue."""
 
-    def __init__(
-        self,
-        desk: OpenChats,
-        transcript: Transcript,
-        setter: KeepSlider,
-        send: Callable[[Command], None],
-    ) -> None:
-        self._desk, self._transcript, self._setter, self._send = desk, transcript, setter, send
-        self._trial = KeepTrial()
+    def __init__(self, context: ChatContext) -> None:
+        self._open_chats, self._transcript = context.open_chats, context.transcript
+        self._slider, self._engine = context.composer.slider, context.engine
         self._turn: Turn | None = None
+        self._progress: TurnProgress | None = None
+        self._next_keep: float | None = None
+        self._in_flight = False
         self._spans: SpansScreen | None = None
 
     @property
     def active(self) -> bool:
-        """Whether there is a turn that a keep is tried on."""
+        """Whether there is a turn to preview on."""
         return self._turn is not None
 
-    def open_setter(self, keep: float, turn: Turn | None = None) -> None:
-        """Of a turn, or the last one."""
-        self._begin(turn or self._desk.shown.conversation.last)
-        self._setter.open(keep)
+    def open_slider(self, keep: float, turn: Turn | None = None) -> None:
+        """For a turn, or the last one."""
+        self._begin(turn or self._open_chats.shown.conversation.last)
+        self._slider.open(keep)
         self.move(keep)
 
-    def spans(self, turn: Turn) -> SpansScreen | None:
-        """What was read of a turn's documents; None when there are none."""
+    def spans_screen(self, turn: Turn) -> SpansScreen | None:
+        """What was read of a turn's documents; None if it has none."""
         from app.ui.spans.screen import SpansScreen
 
-        progress = self._desk.shown.progress[turn.number]
-        choice = progress.would_select
-        documents = self._documents(turn, choice)
+        progress = self._open_chats.shown.progress[turn.number]
+        selected = progress.would_select
+        documents = self._documents(turn, selected)
         if not documents:
             return None
         self._begin(turn)
-        move, shown = (
-            self.move if self._turn else None,
-            None if choice is None else choice.keep_ratio,
-        )
+        move = self.move if self._turn else None
+        shown = None if selected is None else selected.keep_ratio
         self._spans = SpansScreen(documents, progress.keep, move, shown)
         return self._spans
 
     def move(self, keep: float) -> None:
-        if not self._desk.busy and (request := self._trial.move(keep)) is not None:
-            self._send(request)
+        if not self._open_chats.busy:
+            self._next_keep = keep
+            self._send_next()
 
     def on_selected(self, selected: Selected) -> None:
-        """A selection came of a turn that is over. One that comes after `end` shows nothing."""
-        request, turn = self._trial.answered(selected), self._turn
-        if turn is not None and turn.number == selected.turn:
-            self._draw(turn)
-            cached = self._desk.is_fully_cached(turn)
-            self._setter.effect = ALL_CACHED if cached else would_read(selected)
-            if self._spans is not None:
-                self._spans.show(self._documents(turn, selected), selected.keep_ratio)
-        if request is not None:
-            self._send(request)
+        """A selection for a finished turn. After `end` it is ignored."""
+        turn, progress = self._turn, self._progress
+        if turn is None or progress is None or turn.number != selected.turn:
+            return
+        progress.apply(selected, 0.0)
+        self._draw(turn)
+        cached = self._open_chats.is_fully_cached(turn)
+        self._slider.effect = ALL_CACHED if cached else would_read(selected)
+        if self._spans is not None:
+            self._spans.show(self._documents(turn, selected), selected.keep_ratio)
+        self._in_flight = False
+        self._send_next()
 
     def end(self) -> None:
         self._spans = None
-        self._trial.end()
-        turn, self._turn = self._turn, None
-        if turn is not None:
+        turn, progress = self._turn, self._progress
+        self._turn = self._progress = None
+        if turn is not None and progress is not None:
+            progress.preview = None
             self._draw(turn)
             self._transcript.anchor()
 
     def _begin(self, turn: Turn | None) -> None:
-        self._turn = turn if turn is not None and self._desk.can_preview(turn) else None
-        if self._turn is None:
-            self._trial.begin(None, None)
-        else:
-            self._trial.begin(self._turn.number, self._desk.shown.progress[self._turn.number])
+        self._turn = self._progress = None
+        if turn is not None and self._open_chats.can_preview(turn):
+            self._turn, self._progress = turn, self._open_chats.shown.progress[turn.number]
+        self._next_keep, self._in_flight = None, False
+
+    def _send_next(self) -> None:
+        if self._turn is not None and not self._in_flight and self._next_keep is not None:
+            keep, self._next_keep = self._next_keep, None
+            self._in_flight = True
+            self._engine.send(Reselect(self._turn.number, keep))
 
     def _draw(self, turn: Turn) -> None:
         if (view := self._transcript.view(turn.number)) is not None:
@@ -100,6 +104,6 @@ class KeepPreview:
     def _documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
         from app.ui.spans.passages import read_documents
 
-        chat = self._desk.shown
+        chat = self._open_chats.shown
         messages = chat.conversation.documents_by_message(turn)
         return read_documents(messages, chat.progress[turn.number], selected)

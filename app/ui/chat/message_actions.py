@@ -112,7 +112,7 @@ class MessageActions:
             self._submission.ask_again(mode, keep, turn)
 
     def show_spans(self, turn: Turn | None) -> None:
-        screen = None if turn is None else self._keep_preview.spans(turn)
+        screen = None if turn is None else self._keep_preview.spans_screen(turn)
         if turn is None or screen is None:
             message = "Nothing was attached that could be shown. Paste a document and ask."
             self._context.notice.show(message)
@@ -130,7 +130,7 @@ class MessageActions:
     def open_keep(self, view: MessageView) -> None:
         self._keep_turn = view.turn
         keep = self._open_chats.shown.progress[view.turn.number].keep
-        self._keep_preview.open_setter(keep, view.turn)
+        self._keep_preview.open_slider(keep, view.turn)
 
     @property
     def sets_keep(self) -> bool:

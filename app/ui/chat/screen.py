@@ -142,9 +142,7 @@ class ChatScreen(MessageSelection):
             self.show_hints,
             self._show_meter,
         )
-        self.keep_preview = KeepPreview(
-            self.open_chats, self.transcript, self.composer.setter, engine.send
-        )
+        self.keep_preview = KeepPreview(context)
         self.edit = edit = QuestionEdit(context)
         self.attachments = Attachments(
             context, lambda text: self.submission.submit(text), load.target
@@ -397,12 +395,12 @@ class ChatScreen(MessageSelection):
         self._shared.set_next_mode(self.next_mode.toggled())
 
     def action_set_keep(self) -> None:
-        if self.composer.setter.display:
+        if self.composer.slider.display:
             return
         if (chosen := self.transcript.selected) is not None:
             self.actions.open_keep(chosen)
         else:
-            self.keep_preview.open_setter(self.next_mode.keep)
+            self.keep_preview.open_slider(self.next_mode.keep)
             self._show_estimate(self.next_mode.keep)
 
     def on_keep_slider_moved(self, event: KeepSlider.Moved) -> None:
@@ -413,7 +411,7 @@ class ChatScreen(MessageSelection):
     def _show_estimate(self, keep: float) -> None:
         """Where nothing was scored that a keep could be tried on."""
         if not self.keep_preview.active:
-            self.composer.setter.effect = self.cost_estimate.text_at(keep)
+            self.composer.slider.effect = self.cost_estimate.text_at(keep)
 
     def on_keep_slider_closed(self, event: KeepSlider.Closed) -> None:
         if self.actions.on_keep_closed(event):

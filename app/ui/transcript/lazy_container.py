@@ -1,4 +1,4 @@
-"""Parts of a long conversation that hold widgets only while they are near what is seen."""
+"""Parts of a long conversation that have widgets only while they are near the visible part."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from textual.layout import DockArrangeResult
 from textual.widget import Widget
 
 MOUNT_DISTANCE, UNMOUNT_DISTANCE = 1.0, 3.0
-"""Screens: what is nearer than the one has its widgets, what is farther than the other has none."""
+"""In screens from the visible part: nearer than the first, content is mounted; farther than the
+second, it is unmounted."""
 
 
 class LazyContainer(Vertical):
-    """Begins asleep: nothing but a height, which is a guess until it was awake once."""
+    """Starts as an empty placeholder, whose height is an estimate until it had its content once."""
 
     def __init__(self, classes: str | None = None) -> None:
         super().__init__(classes=classes)
         self.is_placeholder = True
         self.has_content = False
-        """Whether all of its widgets are there."""
+        """Whether all of its content is mounted. False, like `is_placeholder`, during mounting."""
         self._mount_lock = asyncio.Lock()
 
     @property
@@ -29,18 +30,18 @@ class LazyContainer(Vertical):
         return True
 
     def content(self) -> Sequence[Widget]:
-        """The widgets of one that is awake, made anew each time."""
+        """New widgets, each time it is called."""
         raise NotImplementedError
 
     def estimate_height(self, width: int) -> int:
-        """About how many rows it takes."""
+        """Of the content, in rows."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
         self.set_estimated_height()
 
     def set_estimated_height(self) -> None:
-        """Anew, when the width is another one."""
+        """Also called when the width has changed."""
         if self.is_placeholder:
             self.styles.height = max(1, self.estimate_height(max(20, self.app.size.width - 6)))
 
@@ -53,7 +54,7 @@ class LazyContainer(Vertical):
                 self.has_content = True
 
     async def unmount_content(self) -> None:
-        """From now on it takes the rows that it took."""
+        """The placeholder keeps the height that the content had."""
         async with self._mount_lock:
             if self.has_content and self.can_unmount:
                 self.is_placeholder, self.has_content = True, False
@@ -62,8 +63,8 @@ class LazyContainer(Vertical):
 
 
 def containers_in(container: Widget, size: Size, top: int, bottom: int) -> Iterator[LazyContainer]:
-    """Those of which something lies in these rows of `container`. By what Textual keeps of its
-    last layout, so that this costs next to nothing."""
+    """The lazy containers that overlap these rows of `container`. Textual caches its layout, so
+    this is fast."""
     for placement in container.arrange(size).placements:
         region, widget = placement.region, placement.widget
         if region.bottom <= top or region.y >= bottom or not widget.display:
@@ -77,20 +78,20 @@ def containers_in(container: Widget, size: Size, top: int, bottom: int) -> Itera
             yield from containers_in(widget, inner, top - offset, bottom - offset)
 
 
-def row_of(arranged: DockArrangeResult, wanted: Widget) -> int | None:
-    """The row at which a widget begins in what was laid out, however deep it is."""
+def row_of(arranged: DockArrangeResult, target: Widget) -> int | None:
+    """The first row of a widget in a layout, at any depth."""
     for placement in arranged.placements:
         region, widget = placement.region, placement.widget
-        if widget is wanted:
+        if widget is target:
             return region.y
-        if widget in wanted.ancestors:
+        if widget in target.ancestors:
             gutter = widget.gutter
             inner = Size(region.width - gutter.width, region.height - gutter.height)
-            row = row_of(widget.arrange(inner), wanted)
+            row = row_of(widget.arrange(inner), target)
             return None if row is None else region.y + gutter.top + row
     return None
 
 
 def estimate_rows(text: str, width: int) -> int:
-    """About how many rows a text takes, wrapped."""
+    """Of a text when it is wrapped, roughly."""
     return sum(1 + len(line) // width for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""The scrolling part of the screen: the opening, all turns, and the question that waits."""
+"""The conversation on the screen: a status banner, its turns, and a queued question."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
-from textual.geometry import Size
-from textual.layout import DockArrangeResult
 from textual.message import Message
-from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
@@ -26,21 +22,21 @@ from app.ui.transcript.lazy_container import (
     containers_in,
 )
 from app.ui.transcript.message import MessageView, VersionIndex
-from app.ui.transcript.scroll_lock import ScrollLock
+from app.ui.transcript.scroll_lock import LockableScroll, ScrollLock
 from app.ui.transcript.status_banner import StatusBanner
 from app.ui.transcript.turn_view import QueuedView, TurnView
 from app.util import formatting
 
 TURNS_PER_BATCH = 4
-"""Turns that are mounted together: of a long conversation first the last ones, and earlier ones
-when the user scrolls up to them."""
+"""Turns mounted at a time: of a long conversation the last ones first, older ones when the user
+scrolls up to them."""
 
 
-class Transcript(VerticalScroll, can_focus=False):
-    """Follows its end until the user scrolls up, and again once they are back at the end."""
+class Transcript(LockableScroll):
+    """Follows its end until the user scrolls up, and again once they have scrolled back down."""
 
     class UnreadChanged(Message):
-        """Something new came below what is seen, or that came into sight."""
+        """New text arrived below the visible part, or came into view."""
 
     def __init__(self, clock: Clock, chat: OpenChat) -> None:
         super().__init__(id="transcript")
@@ -52,8 +48,6 @@ class Transcript(VerticalScroll, can_focus=False):
         self._older_hint = Static(markup=False, classes="more")
         self.has_unread = False
         self._width = 0
-        self.scroll_locks: list[ScrollLock] = []
-        """The changes that are under way, and that what is seen must not be moved by."""
         self._change_lock = asyncio.Lock()
         self._loading_older = self._update_scheduled = False
         self._views: dict[int, TurnView] = {}
@@ -75,23 +69,18 @@ class Transcript(VerticalScroll, can_focus=False):
         return self._chat.progress
 
     @property
-    def follows_end(self) -> bool:
-        """Whether what is new comes into sight by itself."""
-        return self.is_anchored and not self._anchor_released
-
-    @property
     def selected(self) -> MessageView | None:
-        """The message that has the focus."""
+        """The message that has the focus, if one has."""
         focused = self.screen.focused if self.is_attached else None
         return focused if isinstance(focused, MessageView) and focused.is_attached else None
 
     @property
     def messages(self) -> list[MessageView]:
-        """Of those turns that are mounted, in order."""
+        """Of the mounted turns, in order."""
         return [message for view in self._views.values() for message in view.messages]
 
     async def show(self, chat: OpenChat) -> None:
-        """A conversation instead of the one before, from its end."""
+        """Show another conversation, scrolled to its end."""
         async with self._change_lock:
             self._chat, self._turns, self._older = chat, [], []
             self._views, self._with_content = {}, set()
@@ -101,13 +90,13 @@ class Transcript(VerticalScroll, can_focus=False):
         self.follow_end()
 
     async def add_turn(self, turn: Turn) -> None:
-        """Show a new turn, and go to it even if the user had scrolled up: they just asked."""
+        """Show a new turn and scroll to it, even if the user had scrolled up: they just asked."""
         await self.show_branch(turn)
         self.follow_end()
 
     async def show_branch(self, to: Turn | None = None) -> None:
-        """Show the branch as it is now: what it shares with what is shown stays. With `to` up from
-        that turn at least."""
+        """Show the current branch; views of turns still in it stay. With `to`, that turn and all
+        after it are mounted."""
         async with self._change_lock:
             await self._show_branch(to)
 
@@ -136,7 +125,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return min(first, turns.index(to)) if to in turns else first
 
     async def show_queued(self, question: Question | None, committing: bool = False) -> None:
-        """The question that is not asked yet, because others are, or because it is being kept."""
+        """Show a question that waits for its turn, or (`committing`) is being stored."""
         before, self._queued_view = self._queued_view, None
         if question is not None:
             self._queued_view = QueuedView(question, committing)
@@ -146,7 +135,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await before.remove()
 
     def view(self, number: int) -> TurnView | None:
-        """The view of a turn, if it is shown."""
+        """The view of a turn, if it is mounted."""
         return self._views.get(number)
 
     async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
@@ -174,19 +163,19 @@ class Transcript(VerticalScroll, can_focus=False):
         self._older_hint.update(Content.styled(f"↑ {many}: scroll up", "$ink-dim"))
         self._older_hint.display = bool(self._older)
 
-    # -------------------------------------------------------------------------- choosing
+    # -------------------------------------------------------------------------- selecting
 
     def select(self, message: MessageView) -> None:
-        """Give it the focus, and bring it into sight."""
+        """Give a message the focus, and scroll it into view."""
         self.screen.set_focus(message, scroll_visible=False)
         window, region = self.scrollable_content_region, message.region
         if region.y >= window.y and region.bottom <= window.bottom:
             return
         if region.height > window.height and region.y < window.y and region.bottom > window.y + 2:
-            return  # it fills the screen
-        if self._may_scroll():
+            return  # it fills the view
+        if self.leave_end():
             self.scroll_to_widget(message, animate=False, top=region.height >= window.height)
-            self.call_after_refresh(self._check_anchor)
+            self.call_after_refresh(self.check_end)
 
     def neighbour(self, message: MessageView, step: int) -> MessageView | None:
         messages = self.messages
@@ -197,7 +186,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return messages[place] if place < len(messages) else None
 
     async def reveal(self, turn: Turn, part: TurnPart) -> None:
-        """Choose a message wherever it is."""
+        """Select a message, mounting older turns as far as needed."""
         await self.show_branch(turn)
         view = self.view(turn.number)
         if view is not None:
@@ -207,23 +196,14 @@ class Transcript(VerticalScroll, can_focus=False):
             self.call_after_refresh(self._bring_to_top, message, 3)
 
     def _bring_to_top(self, message: MessageView, times: int) -> None:
-        """More than once: what is laid out anew above it changes where it is."""
+        """Several times, because layout changes above the message move it."""
         if message.is_attached and self.selected is message:
-            if self._may_scroll():
+            if self.leave_end():
                 self.scroll_to_widget(message, animate=False, top=True, immediate=True)
             if times:
                 self.call_after_refresh(self._bring_to_top, message, times - 1)
 
     # -------------------------------------------------------------------------- scrolling
-
-    def _may_scroll(self) -> bool:
-        """From now on the end is not followed, unless all of it can be seen: Textual keeps little
-        at the bottom by scrolling up beyond the beginning, where nothing but following ends."""
-        if self.max_scroll_y == 0:
-            self.anchor()
-            return False
-        self.release_anchor()
-        return True
 
     def scroll_pages(self, pages: int) -> None:
         if pages < 0 and self.scroll_y <= 0:
@@ -241,47 +221,27 @@ class Transcript(VerticalScroll, can_focus=False):
         if new_value <= 0 < old_value:
             self.load_older()
 
-    def validate_scroll_y(self, value: float) -> float:
-        """What is held may lie behind the end as long as not all is laid out."""
-        return max(0.0, value) if self.scroll_locks else super().validate_scroll_y(value)
-
-    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
-        """With what is held at the row of the screen where it was, in the very frame in which
-        something above it has changed: as Textual itself does it for what follows the end."""
-        arranged = super().arrange(size, optimal)
-        moved = [held.shift(arranged) for held in self.scroll_locks]
-        if moved and moved[0]:
-            y = max(0.0, self.scroll_y + moved[0])
-            self.set_reactive(Widget.scroll_y, y)
-            self.set_reactive(Widget.scroll_target_y, y)
-            self.vertical_scrollbar._reactive_position = y  # type: ignore[attr-defined]
-        return arranged
-
-    def _check_anchor(self) -> None:
-        if not self.scroll_locks:
-            super()._check_anchor()
-
     def on_resize(self, event: Resize) -> None:
         if event.size.width != self._width:
             self._width = event.size.width
-            for sleeper in self.query(LazyContainer):
-                sleeper.set_estimated_height()
+            for container in self.query(LazyContainer):
+                container.set_estimated_height()
         self.update_mounted_soon()
 
     def follow_end(self) -> None:
-        """Follow the end again."""
+        """Scroll to the end and follow it again."""
         self.anchor()
         self._set_unread(False)
 
     def mark_unread(self, view: TurnView) -> None:
-        """What is shown there has grown."""
+        """The text of a turn has grown."""
         self._with_content.update(each for each in view.query(LazyContainer) if each.has_content)
         self.update_mounted_soon()
         if not self.has_unread and not self.follows_end:
             self._set_unread(True)
 
-    def _set_unread(self, news: bool) -> None:
-        self.has_unread = news
+    def _set_unread(self, has_unread: bool) -> None:
+        self.has_unread = has_unread
         self.post_message(self.UnreadChanged())
 
     def load_older(self) -> None:
@@ -290,7 +250,7 @@ class Transcript(VerticalScroll, can_focus=False):
             self.call_later(self._load_older)
 
     async def _load_older(self) -> None:
-        """What is in sight stays in sight: the new turns are above it."""
+        """Older turns are mounted above the visible part, which stays where it is."""
         async with self._change_lock, ScrollLock(self):
             turns, self._older = self._older[-TURNS_PER_BATCH:], self._older[:-TURNS_PER_BATCH]
             await self._add(turns, before=next(iter(self._views.values()), None))
@@ -300,39 +260,39 @@ class Transcript(VerticalScroll, can_focus=False):
     # -------------------------------------------------------------------------- what is near
 
     def update_mounted_soon(self) -> None:
-        """Wake what has come near, and let go what is far, once this is laid out."""
+        """After the next layout, mount what has come near and unmount what is far away."""
         if not self._update_scheduled:
             self._update_scheduled = True
             self.call_after_refresh(self._update_mounted)
 
     async def _update_mounted(self) -> None:
         self._update_scheduled = False
-        near, kept = self._within(MOUNT_DISTANCE), self._within(UNMOUNT_DISTANCE)
-        waking = [sleeper for sleeper in near if sleeper.is_placeholder]
+        near, retained = self._within(MOUNT_DISTANCE), self._within(UNMOUNT_DISTANCE)
+        mounting = [each for each in near if each.is_placeholder]
         far = [
             each
             for each in self._with_content
-            if each.has_content and each.can_unmount and each not in kept
+            if each.has_content and each.can_unmount and each not in retained
         ]
-        if waking or far:
+        if mounting or far:
             async with self._change_lock, ScrollLock(self):
-                for sleeper in waking:
-                    await self._mount_content(sleeper)
-                for sleeper in far:
-                    await sleeper.unmount_content()
+                for container in mounting:
+                    await self._mount_content(container)
+                for container in far:
+                    await container.unmount_content()
                 self._with_content = {
                     each for each in self._with_content if each.is_attached and each.has_content
                 }
             self.update_mounted_soon()
         elif self.max_scroll_y == 0:
-            self.load_older()  # what does not fill the screen cannot be scrolled
+            self.load_older()  # a view that is not full cannot be scrolled up
 
     def _within(self, screens: float) -> list[LazyContainer]:
-        """Those not farther than so many screens from what is seen."""
+        """The containers at most so many screens away from the visible part."""
         height = self.size.height
         top, bottom = self.scroll_y - screens * height, self.scroll_y + (1 + screens) * height
         return [*containers_in(self, self.scrollable_size, int(top), int(bottom))]
 
-    async def _mount_content(self, sleeper: LazyContainer) -> None:
-        self._with_content.add(sleeper)
-        await sleeper.mount_content()
+    async def _mount_content(self, container: LazyContainer) -> None:
+        self._with_content.add(container)
+        await container.mount_content()

@@ -1,0 +1,13 @@
+"""The private parts of Textual that the app uses were checked against one version."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+
+from app.ui import transcript
+
+
+def test_the_installed_textual_is_the_one_that_was_checked() -> None:
+    checked = re.findall(r"Textual (\d+\.\d+\.\d+)", transcript.__doc__ or "")
+    assert checked == [version("textual")], "see the docstring of app/ui/transcript"
