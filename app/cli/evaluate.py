@@ -27,7 +27,7 @@ from app.cli.inputs import read_inputs
 from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
-from app.eval.figure import figure
+from app.eval.figure import accuracy_figure
 from app.eval.report import Study, as_json, markdown, table
 from app.eval.results_log import ResultsLog
 from app.eval.runner import (
@@ -304,7 +304,7 @@ def _outputs(options: argparse.Namespace) -> dict[Path, Callable[[Study], str]]:
         outputs[report] = lambda study: markdown(study, drawn.name)
         if not options.sparse_only:  # the picture's dashed lines are what was read in full
             title = "Accuracy over keep"
-            outputs[drawn] = lambda study: figure(study.cells, f"{title}: {study.title}")
+            outputs[drawn] = lambda study: accuracy_figure(study.cells, f"{title}: {study.title}")
     if options.json:
         if Path(options.json) in outputs:
             raise UserError("--json and --report name the same file", "give two names")

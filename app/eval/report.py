@@ -1,4 +1,4 @@
-"""Results for people and for programs: a table for a terminal, Markdown with a figure, JSON."""
+"""Results as a table for a terminal, as Markdown with a figure, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,32 +9,43 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from app.eval import alone, results
-from app.eval.markdown import markdown_table
+from app.eval import guard_stats, results
+from app.eval.guard_stats import GuardStats
 from app.eval.results import (
     EQUIVALENCE_MARGIN,
     EquivalencePoint,
-    GuardStats,
     Interval,
     Perplexity,
     ResultCell,
+    SparseCell,
 )
 from app.eval.results_log import Record
 from app.eval.runner import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, PERPLEXITY
 from app.protocol.options import DEFAULT_TUNING, Mode
 from app.protocol.stats import FinishReason, Reading
+from app.util.tables import Table
 
 COLUMNS = 80
 BY_CASE = ("adversarial",)
-"""Suites whose cases get rows of their own."""
+"""Suites with a row for each case."""
 KINDS = {True: "safe", False: "unsafe", None: "open"}
+NOTHING_DENSE = (
+    "Nothing was read in full: these are the answers that came out right, and the median of the"
+    " seconds to the first token. What a full prefill would have answered is not known."
+)
+EQUIVALENCE = (
+    "The smallest keep from which on the safe suites together stay within"
+    f" {100 * EQUIVALENCE_MARGIN:.0f} points of dense, how many times faster the first token then"
+    " comes than with a full prefill, and how many times slower than with the default scoring"
+    f" ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
+)
 
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that a report says. `pair` is the shown names of target and draft, `command` what
-    makes the same report again."""
+    """What a report is made of. `pair` has the displayed names of target and draft; `command` makes
+    the same report again."""
 
     settings: Settings
     pair: tuple[str, str | None]
@@ -63,12 +74,12 @@ class Study:
 
     @cached_property
     def guard(self) -> GuardStats | None:
-        return results.guard(self.records)
+        return guard_stats.guard_stats(self.records)
 
     @cached_property
-    def alone(self) -> tuple[alone.Alone, ...]:
-        """Nothing, unless no item was to be read in full."""
-        return alone.alone(self.records) if self.settings.sparse_only else ()
+    def sparse_only(self) -> tuple[SparseCell, ...]:
+        """Empty unless nothing was to be read in full."""
+        return results.sparse_cells(self.records) if self.settings.sparse_only else ()
 
     @property
     def title(self) -> str:
@@ -77,11 +88,11 @@ class Study:
 
     @property
     def answers(self) -> list[Record]:
-        """Runs that were to end in an answer."""
+        """Runs that should end in an answer."""
         return [record for record in self.records if record.suite != PERPLEXITY]
 
     def notes(self) -> list[str]:
-        """What must not be overlooked, a sentence each."""
+        """What should not be overlooked, a sentence each."""
         notes = list(self.skipped)
         exact = [cell for cell in self.cells if cell.differing is not None]
         for cell in exact:
@@ -93,46 +104,39 @@ class Study:
         for sentence, times in results.failures(self.records).items():
             turns = "1 turn" if times == 1 else f"{times} turns"
             notes.append(f"{turns} of {len(self.records)}: {sentence}")
-        unsaid = [r for r in self.records if r.mode == Mode.SPARSE and r.reading == Reading.DENSE]
-        if dense := sum(record.fallback is None for record in unsaid):
-            notes.append(f"{dense} turns were to be read sparsely, and were read in full.")
+        dense_runs = [
+            r for r in self.records if r.mode == Mode.SPARSE and r.reading == Reading.DENSE
+        ]
+        if dense := sum(record.fallback is None for record in dense_runs):
+            notes.append(f"{dense} turns should have been read sparsely, and were read in full.")
         if cut := sum(
             r.ended == FinishReason.LENGTH and not r.answer.strip() for r in self.answers
         ):
             notes.append(
-                f"{cut} of {len(self.answers)} answers were cut off before their first word, as"
-                " those of a model that thinks first are."
+                f"{cut} of {len(self.answers)} answers were cut off before their first word:"
+                " this happens with models that think first."
             )
         if self.stale:
             notes.append(
-                f"{self.stale} of {len(self.records)} results were measured before with other code"
-                " of specchat; with --fresh all are measured again."
+                f"{self.stale} of {len(self.records)} results were measured earlier, with other"
+                " code of specchat; with --fresh all are measured again."
             )
         return notes
 
 
-# ------------------------------------------------------------------------------- in a terminal
+# ------------------------------------------------------------------------------- the tables
 
 
-def table(study: Study) -> str:
-    """At most COLUMNS wide, a group for each length and scoring."""
-    lines: list[str] = []
-    head = f"{'suite':<17}{'keep':>6}{'n':>5}{'dense':>7}{'right':>7}{'95 %':>9}"
-    head += f"{'lost':>6}{'gained':>8}{'read':>6}{'faster':>8}"
-    for length, scoring in _groups(study.cells):
-        lines += ["", f"{length:,} tokens, scoring {scoring}", head]
-        for cell in study.cells:
-            if (cell.length, cell.scoring) == (length, scoring):
-                lines.append(_row(cell))
-    if study.alone:
-        lines += [*textwrap.wrap(alone.WORDS, COLUMNS - 1), "", *alone.lines(study.alone)]
-    lines += _equal_lines(study.equals)
-    lines += _perplexity_lines(study.perplexities)
-    if study.guard is not None:
-        lines += _guard_lines(study.guard)
-    notes = [line for note in study.notes() for line in textwrap.wrap(note, COLUMNS - 1)]
-    lines += ["", *notes] if notes else []
-    return "\n".join(lines).strip("\n") + "\n"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _range(interval: Interval) -> str:
+    return f"{100 * interval.low:.0f}–{100 * interval.high:.0f}"
+
+
+def _times(ratio: float | None, form: str = ".2f") -> str:
+    return "" if ratio is None else f"{ratio:{form}}x"
 
 
 def _groups(cells: Iterable[ResultCell]) -> list[tuple[int, str]]:
@@ -140,83 +144,116 @@ def _groups(cells: Iterable[ResultCell]) -> list[tuple[int, str]]:
     return sorted(groups, key=lambda group: (group[0], results.scoring_order(group[1])))
 
 
-def _row(cell: ResultCell) -> str:
-    faster = "" if cell.ttft_ratio is None else f"{cell.ttft_ratio:.1f}x"
-    return (
-        f"{cell.suite:<17}{cell.keep:>6.3g}{cell.n:>5}{cell.dense.share:>7.0%}"
-        f"{cell.accuracy.share:>7.0%}{_range(cell.accuracy):>9}{cell.regressions:>6}"
-        f"{cell.repairs:>8}{cell.read_fraction:>6.0%}{faster:>8}"
-    )
+def _short_table(cells: Iterable[ResultCell]) -> Table:
+    """Of one length and scoring, narrow enough for a terminal."""
+    head = ("suite", "keep", "n", "dense", "right", "95 %", "lost", "gained", "read", "faster")
+    body = []
+    for cell in cells:
+        shares = [f"{share:.0%}" for share in (cell.dense.share, cell.accuracy.share)]
+        row = [cell.suite, f"{cell.keep:.3g}", str(cell.n), *shares, _range(cell.accuracy)]
+        row += [str(cell.regressions), str(cell.repairs), f"{cell.read_fraction:.0%}"]
+        body.append([*row, _times(cell.ttft_ratio, ".1f")])
+    return Table(head, body)
 
 
-def _equal_lines(rows: Sequence[EquivalencePoint]) -> list[str]:
-    if not rows:
-        return []
-    head = f"{'length':>7}  {'scoring':<28}{'keep':>6}{'n':>6}{'dense':>8}{'right':>8}"
-    lines = ["", *textwrap.wrap(EQUAL_WORDS, COLUMNS - 1), head + f"{'faster':>7}{'slower':>7}"]
+def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> Table:
+    head = ["case"] if by_case else []
+    head += ["scoring", "length", "keep", "n", "dense", "right", "95 %", "lost", "lost, %"]
+    head += ["gained", "read, %", "faster", "fell back", "failed"]
+    body = []
+    for cell in cells:
+        row = [cell.case or "all"] if by_case else []
+        row += [cell.scoring, f"{cell.length:,}", f"{cell.keep:g}", str(cell.n)]
+        row += [_percent(cell.dense.share), _percent(cell.accuracy.share), _range(cell.accuracy)]
+        row += [str(cell.regressions), _percent(cell.regressed), str(cell.repairs)]
+        row += [_percent(cell.read_fraction), _times(cell.ttft_ratio, ".1f")]
+        body.append([*row, str(cell.fell_back), str(cell.failed)])
+    return Table(head, body, texts=2 if by_case else 1)
+
+
+def _sparse_table(cells: Sequence[SparseCell]) -> Table:
+    head = ("suite", "scoring", "length", "keep", "n", "right", "95 %", "read, %", "TTFT, s")
+    body = []
+    for cell in cells:
+        row = [cell.suite, cell.scoring, f"{cell.length:,}", f"{cell.keep:g}", str(cell.n)]
+        row += [str(cell.right), _range(cell.accuracy), _percent(cell.read_fraction)]
+        body.append([*row, "" if cell.ttft is None else f"{cell.ttft:.1f}"])
+    return Table(head, body, texts=2)
+
+
+def _equivalence_table(rows: Sequence[EquivalencePoint]) -> Table:
+    body = []
     for r in rows:
-        if r.keep is None:
-            lines.append(f"{r.length:>7,}  {r.scoring:<28}{'none':>6}")
-            continue
-        shares = f"{r.dense:>8.1%}{r.right:>8.1%}{_times(r.faster):>7}{_times(r.slowdown):>7}"
-        lines.append(f"{r.length:>7,}  {r.scoring:<28}{r.keep:>6.3g}{r.n:>6}{shares}")
-    return lines
+        row = [f"{r.length:,}", r.scoring, "none" if r.keep is None else f"{r.keep:g}", str(r.n)]
+        row += [_percent(r.dense), _percent(r.right), _times(r.faster), _times(r.slowdown)]
+        body.append(row)
+    head = ("length", "scoring", "keep", "n", "dense", "right", "faster", "slower")
+    return Table(head, body, texts=2)
 
 
-EQUAL_WORDS = (
-    "The smallest keep from which on the safe suites together stay within"
-    f" {100 * EQUIVALENCE_MARGIN:.0f} points of dense, how much sooner the first token then comes"
-    " than in full, and how much later than with the default scoring"
-    f" ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
-)
+def _perplexity_table(rows: Sequence[Perplexity]) -> Table:
+    head = ("scoring", "length", "keep", "files", "dense", "sparse", "ratio", "read, %", "failed")
+    body = []
+    for r in rows:
+        row = [r.scoring, f"{r.length:,}", f"{r.keep:g}", str(r.n), f"{r.dense:.4g}"]
+        row += [f"{r.sparse:.4g}", f"{r.ratio:.3f}", _percent(r.read_fraction), str(r.failed)]
+        body.append(row)
+    return Table(head, body)
 
 
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}x"
+def _guard_table(guard: GuardStats) -> Table:
+    body = []
+    for r in guard.suites:
+        shares = [_percent(r.dense_right / r.n), _percent(r.right / r.n)]
+        spread = "" if r.spread is None else f"{r.spread:.2f}"
+        body.append([r.suite, KINDS[r.safe], str(r.n), str(r.flagged), *shares, spread])
+    head = ("suite", "kind", "n", "flagged", "dense right, %", "auto right, %", "spread")
+    return Table(head, body, texts=2)
 
 
-def _range(interval: Interval) -> str:
-    return f"{100 * interval.low:.0f}–{100 * interval.high:.0f}"
-
-
-def _perplexity_lines(rows: Sequence[Perplexity]) -> list[str]:
-    if not rows:
-        return []
-    head = f"{'length':>7}{'scoring':>11}{'keep':>6}{'files':>7}{'dense':>10}{'sparse':>10}"
-    head += f"{'ratio':>9}{'read':>6}{'failed':>8}"
-    lines = ["", f"Perplexity of the next {FORCED_TOKENS} tokens of each file", head]
-    for row in rows:
-        lines.append(
-            f"{row.length:>7,}{row.scoring:>11}{row.keep:>6.3g}{row.n:>7}{row.dense:>10.4g}"
-            f"{row.sparse:>10.4g}{row.ratio:>9.3f}{row.read_fraction:>6.0%}{row.failed:>8}"
-        )
-    return lines
-
-
-def _guard_lines(guard: GuardStats) -> list[str]:
-    lines = ["", *textwrap.wrap(_guard_sentence(guard), COLUMNS - 1)]
-    lines.append(f"{'suite':<17}{'':>6}{'n':>5}{'dense':>7}{'right':>7}{'flagged':>9}")
-    for row in guard.suites:
-        dense, auto = row.dense_right / row.n, row.right / row.n
-        figures = f"{row.n:>5}{dense:>7.0%}{auto:>7.0%}{row.flagged:>9}"
-        lines.append(f"{row.suite:<17}{KINDS[row.safe]:>6}{figures}")
-    return lines
-
-
-def _guard_sentence(guard: GuardStats) -> str:
+def _guard_summary(guard: GuardStats) -> str:
     recall = f"{guard.recall.share:.0%} ({_range(guard.recall)})" if guard.unsafe else "not known"
     precision = f"{guard.precision.share:.0%} ({_range(guard.precision)})"
     precision = precision if guard.flagged else "not known"
+    separation = ""
+    if guard.separation is not None:
+        separation = (
+            f" The spread of importance alone would separate {guard.separation:.0%} of the pairs of"
+            " an unsafe and a safe item."
+        )
     return (
         f"The guard in auto mode: recall {recall} of {guard.unsafe} unsafe items,"
-        f" precision {precision} of {guard.flagged} flagged items."
-        + (
-            f" By the spread of importance alone, {guard.separation:.0%} of the pairs of an unsafe"
-            " and a safe item would be told apart."
-            if guard.separation is not None
-            else ""
-        )
+        f" precision {precision} of {guard.flagged} flagged items.{separation}"
     )
+
+
+# ------------------------------------------------------------------------------- in a terminal
+
+
+def table(study: Study) -> str:
+    """At most COLUMNS wide, a group for each length and scoring."""
+    parts: list[str] = []
+    for length, scoring in _groups(study.cells):
+        own = [cell for cell in study.cells if (cell.length, cell.scoring) == (length, scoring)]
+        parts.append(f"{length:,} tokens, scoring {scoring}\n{_short_table(own).plain()}")
+    if study.sparse_only:
+        parts += [_wrapped(NOTHING_DENSE), _sparse_table(study.sparse_only).plain()]
+    if study.equals:
+        parts.append(f"{_wrapped(EQUIVALENCE)}\n{_equivalence_table(study.equals).plain()}")
+    if study.perplexities:
+        title = f"Perplexity of the next {FORCED_TOKENS} tokens of each file"
+        parts.append(f"{title}\n{_perplexity_table(study.perplexities).plain()}")
+    if study.guard is not None:
+        parts.append(
+            f"{_wrapped(_guard_summary(study.guard))}\n{_guard_table(study.guard).plain()}"
+        )
+    if notes := study.notes():
+        parts.append("\n".join(map(_wrapped, notes)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, COLUMNS - 1)
 
 
 # ---------------------------------------------------------------------------------- Markdown
@@ -225,21 +262,24 @@ def _guard_sentence(guard: GuardStats) -> str:
 def markdown(study: Study, figure: str) -> str:
     """The whole report; `figure` is the file name of the picture beside it."""
     against = "by itself" if study.settings.sparse_only else "against dense"
-    parts = [f"# Sparse reading {against}: {_plain(study.title)}", _about(study)]
+    parts = [f"# Sparse reading {against}: {_escape(study.title)}", _about(study)]
     parts.append(f"```sh\n{study.command}\n```")
-    if study.alone:
-        parts += [alone.WORDS, alone.table(study.alone)]
+    if study.sparse_only:
+        parts += [NOTHING_DENSE, _sparse_table(study.sparse_only).markdown()]
     if study.cells:
         parts.append(f"![Accuracy over keep, one panel a suite]({figure})")
         parts += _overview(study)
-        parts += _equal_parts(study.equals)
+        if study.equals:
+            points = _equivalence_table(study.equals).markdown()
+            parts += ["## Equal answers", EQUIVALENCE, points]
         parts += _details(study)
     if study.perplexities:
-        parts += [f"## Perplexity of the next {FORCED_TOKENS} tokens", _perplexity_table(study)]
+        rows = _perplexity_table(study.perplexities).markdown()
+        parts += [f"## Perplexity of the next {FORCED_TOKENS} tokens", rows]
     if study.guard is not None:
-        parts += ["## The guard", _guard_sentence(study.guard), _guard_table(study.guard)]
+        parts += ["## The guard", _guard_summary(study.guard), _guard_table(study.guard).markdown()]
     if notes := study.notes():
-        parts += ["## Notes", "\n".join(f"- {_plain(note)}" for note in notes)]
+        parts += ["## Notes", "\n".join(f"- {_escape(note)}" for note in notes)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -247,11 +287,11 @@ def _about(study: Study) -> str:
     settings = study.settings
     tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else TUNING)
     del tuning["scoring"]
-    held_out = "wordings that were never trained on" if settings.held_out else "trained wordings"
+    held_out = "held-out wordings" if settings.held_out else "trained wordings"
     lines = [
-        f"specchat {study.version}; {_plain(study.machine)}.",
+        f"specchat {study.version}; {_escape(study.machine)}.",
         f"{settings.n} items a suite and length, seed {settings.seed}, {held_out}, greedy.",
-        "Tuning, where no other is named: "
+        "Tuning, unless stated otherwise: "
         + ", ".join(f"{name} {value}" for name, value in tuning.items())
         + ".",
         "Intervals are Wilson's at 95 %. Read: mean share of the prompt that the target read.",
@@ -279,75 +319,22 @@ def _overview(study: Study) -> list[str]:
             shares = [_percent(by_keep[k].accuracy.share) if k in by_keep else "" for k in keeps]
             body.append([suite, scoring, _percent(dense.share), *shares])
         head = ["suite", "scoring", "dense", *(f"keep {keep:g}" for keep in keeps)]
-        parts += [f"### {length:,} tokens", markdown_table(head, body, texts=2)]
+        parts += [f"### {length:,} tokens", Table(head, body, texts=2).markdown()]
     return parts
-
-
-def _equal_parts(rows: Sequence[EquivalencePoint]) -> list[str]:
-    if not rows:
-        return []
-    body = []
-    for r in rows:
-        row = [f"{r.length:,}", r.scoring, "none" if r.keep is None else f"{r.keep:g}", str(r.n)]
-        row += [_percent(r.dense), _percent(r.right), _times(r.faster), _times(r.slowdown)]
-        body.append(row)
-    head = ["length", "scoring", "keep", "n", "dense", "right", "faster", "slower"]
-    return ["## Equal answers", EQUAL_WORDS, markdown_table(head, body, texts=2)]
 
 
 def _details(study: Study) -> list[str]:
     parts = ["## Each suite"]
     for suite in dict.fromkeys(cell.suite for cell in study.cells):
-        source = study.cases if suite in BY_CASE else study.cells
-        own = [cell for cell in source if cell.suite == suite]
+        own = [cell for cell in study.cells if cell.suite == suite]
         if suite in BY_CASE:
-            own = [cell for cell in study.cells if cell.suite == suite] + own
-        parts += [f"### {suite}", _cell_table(own, suite in BY_CASE)]
+            own += [cell for cell in study.cases if cell.suite == suite]
+        parts += [f"### {suite}", _cell_table(own, suite in BY_CASE).markdown()]
     return parts
 
 
-def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> str:
-    head = ["case"] if by_case else []
-    head += ["scoring", "length", "keep", "n", "dense", "right", "95 %", "lost", "lost, %"]
-    head += ["gained", "read, %", "faster", "fell back", "failed"]
-    body = []
-    for cell in cells:
-        row = [cell.case or "all"] if by_case else []
-        row += [cell.scoring, f"{cell.length:,}", f"{cell.keep:g}", str(cell.n)]
-        row += [_percent(cell.dense.share), _percent(cell.accuracy.share), _range(cell.accuracy)]
-        row += [str(cell.regressions), _percent(cell.regressed), str(cell.repairs)]
-        row += [_percent(cell.read_fraction)]
-        row += ["" if cell.ttft_ratio is None else f"{cell.ttft_ratio:.1f}x"]
-        body.append([*row, str(cell.fell_back), str(cell.failed)])
-    return markdown_table(head, body, texts=2 if by_case else 1)
-
-
-def _perplexity_table(study: Study) -> str:
-    head = ["scoring", "length", "keep", "files", "dense", "sparse", "ratio", "read, %", "failed"]
-    body = []
-    for r in study.perplexities:
-        row = [r.scoring, f"{r.length:,}", f"{r.keep:g}", str(r.n), f"{r.dense:.4g}"]
-        row += [f"{r.sparse:.4g}", f"{r.ratio:.3f}", _percent(r.read_fraction), str(r.failed)]
-        body.append(row)
-    return markdown_table(head, body, texts=1)
-
-
-def _guard_table(guard: GuardStats) -> str:
-    body = []
-    for r in guard.suites:
-        shares = [_percent(r.dense_right / r.n), _percent(r.right / r.n)]
-        spread = "" if r.spread is None else f"{r.spread:.2f}"
-        body.append([r.suite, KINDS[r.safe], str(r.n), str(r.flagged), *shares, spread])
-    head = ["suite", "kind", "n", "flagged", "dense right, %", "auto right, %", "spread"]
-    return markdown_table(head, body, texts=2)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
-def _plain(text: str) -> str:
-    """Text that is not ours, without what Markdown would take for more than text."""
+def _escape(text: str) -> str:
+    """Text from outside, without Markdown's special characters."""
     flat = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in flat)
 
@@ -369,7 +356,7 @@ def as_json(study: Study) -> str:
         "skipped": study.skipped,
         "stale": study.stale,
         "cells": [asdict(cell) for cell in study.cells],
-        "alone": [asdict(row) for row in study.alone],
+        "sparse_only": [asdict(cell) for cell in study.sparse_only],
         "cases": [asdict(cell) for cell in study.cases],
         "equal": [asdict(row) for row in study.equals],
         "perplexity": [asdict(row) for row in study.perplexities],

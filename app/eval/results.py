@@ -7,13 +7,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
 from app.eval.results_log import Record
-from app.eval.suites import JUDGED, PERPLEXITY, SUITES, UNSAFE
+from app.eval.suites import PERPLEXITY, SUITES
 from app.protocol.options import DEFAULT_TUNING, Mode, Scoring
 from app.protocol.stats import Reading
 
+T = TypeVar("T")
+K = TypeVar("K")
 Z = NormalDist().inv_cdf(0.975)
 EQUIVALENCE_MARGIN = 0.02
 """How far below dense the accuracy on the safe suites may be to count as equal."""
@@ -73,6 +75,24 @@ class ResultCell:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseCell:
+    """All items of a suite at one length, read sparsely, without dense answers to compare with.
+    `fell_back` were read densely after all."""
+
+    suite: str
+    length: int
+    scoring: str
+    keep: float
+    n: int
+    right: int
+    accuracy: Interval
+    read_fraction: float
+    ttft: float | None
+    fell_back: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Perplexity:
     """Perplexity of what follows in each file; `ratio` is sparse over dense, geometric mean."""
 
@@ -85,36 +105,6 @@ class Perplexity:
     ratio: float
     read_fraction: float
     failed: int
-
-
-@dataclass(frozen=True, slots=True)
-class GuardSuite:
-    """Of a suite's items in auto mode: how many the guard flagged, how many were right in auto
-    mode and in full. `safe` is None for a suite that the guard is not judged by."""
-
-    suite: str
-    safe: bool | None
-    n: int
-    flagged: int
-    right: int
-    dense_right: int
-    spread: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GuardStats:
-    """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items.
-
-    `separation` is how well the spread of importance alone would tell them apart: the share of
-    pairs of an unsafe and a safe item of which the unsafe one's lies more evenly.
-    """
-
-    suites: tuple[GuardSuite, ...]
-    recall: Interval
-    precision: Interval
-    unsafe: int
-    flagged: int
-    separation: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +135,23 @@ def paired(records: Iterable[Record], mode: Mode) -> list[Pair]:
     return [(dense[r.item], r) for r in records if r.mode == mode and r.item in dense]
 
 
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def cells(records: Iterable[Record], by_case: bool = False) -> tuple[ResultCell, ...]:
     """One cell for each suite (and case), length, scoring and keep, in that order."""
-    groups: dict[tuple[Any, ...], list[Pair]] = {}
-    for dense, sparse in paired(records, Mode.SPARSE):
-        if sparse.suite != PERPLEXITY:
-            case = sparse.case if by_case else None
-            key = (sparse.suite, case, sparse.length, sparse.scoring, sparse.keep)
-            groups.setdefault(key, []).append((dense, sparse))
-    found = [_cell(key, pairs) for key, pairs in groups.items()]
+
+    def key(pair: Pair) -> tuple[Any, ...]:
+        sparse = pair[1]
+        case = sparse.case if by_case else None
+        return (sparse.suite, case, sparse.length, sparse.scoring, sparse.keep)
+
+    pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].suite != PERPLEXITY]
+    found = [_cell(name, group) for name, group in _grouped(pairs, key).items()]
     return tuple(sorted(found, key=_cell_order))
 
 
@@ -164,12 +162,13 @@ def scoring_order(name: str) -> tuple[int, list[tuple[float, str]]]:
     return SCORING_ORDER.index(Scoring(scoring)), list(zip(numbers, values, strict=True))
 
 
-def _cell_order(cell: ResultCell) -> tuple[Any, ...]:
+def _cell_order(cell: ResultCell | SparseCell) -> tuple[Any, ...]:
     """Suites, their cases and scorings in the order they are defined in."""
     cases = [case.name for case in SUITES[cell.suite].cases]
+    case = cell.case if isinstance(cell, ResultCell) else None
     return (
         SUITE_ORDER.index(cell.suite),
-        cases.index(cell.case) if cell.case in cases else -1,
+        cases.index(case) if case in cases else -1,
         cell.length,
         scoring_order(cell.scoring),
         cell.keep,
@@ -205,13 +204,41 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> ResultCell:
     )
 
 
+def sparse_cells(records: Iterable[Record]) -> tuple[SparseCell, ...]:
+    """One cell for each suite, length, scoring and keep, in that order."""
+    sparse = [record for record in records if record.mode == Mode.SPARSE]
+    groups = _grouped(sparse, lambda r: (r.suite, r.length, r.scoring, r.keep))
+    found = [_sparse_cell(*key, group) for key, group in groups.items()]
+    return tuple(sorted(found, key=_cell_order))
+
+
+def _sparse_cell(
+    suite: str, length: int, scoring: str, keep: float, records: Sequence[Record]
+) -> SparseCell:
+    n, right = len(records), sum(record.right for record in records)
+    answered = [record for record in records if not record.failed]
+    return SparseCell(
+        suite=suite,
+        length=length,
+        scoring=scoring,
+        keep=keep,
+        n=n,
+        right=right,
+        accuracy=wilson(right, n),
+        read_fraction=fmean(record.read_fraction for record in answered) if answered else 0.0,
+        ttft=median(record.ttft for record in answered) if answered else None,
+        fell_back=sum(record.reading == Reading.DENSE for record in records),
+        failed=n - len(answered),
+    )
+
+
 def equivalence_points(records: Iterable[Record]) -> tuple[EquivalencePoint, ...]:
     """One row for each length and scoring, where several keeps were measured."""
-    groups: dict[tuple[int, str], dict[float, list[Pair]]] = {}
-    for dense, sparse in paired(records, Mode.SPARSE):
-        if SUITES[sparse.suite].safe:
-            keeps = groups.setdefault((sparse.length, sparse.scoring), {})
-            keeps.setdefault(sparse.keep, []).append((dense, sparse))
+    safe = [pair for pair in paired(records, Mode.SPARSE) if SUITES[pair[1].suite].safe]
+    groups = {
+        key: _grouped(pairs, lambda pair: pair[1].keep)
+        for key, pairs in _grouped(safe, lambda pair: (pair[1].length, pair[1].scoring)).items()
+    }
     order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1])))
     at = {key: _smallest_equal(groups[key]) for key in order if len(groups[key]) > 1}
     return tuple(
@@ -261,11 +288,8 @@ def _equal(
 
 def perplexities(records: Iterable[Record]) -> tuple[Perplexity, ...]:
     """One row for each length, scoring and keep of the perplexity suite."""
-    groups: dict[tuple[int, str, float], list[Pair]] = {}
-    for dense, sparse in paired(records, Mode.SPARSE):
-        if sparse.suite == PERPLEXITY:
-            key = (sparse.length, sparse.scoring, sparse.keep)
-            groups.setdefault(key, []).append((dense, sparse))
+    pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].suite == PERPLEXITY]
+    groups = _grouped(pairs, lambda pair: (pair[1].length, pair[1].scoring, pair[1].keep))
     order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1]), key[2]))
     return tuple(_perplexity(*key, groups[key]) for key in order)
 
@@ -291,70 +315,6 @@ def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -
         read_fraction=fmean(s.read_fraction for s, _, _ in both),
         failed=failed,
     )
-
-
-def guard(records: Iterable[Record]) -> GuardStats | None:
-    """How well auto mode foresaw the unsafe suites; None when no item was asked in auto mode."""
-    records = list(records)
-    groups: dict[str, list[Pair]] = {}
-    for pair in paired(records, Mode.AUTO):
-        groups.setdefault(pair[1].suite, []).append(pair)
-    if not groups:
-        return None
-    spreads = _spreads(records)
-    rows = tuple(
-        _flagged(suite, groups[suite], spreads.get(suite))
-        for suite in SUITE_ORDER
-        if suite in groups
-    )
-    unsafe = [row for row in rows if row.safe is False]
-    hits, positives = sum(r.flagged for r in unsafe), sum(r.n for r in unsafe)
-    flagged = sum(row.flagged for row in rows if row.safe is not None)
-    recall, precision = wilson(hits, positives), wilson(hits, flagged)
-    return GuardStats(rows, recall, precision, positives, flagged, _separation(spreads))
-
-
-def _flagged(suite: str, pairs: Sequence[Pair], spreads: list[float] | None) -> GuardSuite:
-    return GuardSuite(
-        suite,
-        suite not in UNSAFE if suite in JUDGED else None,
-        len(pairs),
-        sum(auto.guard is not None for _, auto in pairs),
-        sum(auto.right for _, auto in pairs),
-        sum(dense.right for dense, _ in pairs),
-        median(spreads) if spreads else None,
-    )
-
-
-def normalised_entropy(buckets: Sequence[float]) -> float:
-    """The exponential of the entropy of the buckets' shares, over their number: 1 for all alike,
-    near 0 for one that has it all."""
-    total = sum(buckets)
-    shares = [bucket / total for bucket in buckets if bucket > 0]
-    entropy = -sum(share * math.log(share) for share in shares)
-    return math.exp(entropy) / len(buckets) if shares else 0.0
-
-
-def _spreads(records: Iterable[Record]) -> dict[str, list[float]]:
-    """How evenly importance lay, by suite: one figure an item, of the default scoring."""
-    wanted = str(DEFAULT_TUNING.scoring)
-    of_item = {
-        (record.suite, record.item): record.spread
-        for record in records
-        if record.spread is not None and record.scoring == wanted
-    }
-    found: dict[str, list[float]] = {}
-    for (suite, _), spread in of_item.items():
-        found.setdefault(suite, []).append(spread)
-    return found
-
-
-def _separation(spreads: dict[str, list[float]]) -> float | None:
-    unsafe = [x for suite, found in spreads.items() if suite in UNSAFE for x in found]
-    safe = [x for suite, found in spreads.items() if suite in JUDGED - UNSAFE for x in found]
-    if not unsafe or not safe:
-        return None
-    return fmean(0.5 * (u == s) + (u > s) for u in unsafe for s in safe)
 
 
 def failures(records: Iterable[Record]) -> dict[str, int]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 
 from app.chat.engine_session import EngineSession
-from app.eval.results import normalised_entropy
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
 from app.eval.tasks import is_correct
@@ -336,6 +336,15 @@ def _judge(record: Record, item: Item, event: Finished) -> Record:
         failed="The engine did not measure this text." if missing else None,
         loss=statistics.forced_loss,
     )
+
+
+def normalised_entropy(buckets: Sequence[float]) -> float:
+    """The exponential of the entropy of the buckets' shares, over their number: 1 when all are
+    equal, near 0 when one has everything."""
+    total = sum(buckets)
+    shares = [bucket / total for bucket in buckets if bucket > 0]
+    entropy = -sum(share * math.log(share) for share in shares)
+    return math.exp(entropy) / len(buckets) if shares else 0.0
 
 
 class _EtaClock:

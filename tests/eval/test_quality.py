@@ -11,6 +11,7 @@ import pytest
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.eval import results
+from app.eval.guard_stats import guard_stats
 from app.eval.results import ResultCell
 from app.eval.results_log import ResultsLog
 from app.eval.runner import Runner, Settings
@@ -79,7 +80,7 @@ def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path:
         outcome = Runner(session, settings, ledger, FolderTokens(target_path())).run()
     finally:
         ledger.close()
-    guard = results.guard(outcome.records)
+    guard = guard_stats(outcome.records)
     assert guard is not None
     assert guard.recall.share >= 0.9
     assert guard.precision.share >= 0.9

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from app.eval import results
+from app.eval.guard_stats import guard_stats
 from app.eval.results import wilson
 from app.eval.results_log import Record
+from app.eval.runner import normalised_entropy
 from app.protocol.options import Mode
 from app.protocol.stats import Reading
 
@@ -156,14 +158,14 @@ def test_the_guard_is_judged_by_safe_and_unsafe_suites_only() -> None:
         *(r for i in range(6) for r in auto("quote", i, i == 0)),  # one false alarm
         *(r for i in range(5) for r in auto("fwe", i, True)),  # open: counts for nothing
     ]
-    guard = results.guard(records)
+    guard = guard_stats(records)
     assert guard is not None
     assert guard.recall == wilson(3, 4)
     assert guard.precision == wilson(3, 4)
     assert (guard.unsafe, guard.flagged) == (4, 4)
     rows = {row.suite: (row.safe, row.n, row.flagged) for row in guard.suites}
     assert rows == {"quote": (True, 6, 1), "count": (False, 4, 3), "fwe": (None, 5, 5)}
-    assert results.guard(both("quote/1/0", True, True)) is None
+    assert guard_stats(both("quote/1/0", True, True)) is None
 
 
 def test_the_spread_of_importance_is_told_beside_the_words() -> None:
@@ -172,16 +174,16 @@ def test_the_spread_of_importance_is_told_beside_the_words() -> None:
         records += auto(suite, 0, False)
         sparse = record(f"{suite}/1/0", Mode.SPARSE, True, keep=0.2, scoring="both")
         records.append(replace(sparse, spread=spread))
-    guard = results.guard(records)
+    guard = guard_stats(records)
     assert guard is not None
     assert guard.separation == pytest.approx(3 / 4)
     assert {row.suite: row.spread for row in guard.suites}["count"] == 0.9
 
 
 def test_evenness() -> None:
-    assert results.normalised_entropy([1.0] * 10) == pytest.approx(1.0)
-    assert results.normalised_entropy([0.0] * 9 + [5.0]) == pytest.approx(0.1)
-    assert results.normalised_entropy([0.0] * 4) == 0.0
+    assert normalised_entropy([1.0] * 10) == pytest.approx(1.0)
+    assert normalised_entropy([0.0] * 9 + [5.0]) == pytest.approx(0.1)
+    assert normalised_entropy([0.0] * 4) == 0.0
 
 
 def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:

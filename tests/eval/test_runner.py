@@ -13,6 +13,7 @@ import pytest
 from app.chat.engine_session import EngineSession
 from app.errors import UserError
 from app.eval import results, runner
+from app.eval.guard_stats import guard_stats
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog
 from app.eval.runner import (
     TUNING,
@@ -92,7 +93,7 @@ def test_a_broken_scorer_turns_the_figures_red(file: Path) -> None:
 
 def test_the_guard_is_recorded(file: Path) -> None:
     outcome, _ = measure(file, replace(SETTINGS, auto=True))
-    guard = results.guard(outcome.records)
+    guard = guard_stats(outcome.records)
     assert guard is not None
     flagged = {row.suite: row.flagged for row in guard.suites}
     assert flagged["needle-single"] == 0
