@@ -21,7 +21,7 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Event, Finished, Token
-from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 
 KEEP = 0.1
@@ -54,7 +54,7 @@ def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
     first = Question(QUESTIONS[0], (document,), mode, KEEP)
     second = Question(QUESTIONS[1], (), mode, KEEP)
     with tempfile.TemporaryDirectory() as folder:
-        policy = CachePolicy(Heal.NEVER, snapshot_folder=folder)
+        policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=folder)
         # This conversation is saved after turn 1 only, and restored by another engine.
         chat = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
         with EngineSession(upkeep=policy) as session:
@@ -64,7 +64,7 @@ def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
             session.load(load)
             restarted = _ask(session, chat, second)
     chat = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
-    with EngineSession(upkeep=CachePolicy(Heal.NEVER)) as session:
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
         session.load(load)
         return [_ask(session, chat, first), _ask(session, chat, second), restarted]
 

@@ -23,7 +23,7 @@ from app.errors import UserError
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, CachePolicy, Load
 from app.protocol.events import Event, Failed, Finished, SnapshotFailed
-from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
 from app.sessions.store import Store
 from app.settings.values import KvBits, Settings
@@ -44,7 +44,7 @@ def ask(options: argparse.Namespace) -> int:
         _check_document(load, (), question)
         command = Conversation(sampling).start_turn(question)[1]
         with EngineSession(
-            upkeep=CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))
+            upkeep=CachePolicy(BackgroundPolicy.OFF, costs_folder=str(costs_path()))
         ) as session:
             return _answer(session, load, command, options, lambda event: None)
     with open_store(LOCK_SECONDS, settings) as store:
@@ -55,7 +55,7 @@ def ask(options: argparse.Namespace) -> int:
         title = store.conversation(kept.conversation).title
         sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
         upkeep = settings.cache_policy(str(snapshots_path()), str(costs_path()))
-        upkeep = dataclasses.replace(upkeep, heal=Heal.NEVER)
+        upkeep = dataclasses.replace(upkeep, background=BackgroundPolicy.OFF)
 
         def record(event: Event) -> None:
             kept.apply(event)

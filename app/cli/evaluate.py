@@ -42,7 +42,7 @@ from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import Heal, Scoring, Tuning
+from app.protocol.options import BackgroundPolicy, Scoring, Tuning
 from app.settings.values import KvBits
 from app.util.sanitize import sanitize
 
@@ -81,7 +81,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def _measure(load: Load, settings: Settings, ledger: ResultsLog, tokens: Tokens) -> Outcome:
     # What was left out must stay left out, however long the next question takes.
-    with EngineSession(upkeep=CachePolicy(Heal.NEVER)) as session:
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")

@@ -29,7 +29,7 @@ from app.models.text import breakdown_rows, facts, gigabytes, memory_heading, ve
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.sessions.errors import StoreError
 from app.sessions.records import Run
 from app.sessions.startup import Paths
@@ -204,7 +204,7 @@ def _timed(
     from app.chat.model_pairs import resolve_pair as load_of
 
     ratios: dict[str, float] = {}
-    upkeep = CachePolicy(Heal.NEVER, costs_folder=str(costs_path()))
+    upkeep = CachePolicy(BackgroundPolicy.OFF, costs_folder=str(costs_path()))
     drafts = [each.draft.name for each in found if each.draft.installed and target.installed]
     if not drafts:
         raise UserError(

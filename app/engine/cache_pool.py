@@ -25,7 +25,7 @@ from app.protocol.events import (
     SnapshotProgress,
     SnapshotRestored,
 )
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.protocol.stats import Phase
 
 _log = logging.getLogger(__name__)
@@ -138,11 +138,11 @@ class CachePool:
     @property
     def idle_work_allowed(self) -> bool:
         """Whether something may be read that nobody asked for."""
-        match self._upkeep.heal:
-            case Heal.PLUGGED:
+        match self._upkeep.background:
+            case BackgroundPolicy.ON_AC_POWER:
                 return not self._power.on_battery()
-            case heal:
-                return heal is Heal.ALWAYS
+            case policy:
+                return policy is BackgroundPolicy.ALWAYS
 
     @property
     def has_waiting_work(self) -> bool:
@@ -188,7 +188,11 @@ class CachePool:
 
     def _background_candidate(self) -> tuple[str, ConversationCache] | None:
         """The conversation used last, where the rest of it is to be read."""
-        if not self._caches or self._upkeep.heal is Heal.NEVER or self._pair.dense_only is not None:
+        if (
+            not self._caches
+            or self._upkeep.background is BackgroundPolicy.OFF
+            or self._pair.dense_only is not None
+        ):
             return None
         conversation, remembered = next(reversed(self._caches.items()))
         if conversation in self._failed_background or not has_gaps(remembered):

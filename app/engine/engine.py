@@ -41,7 +41,7 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.memory import PressureLevel
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class MlxEngine:
     @property
     def _recheck_delay(self) -> float | None:
         """After how many seconds to look again; None where nothing waits to be done."""
-        due = self._needs_calibration and self._cache_policy.heal is not Heal.NEVER
+        due = self._needs_calibration and self._cache_policy.background is not BackgroundPolicy.OFF
         waits = due or (self._caches is not None and self._caches.has_waiting_work)
         return RECHECK_INTERVAL if waits else None
 

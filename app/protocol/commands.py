@@ -10,7 +10,7 @@ from app.protocol.options import (
     DEFAULT_KEEP_RATIO,
     DEFAULT_SAMPLING,
     DEFAULT_TUNING,
-    Heal,
+    BackgroundPolicy,
     Mode,
     Sampling,
     Tuning,
@@ -92,9 +92,9 @@ class CachePolicy:
     outlive the program; budgets are bytes, the least recently used goes first; a `disk_budget` of
     0 is chosen by the models and the disk (`snapshot_folder.disk_limit`). With `costs`, a
     folder, what reading took outlives it too, and a pair that was never timed there is, when idle
-    and as `heal` allows it."""
+    and as `background` allows it."""
 
-    heal: Heal = Heal.PLUGGED
+    background: BackgroundPolicy = BackgroundPolicy.ON_AC_POWER
     memory_budget: int = 4_000_000_000
     snapshot_folder: str | None = None
     disk_budget: int = 0

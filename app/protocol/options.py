@@ -90,10 +90,10 @@ class Sampling:
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()
 
 
-class Heal(StrEnum):
-    """When what sparse reading left out is read after all, while nothing else is to be done."""
+class BackgroundPolicy(StrEnum):
+    """When skipped tokens are prefilled in the background, while nothing else runs."""
 
-    NEVER = "never"
-    PLUGGED = "plugged"
-    """Not on battery, where the system tells."""
+    OFF = "off"
+    ON_AC_POWER = "on AC power"
+    """Not on battery, if the system reports that."""
     ALWAYS = "always"

@@ -1,4 +1,4 @@
-"""The user's settings, and the file that they are kept in."""
+"""The user's settings, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from app.errors import UserError
 from app.paths import display_path
+from app.settings.renamed import with_current_keys
 from app.settings.schema import Setting, Value, format_value, groups
 from app.settings.toml import EditError, parse_lenient, template, with_setting
 from app.settings.values import Settings
@@ -22,24 +23,24 @@ MAX_QUOTE_LENGTH = 40
 
 
 class SettingsError(UserError):
-    """The settings cannot be kept."""
+    """The settings cannot be saved."""
 
 
 class SettingsFile:
-    """`settings` are those that hold now. Without a `path` they are kept nowhere.
+    """`settings` are the current ones. Without a `path` they are not saved.
 
-    The file is only written when something was changed, and then only what was: comments, unknown
-    keys, and what another program wrote meanwhile, stay.
+    Saving edits only the values that were set here: comments, unknown keys and what another program
+    has written in the meantime stay.
     """
 
     def __init__(self, path: Path | None = None, settings: Settings | None = None) -> None:
-        """What is wrong with the file is in `problems`, a sentence each, and costs no other
-        setting: `settings`, or the defaults, hold for what the file does not say."""
+        """What the file does not set is taken from `settings`, or the defaults. An invalid line or
+        value is skipped, with a sentence in `problems`."""
         self.path = path
         self.settings = settings or Settings()
         self.problems: tuple[str, ...] = ()
         self.is_new = path is not None and not path.exists()
-        """Whether nothing was ever kept there when this was opened."""
+        """Whether there was no file when this was opened."""
         self._unsaved: dict[str, Setting] = {}
         self._lock = threading.Lock()
         if path is not None:
@@ -47,22 +48,22 @@ class SettingsFile:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the file, in a line, or nothing."""
+        """The first problem and the number of others, or nothing."""
         first, *more = self.problems or ("",)
-        return f"{first} {len(more)} more: F2 says which." if more else first
+        return f"{first} {len(more)} more: see F2." if more else first
 
     @property
     def has_unsaved(self) -> bool:
         return bool(self._unsaved)
 
     def set(self, setting: Setting, value: Value) -> None:
-        """Let it hold from now on; `save` keeps it."""
+        """Takes effect at once; `save` writes it to the file."""
         self.settings = setting.with_value(self.settings, setting.validate(value))
         self._unsaved[setting.key] = setting
 
     def save(self) -> None:
-        """Keep what was set since the last time. May be called from any thread, and waits for the
-        disk. Raises SettingsError; what is not kept then is tried again the next time."""
+        """Write what was set since the last time. May be called from any thread, and waits for the
+        disk. Raises SettingsError; the next call tries again."""
         with self._lock:
             unsaved = dict(self._unsaved)
             settings = self.settings
@@ -76,17 +77,17 @@ class SettingsFile:
 
     def _read(self, path: Path) -> Iterator[str]:
         try:
-            data, faults = parse_lenient(path.read_text(encoding="utf-8"))
+            data, issues = parse_lenient(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no TOML in UTF-8"
+            why = error.strerror if isinstance(error, OSError) else "invalid TOML"
             yield f"'{display_path(path)}' cannot be read ({why}). Defaults are used."
             return
-        for fault in faults:
-            line = fault.line[:MAX_QUOTE_LENGTH]
-            yield f"Line {fault.number} of '{display_path(path)}' isn't valid TOML: '{line}'."
-        yield from self._apply(path, data)
+        for issue in issues:
+            line = issue.line[:MAX_QUOTE_LENGTH]
+            yield f"Line {issue.number} of '{display_path(path)}' isn't valid TOML: '{line}'."
+        yield from self._apply(path, with_current_keys(data))
 
     def _apply(self, path: Path, data: dict[str, Any]) -> Iterator[str]:
         for name in data.keys() - {group.name for group in groups()}:
@@ -109,16 +110,16 @@ class SettingsFile:
         try:
             self.settings = setting.with_value(self.settings, setting.validate(value))
         except ValueError:
-            holds = format_value(setting.value_in(self.settings))
+            current = format_value(setting.value_in(self.settings))
             yield (
                 f"'{setting.key}' in '{display_path(path)}' is {repr(value)[:MAX_QUOTE_LENGTH]},"
-                f" but must be {setting.requirement}: {holds} holds instead."
+                f" but must be {setting.requirement}. Using {current}."
             )
 
     # -------------------------------------------------------------------------- writing
 
     def _save(self, path: Path, settings: Settings, unsaved: dict[str, Setting]) -> None:
-        path = path.resolve()  # it may be a link into a folder that is kept elsewhere
+        path = path.resolve()  # it may be a link into another folder
         keys = "', '".join(unsaved)
         try:
             text = path.read_bytes().decode() if path.exists() else template()
@@ -126,33 +127,33 @@ class SettingsFile:
                 value = setting.value_in(settings)
                 text = with_setting(text, setting, None if value == setting.default else value)
             make_folder(path.parent)
-            aside = path.with_name(f".{path.name}-{uuid4().hex}")
-            with temp_file(aside) as file:
+            temporary = path.with_name(f".{path.name}-{uuid4().hex}")
+            with temp_file(temporary) as file:
                 file.write(text.encode())
                 if path.exists():
-                    shutil.copymode(path, aside)
-            replace_durably(aside, path)
+                    shutil.copymode(path, temporary)
+            replace_durably(temporary, path)
         except OSError as error:
             why = error.strerror or os.strerror(error.errno or 0)
             raise _save_error(
-                path, keys, why, "make room there, or change its permissions"
+                path, keys, why, "free some space, or change its permissions"
             ) from None
         except EditError:
-            why = "what stands there would have to be rewritten"
-            raise _save_error(path, keys, why, "change it there with an editor") from None
+            why = "it is not on a line of its own"
+            raise _save_error(path, keys, why, "change it in an editor") from None
         except ValueError:
-            raise _save_error(path, keys, "it is no TOML", "put it right first") from None
+            raise _save_error(path, keys, "invalid TOML", "fix it in an editor") from None
 
 
 def _unknown_key(path: Path, key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, 1)
-    meant = f": is '{near[0]}' meant?" if near else "."
-    return f"'{key[:MAX_QUOTE_LENGTH]}' in '{display_path(path)}' is no setting{meant}"
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"Unknown setting '{key[:MAX_QUOTE_LENGTH]}' in '{display_path(path)}'.{hint}"
 
 
 def _save_error(path: Path, keys: str, why: str, advice: str) -> SettingsError:
     return SettingsError(
-        f"'{keys}' only holds until specchat ends, since '{display_path(path)}' cannot be changed"
-        f" ({why})",
+        f"'{keys}' applies only until specchat quits, since '{display_path(path)}' cannot be"
+        f" changed ({why})",
         advice,
     )

@@ -1,4 +1,4 @@
-"""The settings as their types and docstrings describe them."""
+"""The settings, described by their types and docstrings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from app.settings.values import Range, Settings
+from app.settings.values import RENAMED, Range, Settings
 
 Value = bool | int | float | StrEnum | str
 MAX_NAME_LENGTH = 1000
+_WRITTEN = {"mb": "MB", "gb": "GB", "pdf": "PDF", "kv": "KV"}
+_UNITS = ("mb", "gb", "s", "days")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +35,23 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """For people: `file MB`."""
-        words = (
-            word.upper() if word in ("mb", "gb", "pdf", "kv") else word
-            for word in self.name.split("_")
-        )
+        """For people: `Max file size (MB)`."""
+        words = [_WRITTEN.get(word, word) for word in self.name.split("_")]
+        if self.name.split("_")[-1] in _UNITS:
+            words[-1] = f"({words[-1]})"
+        words[0] = words[0][0].upper() + words[0][1:]
         return " ".join(words)
 
     @property
     def choices(self) -> tuple[Value, ...]:
-        """All values, of one that is no number."""
+        """All values of an enumeration or a switch."""
         if issubclass(self.type, StrEnum):
             return tuple(self.type)
         return (True, False) if self.type is bool else ()
 
     @property
     def allowed(self) -> str:
-        """What it can be."""
+        """The allowed values, in a few words."""
         if self.range is not None:
             return f"{self.range.min:,g} to {self.range.max:,.6g}"
         if self.type is str:
@@ -58,7 +60,7 @@ class Setting:
 
     @property
     def requirement(self) -> str:
-        """The same for a sentence."""
+        """The same, as the end of a sentence."""
         kinds = {int: "a whole number from ", float: "a number from ", str: ""}
         return f"{kinds.get(self.type, 'one of ')}{self.allowed}"
 
@@ -82,8 +84,8 @@ class Setting:
             if self.type is str and isinstance(value, str) and _is_name(value):
                 return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            within = self.range.min <= value <= self.range.max
-            if within and (self.type is float or isinstance(value, int)):
+            in_range = self.range.min <= value <= self.range.max
+            if in_range and (self.type is float or isinstance(value, int)):
                 return float(value) if self.type is float else value
         raise ValueError(self.requirement)
 
@@ -101,7 +103,7 @@ def _is_name(text: str) -> bool:
 
 
 def format_value(value: Value) -> str:
-    """As people write it, and but for quotes as TOML does."""
+    """As TOML writes it, but without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.10g}" if isinstance(value, float) else str(value)
@@ -109,7 +111,7 @@ def format_value(value: Value) -> str:
 
 @functools.cache
 def groups() -> tuple[Group, ...]:
-    """All settings, in their order."""
+    """All settings, in their order on the screen."""
     return tuple(_group(name, hint) for name, hint in get_type_hints(Settings).items())
 
 
@@ -118,7 +120,7 @@ def all_settings() -> tuple[Setting, ...]:
 
 
 def search(words: str) -> tuple[Setting, ...]:
-    """Those that have all these words, or beginnings of them, in their name or description."""
+    """Settings whose name or description contains all these words."""
 
     def text(setting: Setting) -> str:
         return f"{setting.key} {setting.label} {setting.doc}".lower()
@@ -129,8 +131,8 @@ def search(words: str) -> tuple[Setting, ...]:
 
 
 def find(key: str) -> Setting:
-    """By `group.name`. Raises KeyError."""
-    return {setting.key: setting for setting in all_settings()}[key]
+    """By `group.name`, also by one of an earlier version. Raises KeyError."""
+    return {setting.key: setting for setting in all_settings()}[RENAMED.get(key, key)]
 
 
 def _group(name: str, of: type[Any]) -> Group:
@@ -146,7 +148,7 @@ def _group(name: str, of: type[Any]) -> Group:
 
 
 def _docs(of: type[Any]) -> dict[str, str]:
-    """The docstring below each field, which Python itself does not keep."""
+    """The docstring below each field, which is only in the source."""
     body = ast.parse(inspect.getsource(of)).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = {}

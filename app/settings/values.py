@@ -1,8 +1,7 @@
 """What can be set: one dataclass for each group, and a docstring for each setting.
 
-Everything else comes from here: what the file may say, what its comments say, the settings screen
-and `specchat settings`. A setting's type is `bool`, an enumeration, a number with its `Range`, or a
-`str`, which is a name.
+The file, its comments, the settings screen and `specchat settings` are all generated from this. The
+type of a setting is `bool`, an enumeration, a number with its `Range`, or `str` for a name.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Annotated
 
 from app.ingest.limits import MIB, Limits
 from app.protocol.commands import CachePolicy
-from app.protocol.options import DEFAULT_KEEP_RATIO, Heal, Mode, Sampling
+from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
-_SAMPLING, _LIMITS, _UPKEEP = Sampling(), Limits(), CachePolicy()
+_SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class KvBits(StrEnum):
 
 
 class ThemeName(StrEnum):
-    """Ours, then Textual's; not those that leave all colours to the terminal, since what was read
-    is drawn in shades between them."""
+    """Ours, then Textual's, except those that use the terminal's own colours: the heatmap needs
+    shades between them."""
 
     SPECCHAT = "specchat"
     SPECCHAT_LIGHT = "specchat-light"
@@ -71,16 +70,16 @@ class Reading:
     """How questions are read."""
 
     mode: Mode = Mode.AUTO
-    """How questions are read where nothing else was chosen: auto lets specchat decide, sparse
-    reads what matters at keep, full reads everything."""
+    """How questions are read by default: auto lets specchat decide, sparse reads the share set by
+    keep, full reads everything."""
     keep: Annotated[float, Range(0.01, 1, 0.01)] = DEFAULT_KEEP_RATIO
-    """The fraction of a document that is read sparsely where nothing else was chosen."""
+    """The share of a document that a sparse read selects by default."""
     kv_bits: KvBits = KvBits.FULL
-    """In how many bits a number the target keeps what it has read, from the next start on: full, 8
-    (about half the memory) or 4 (about a quarter). Answers may suffer, and not every model can."""
-    heal: Heal = _UPKEEP.heal
-    """When what was left out is read after all, while nothing else is to be done: never, plugged
-    (not on battery), or always."""
+    """Precision of the target's KV cache, from the next start on: full, 8 bits (about half the
+    memory) or 4 bits (about a quarter). Answers may get worse, and not every model supports it."""
+    background_reading: BackgroundPolicy = _CACHE_POLICY.background
+    """When skipped parts of documents are read in the background, while nothing else runs: off, on
+    AC power (not on battery), or always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,65 +89,65 @@ class Answers:
     max_tokens: Annotated[int, Range(1, 131_072, 64)] = _SAMPLING.max_tokens
     """The longest answer, in tokens."""
     temperature: Annotated[float, Range(0, 2, 0.1)] = _SAMPLING.temperature
-    """How freely the next word is drawn. With 0 it is always the likeliest one."""
+    """How random the answers are. At 0 the most likely token is always chosen."""
     top_p: Annotated[float, Range(0.01, 1, 0.05)] = _SAMPLING.top_p
-    """Draw only from the likeliest words that together have this probability."""
+    """Sample only from the most likely tokens whose probabilities add up to this."""
     stop_repeats: bool = True
-    """Stop an answer that only repeats itself. Continued, it goes on without that."""
+    """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """How much may be attached."""
+    """Limits on what can be attached."""
 
-    document_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
-    """The largest document that is kept with a conversation, in MB."""
-    total_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
-    """The most that is taken of files and folders at a time, in MB."""
-    file_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
-    """The largest file that is taken of a folder, in MB."""
-    pdf_mb: Annotated[int, Range(1, 4096)] = _LIMITS.pdf_bytes // MIB
+    max_document_size_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
+    """The largest document that can be saved with a conversation, in MB."""
+    import_limit_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
+    """The most that is imported from files and folders at once, in MB."""
+    max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
+    """The largest file that is imported from a folder, in MB."""
+    max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.pdf_bytes // MIB
     """The largest PDF file, in MB."""
-    files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
-    """The most files that are taken of one folder."""
-    depth: Annotated[int, Range(1, 200)] = _LIMITS.depth
-    """How deep folders in folders are looked into."""
-    seconds: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
-    """How long reading files and folders may take, in seconds."""
+    max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
+    """The most files that are imported from one folder."""
+    folder_depth: Annotated[int, Range(1, 200)] = _LIMITS.depth
+    """How many levels of subfolders are searched."""
+    import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
+    """How long importing files and folders may take, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Which models answer where none are named."""
+    """The default models."""
 
     target: str = "embedded"
-    """The model that answers: a repository that is here, a folder, or embedded. ^L chooses."""
+    """The model that answers: an installed repository, a folder, or embedded. ^L chooses."""
     draft: str = ""
-    """The small model that skims for it. Without one everything is read."""
+    """The small model that scores documents for it. Without one, everything is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What is kept, and for how long."""
+    """What is stored, and for how long."""
 
     trash_days: Annotated[int, Range(1, 3650)] = round(TRASH_DAYS)
-    """How long a deleted conversation can be brought back, in days."""
-    snapshots_gb: Annotated[int, Range(0, 2000)] = _UPKEEP.disk_budget // GB
-    """The most disk space for what was read of conversations, in GB. 0 chooses: 20 times the
-    weights of the models, from 0.5 to 20 GB, and no more than a tenth of what is free. What was not
-    used for longest goes first, and is read again when it is asked about."""
-    memory_gb: Annotated[int, Range(1, 1000)] = _UPKEEP.memory_budget // GB
-    """The most memory for what was read of conversations that are not in use, in GB."""
+    """How long a deleted conversation can be restored, in days."""
+    snapshots_gb: Annotated[int, Range(0, 2000)] = _CACHE_POLICY.disk_budget // GB
+    """The most disk space for the caches of conversations, in GB. 0 chooses it: 20 times the
+    weights of the models, from 0.5 to 20 GB, and at most a tenth of the free space. The least
+    recently used caches are deleted first; their conversations are read again when needed."""
+    memory_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
+    """The most memory for the caches of conversations that are not in use, in GB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What it looks like."""
+class Appearance:
+    """Theme and animations."""
 
     theme: ThemeName = ThemeName.SPECCHAT
     """The colours."""
     animations: bool = True
-    """Whether things may glide instead of jump."""
+    """Animate changes on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class Settings:
     documents: Documents = field(default_factory=Documents)
     models: Models = field(default_factory=Models)
     storage: Storage = field(default_factory=Storage)
-    look: Look = field(default_factory=Look)
+    appearance: Appearance = field(default_factory=Appearance)
 
     def sampling(self) -> Sampling:
         answers = self.answers
@@ -170,26 +169,52 @@ class Settings:
         )
 
     def limits(self, *, private: bool = False, ignored: bool = False) -> Limits:
-        """For reading files and folders, as `app.ingest` wants it."""
+        """Limits for reading files and folders."""
         documents = self.documents
         return Limits(
-            total_bytes=documents.total_mb * MIB,
-            file_bytes=documents.file_mb * MIB,
-            pdf_bytes=documents.pdf_mb * MIB,
-            files=documents.files,
-            depth=documents.depth,
-            seconds=documents.seconds,
+            total_bytes=documents.import_limit_mb * MIB,
+            file_bytes=documents.max_file_size_mb * MIB,
+            pdf_bytes=documents.max_pdf_size_mb * MIB,
+            files=documents.max_files,
+            depth=documents.folder_depth,
+            seconds=documents.import_timeout_s,
             include_private=private,
             include_ignored=ignored,
         )
 
     @property
     def attachment_bytes(self) -> int:
-        return self.documents.document_mb * MIB
+        return self.documents.max_document_size_mb * MIB
 
     def cache_policy(self, snapshots: str | None, costs: str | None = None) -> CachePolicy:
-        """With the folders that `snapshots` lie in, and what reading `costs`."""
+        """With the folders of the `snapshots` and of the measured `costs`."""
         storage = self.storage
         return CachePolicy(
-            self.reading.heal, storage.memory_gb * GB, snapshots, storage.snapshots_gb * GB, costs
+            self.reading.background_reading,
+            storage.memory_gb * GB,
+            snapshots,
+            storage.snapshots_gb * GB,
+            costs,
         )
+
+
+RENAMED = {
+    "reading.heal": "reading.background_reading",
+    "documents.document_mb": "documents.max_document_size_mb",
+    "documents.total_mb": "documents.import_limit_mb",
+    "documents.file_mb": "documents.max_file_size_mb",
+    "documents.pdf_mb": "documents.max_pdf_size_mb",
+    "documents.files": "documents.max_files",
+    "documents.depth": "documents.folder_depth",
+    "documents.seconds": "documents.import_timeout_s",
+    "look.theme": "appearance.theme",
+    "look.animations": "appearance.animations",
+}
+"""Keys of earlier versions, and what they are called now."""
+RENAMED_VALUES = {
+    "reading.background_reading": {
+        "never": BackgroundPolicy.OFF,
+        "plugged": BackgroundPolicy.ON_AC_POWER,
+    }
+}
+"""Values of earlier versions, by today's keys."""

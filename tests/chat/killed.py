@@ -34,7 +34,7 @@ from app.engine.engine import MlxEngine
 from app.paths import assets_path
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Event, Finished, Listener, Token
-from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 from app.sessions import schema
 from app.sessions.store import Store
@@ -118,7 +118,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
         say(phase="loading")
         watched, load = Watched(STEP), resolve_pair()
         watched.pause = 0.15 if slowly else 0.0
-        upkeep = CachePolicy(Heal.ALWAYS, snapshot_folder=str(folder / "snapshots"))
+        upkeep = CachePolicy(BackgroundPolicy.ALWAYS, snapshot_folder=str(folder / "snapshots"))
         with EngineSession(watched, upkeep) as session:
             session.load(load)
             while True:

@@ -28,7 +28,7 @@ from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Finished, SnapshotRestored
-from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.sessions import schema
 from app.sessions.records import State
 from app.sessions.store import Store
@@ -161,7 +161,9 @@ class Killing:
         sampling = Sampling(max_tokens=12)
         turn = StoredConversation(store, conversation, self._models, sampling).ask(asks)
         with self._one_at_a_time:
-            self._session.set_policy(CachePolicy(Heal.NEVER, snapshot_folder=str(self._snapshots)))
+            self._session.set_policy(
+                CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(self._snapshots))
+            )
             events = list(self._session.run(turn.command))
             for event in events:
                 turn.apply(event)
@@ -174,7 +176,7 @@ class Killing:
                 assert isinstance(fresh, Finished)
                 assert events[-1].generated_ids == fresh.generated_ids
             # Nothing of it is saved: that is for the program that is killed.
-            self._session.set_policy(CachePolicy(Heal.NEVER))
+            self._session.set_policy(CachePolicy(BackgroundPolicy.OFF))
 
     def _take_back_the_last_step(self) -> None:
         database = self._folder / "data" / "conversations.db"

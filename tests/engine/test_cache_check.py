@@ -21,7 +21,7 @@ from app.engine.loader import CacheMaker
 from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, FellBackToDense, Finished
-from app.protocol.options import Heal as HealWhen
+from app.protocol.options import BackgroundPolicy as HealWhen
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Reading
@@ -167,7 +167,7 @@ def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return importance
 
     monkeypatch.setattr(prompt_reader, "score", kept)
-    loaded.engine.send(CachePolicy(HealWhen.NEVER))
+    loaded.engine.send(CachePolicy(HealWhen.OFF))
     return found
 
 

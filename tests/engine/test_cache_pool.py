@@ -34,7 +34,7 @@ from app.protocol.events import (
     SnapshotProgress,
     SnapshotRestored,
 )
-from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import TEXT, Driver
@@ -115,7 +115,7 @@ def test_a_turn_without_a_conversation_leaves_nothing(loaded: Driver) -> None:
 
 
 def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
-    loaded.engine.send(CachePolicy(heal=Heal.ALWAYS))
+    loaded.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
     question = ask(1, "What is the code of gate 7?")
     answer, _ = reply(loaded, question)
     while True:
@@ -133,7 +133,7 @@ def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
 
 def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
     driver = Driver()
-    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "snapshots"))
+    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask(1, "What is the code of gate 7?")
     driver.engine.send(upkeep)
     driver.load(folders["target"], folders["draft"])
@@ -160,7 +160,7 @@ def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path
 def test_loading_and_saving_a_snapshot_can_be_seen(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "snapshots"))
+    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask(1, "What is the code of gate 7?")
 
     def opened() -> Driver:
@@ -218,7 +218,7 @@ def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
 
 
 def test_the_least_recently_used_goes_first(loaded: Driver) -> None:
-    loaded.engine.send(CachePolicy(Heal.NEVER, memory_budget=1))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, memory_budget=1))
     for turn, name in enumerate("aba", 1):
         finished = loaded.answer(ask(turn, "What is the code of gate 7?", name=name))
         assert finished.statistics
@@ -297,7 +297,7 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     driver, snapshots = Driver(), tmp_path / "snapshots"
     budget = 1 if when == "to make room" else 10**9
     with trouble(snapshots):
-        driver.engine.send(CachePolicy(Heal.NEVER, budget, str(snapshots)))
+        driver.engine.send(CachePolicy(BackgroundPolicy.OFF, budget, str(snapshots)))
         driver.load(folders["target"], folders["draft"])
         first = driver.answer(ask(1, "What is the code of gate 7?", mode=Mode.FULL))
         unsaved: list[Event] = []
@@ -321,7 +321,7 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
 def test_a_snapshot_that_can_only_be_read_is_used(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "snapshots"))
+    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     for _ in range(2):
         driver = Driver()
         driver.engine.send(upkeep)

@@ -18,7 +18,7 @@ from app.protocol.events import (
     Planned,
     Selected,
 )
-from app.protocol.options import Heal, Mode
+from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Message
 from app.protocol.stats import Phase, Reading
 from tests.engine.driver import Driver
@@ -33,7 +33,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def healed(driver: Driver) -> tuple[Ask, Message, Finished]:
     """A sparse question, its answer, and background reading that is complete."""
-    driver.engine.send(CachePolicy(heal=Heal.ALWAYS))
+    driver.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
     question = ask(1, "What is the code of gate 7?")
     answer, finished = reply(driver, question)
     while True:
@@ -94,7 +94,7 @@ def test_auto_takes_what_is_cached(loaded: Driver) -> None:
 
 
 def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Driver) -> None:
-    loaded.engine.send(CachePolicy(heal=Heal.NEVER))
+    loaded.engine.send(CachePolicy(background=BackgroundPolicy.OFF))
     question = ask(1, "What is the code of gate 7?", mode=Mode.FULL)
     answer, _ = reply(loaded, question)
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.SPARSE)

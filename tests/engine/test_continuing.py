@@ -23,7 +23,7 @@ from app.protocol.events import (
     SnapshotRestored,
     Token,
 )
-from app.protocol.options import Heal, Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.protocol.stats import FinishReason, Phase, Reading
 from tests import tiny
@@ -117,13 +117,13 @@ def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: 
 def test_it_goes_on_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
     question = cut(ask(1, "What is the code of gate 7?"))
     before = Driver()
-    before.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
+    before.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     before.load(folders["target"], folders["draft"])
     first = before.answer(question)
     before.until(SnapshotProgress)
     before.close()
     after = Driver()
-    after.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
+    after.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     after.load(folders["target"], folders["draft"])
     rest = after.answer(continued(question, first))
     assert after.of(SnapshotRestored)

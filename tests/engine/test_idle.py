@@ -32,7 +32,7 @@ from app.protocol.events import (
     MemoryFreed,
     SnapshotProgress,
 )
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import LIMIT, Driver
@@ -87,7 +87,7 @@ class Idle:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-ALWAYS = CachePolicy(Heal.ALWAYS)
+ALWAYS = CachePolicy(BackgroundPolicy.ALWAYS)
 
 
 # ------------------------------------------------------- the fork counts, and goes first
@@ -134,7 +134,9 @@ def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_s
     tmp_path: Path,
 ) -> None:
     one = Idle(ALWAYS).residents.nbytes
-    upkeep = CachePolicy(Heal.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path))
+    upkeep = CachePolicy(
+        BackgroundPolicy.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path)
+    )
     idle = Idle(replace(upkeep, snapshot_folder=None), "ab")
     assert not idle.residents.step()
     assert idle.residents.has_waiting_work
@@ -197,7 +199,7 @@ def test_running_out_of_memory_in_the_background_is_said_as_such(
 def test_any_failure_of_the_idle_pass_keeps_every_cache(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded.engine.send(CachePolicy(Heal.NEVER))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     ask = first_question()
     first = loaded.answer(ask)
     with monkeypatch.context() as patched:
@@ -217,7 +219,7 @@ def test_a_pair_that_cannot_be_timed_is_said_once(
     monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.01)
     monkeypatch.setattr(Calibration, "step", mock.Mock(side_effect=ValueError("broken")))
     driver = Driver()
-    driver.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
+    driver.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
     driver.load(folders["target"], folders["draft"])
     warning = driver.until(EngineWarning)
     driver.close()
@@ -227,7 +229,7 @@ def test_a_pair_that_cannot_be_timed_is_said_once(
 
 
 def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
-    idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
+    idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     target = idle.residents._caches["c"].target
     target.ids, target.cached = target.ids[:-3], target.cached[:-3]
     while idle.residents.step():
@@ -255,7 +257,7 @@ def test_power_that_comes_back_starts_background_reading(
     power = Power(battery=True)
     driver = Driver()
     driver.engine._power = power
-    driver.engine.send(CachePolicy(Heal.PLUGGED))
+    driver.engine.send(CachePolicy(BackgroundPolicy.ON_AC_POWER))
     driver.load(folders["target"], folders["draft"])
     driver.answer(first_question())
     too_soon: list[bool] = []
@@ -272,7 +274,7 @@ def test_power_that_comes_back_starts_background_reading(
 
 
 def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
-    loaded.engine.send(CachePolicy(Heal.NEVER))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(first_question())
     assert loaded.engine._recheck_delay is None
     idle = Idle(ALWAYS)
@@ -288,7 +290,7 @@ def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
 @pytest.mark.parametrize("files", [0, 2])
 def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, files: int) -> None:
     """At a file's end; the conversation stays as it was, and is saved later."""
-    idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)), "ab")
+    idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)), "ab")
     idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
     room = MemoryManager(idle.pair, idle.events.append, idle.residents)
     need = MemoryNeed("It", idle.pair.target, 1e30, 0)
@@ -303,7 +305,7 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
 
 
 def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_path: Path) -> None:
-    upkeep = CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path))
+    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
     idle = Idle(upkeep, "ab")
 
     def files() -> set[Path]:
@@ -338,7 +340,7 @@ def test_closing_does_not_wait_for_a_disk_to_take_what_was_given_up(
         begun.set()
         release.wait()
 
-    idle = Idle(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path)))
+    idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     monkeypatch.setattr(os, "fsync", slow)
     idle.residents.step()
     assert begun.wait(LIMIT)
@@ -377,7 +379,7 @@ def test_a_sparse_conversation_with_a_recurrent_target_goes_on(
     driver: Driver, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     driver.load(tiny.save(tmp_path / "mamba2", "mamba2"), folders["draft"])
-    driver.engine.send(CachePolicy(Heal.NEVER))
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
     ask = first_question()
     first = driver.answer(ask)
     again = driver.answer(replace(ask, turn=2))

@@ -30,7 +30,7 @@ from app.models.architecture import parse_architecture
 from app.models.fit import cache_bytes
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Failed, Loaded, SnapshotRestored
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Reading
 from tests import tiny
@@ -196,7 +196,7 @@ def test_turns_recall_rewind_and_come_back_from_disk(
         driver.engine.send(Load(*map(str, pair), kv_bits=8))
         assert isinstance(driver.until(Loaded, Failed), Loaded)
         folder = tmp_path / ("again" if restart else "once")
-        driver.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(folder)))
+        driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(folder)))
         first = driver.answer(asked(1, ["What is the code of gate 7?"]))
         assert first.statistics
         assert first.statistics.reading is Reading.SPARSE
@@ -206,7 +206,7 @@ def test_turns_recall_rewind_and_come_back_from_disk(
             driver = Driver()
             driver.engine.send(Load(*map(str, pair), kv_bits=8))
             driver.until(Loaded)
-            driver.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(folder)))
+            driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(folder)))
         second = driver.answer(asked(2, ["What is the code of gate 7?", "And of gate 41?"]))
         assert second.statistics
         assert second.statistics.reused_tokens > 0

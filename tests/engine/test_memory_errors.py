@@ -27,7 +27,7 @@ from app.protocol.events import (
     PhaseProgress,
     SnapshotFailed,
 )
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.protocol.stats import Phase
 from tests import tiny
 from tests.engine.driver import Driver
@@ -106,7 +106,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It frees what it can, and says one sentence."""
-    loaded.engine.send(CachePolicy(Heal.NEVER))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(replace(first_question(), conversation="other"))
     expected = loaded.answer(first_question(2)).generated_ids
 
@@ -200,7 +200,7 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver()
-    driver.engine.send(CachePolicy(Heal.NEVER, snapshot_folder=str(tmp_path / "s")))
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
     driver.load(folders["target"], folders["draft"])
     error = mock.Mock(side_effect=RuntimeError(METAL))
     monkeypatch.setattr(snapshot, "save_prompt_cache", error)

@@ -17,7 +17,7 @@ from app.engine.progress import TurnClock
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import DENSE_BELOW_UNTIMED, AttentionWork, Costs, LinearCost
 from app.protocol.events import CostsUpdated, Event, PhaseProgress, Planned
-from app.protocol.options import Heal, Mode, Tuning
+from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import Phase, Reading
 from tests.engine.driver import Driver, question
@@ -109,7 +109,7 @@ def known(driver: Driver) -> Costs:
 
 
 def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: Path) -> None:
-    loaded.engine.send(CachePolicy(Heal.NEVER, costs_folder=str(tmp_path / "costs")))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
     assert known(loaded) == Costs()
     loaded.answer(question(1))
     assert loaded.of(Planned)[0].ttft is None
@@ -127,7 +127,7 @@ def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: P
     assert etas[0] is not None, "before anything of it was read"
     # Another program knows it from its start.
     other = Driver()
-    other.engine.send(CachePolicy(Heal.NEVER, costs_folder=str(tmp_path / "costs")))
+    other.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
     other.load(*_folders(loaded))
     assert known(other).target is not None
     other.close()
@@ -153,7 +153,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
     loaded: Driver, tmp_path: Path
 ) -> None:
-    loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
     while known(loaded).full is None:
         pass
     while known(loaded).draft is None:
@@ -179,7 +179,7 @@ def test_who_has_just_come_is_not_slowed_by_the_timing(
 
     monkeypatch.setattr(calibration.Calibration, "step", noted)
     asked = time.perf_counter()
-    loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
     while known(loaded).full is None:
         pass
     assert begun[0] - asked >= engine.IDLE_DELAY + engine.CALIBRATION_DELAY
@@ -200,7 +200,7 @@ def test_a_question_ends_the_timing_at_its_next_step(
 
     monkeypatch.setattr(calibration.Calibration, "step", asking)
     stopped = _ends(monkeypatch)
-    loaded.engine.send(CachePolicy(Heal.ALWAYS, costs_folder=str(tmp_path)))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
     known(loaded)
     while not (costs := known(loaded)).target:
         pass
@@ -223,7 +223,8 @@ def _ends(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    "upkeep", [CachePolicy(Heal.NEVER, costs_folder="here"), CachePolicy(Heal.ALWAYS)]
+    "upkeep",
+    [CachePolicy(BackgroundPolicy.OFF, costs_folder="here"), CachePolicy(BackgroundPolicy.ALWAYS)],
 )
 def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
     loaded: Driver, upkeep: CachePolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +241,9 @@ def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
 @pytest.mark.usefixtures("quick")
 def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
     engine = MlxEngine(64, ScriptedProbe())
-    with EngineSession(engine, CachePolicy(Heal.NEVER, costs_folder=str(tmp_path))) as session:
+    with EngineSession(
+        engine, CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path))
+    ) as session:
         with pytest.raises(EngineError, match="No model is loaded"):
             session.calibrate()
         session.load(Load(str(folders["target"]), str(folders["draft"])))
@@ -259,7 +262,7 @@ def test_nothing_is_timed_where_it_does_not_fit(
 ) -> None:
     monkeypatch.setattr(memory, "free", lambda: 0.0)
     timed = _ends(monkeypatch)
-    loaded.engine.send(CachePolicy(Heal.NEVER, costs_folder=str(tmp_path)))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path)))
     known(loaded)
     loaded.engine.send(CalibrateCosts())
     assert known(loaded) == Costs()

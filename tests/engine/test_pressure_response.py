@@ -28,7 +28,7 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.memory import PressureLevel
-from app.protocol.options import Heal
+from app.protocol.options import BackgroundPolicy
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import Driver, question
 from tests.engine.scripted import ScriptedProbe, reading
@@ -51,7 +51,7 @@ def probe() -> ScriptedProbe:
 def watched(probe: ScriptedProbe, folders: dict[str, Path]) -> Iterator[Driver]:
     driver = Driver(probe=probe)
     assert isinstance(driver.load(folders["target"], folders["draft"]), Loaded)
-    driver.engine.send(CachePolicy(Heal.NEVER))
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
     yield driver
     driver.on_event = lambda event: None
     driver.close()
@@ -89,7 +89,7 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
 
 
 def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: ScriptedProbe) -> None:
-    watched.engine.send(CachePolicy(Heal.ALWAYS))
+    watched.engine.send(CachePolicy(BackgroundPolicy.ALWAYS))
     first = watched.answer(replace(question(1), conversation="a"))
     rise(watched, probe, BackgroundProgress, reading(0.87))
     room = watched.until(MemoryFreed)

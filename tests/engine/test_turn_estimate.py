@@ -28,7 +28,7 @@ from app.protocol.events import (
     Reloaded,
     Unloaded,
 )
-from app.protocol.options import Heal, Mode, Tuning
+from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.stats import Phase, Reading
 from tests import tiny
 from tests.engine.driver import Driver, question
@@ -124,7 +124,7 @@ def test_a_refusal_costs_nothing_that_was_read(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = replace(question(1), conversation="c")
-    loaded.engine.send(CachePolicy(Heal.NEVER))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(first)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "free", lambda: 0.0)
@@ -135,7 +135,7 @@ def test_a_refusal_costs_nothing_that_was_read(
 
 
 def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LEAVE) -> None:
-    loaded.engine.send(CachePolicy(Heal.NEVER))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     for turn, name in enumerate("ab"):
         loaded.answer(replace(question(turn), conversation=name))
     leave(2 * MB)

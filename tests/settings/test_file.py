@@ -15,7 +15,7 @@ from app.settings.schema import Setting, Value, all_settings, find
 from app.settings.toml import EditError, template, with_setting
 from app.settings.values import Settings, ThemeName
 
-KEEP, MODE, THEME = find("reading.keep"), find("reading.mode"), find("look.theme")
+KEEP, MODE, THEME = find("reading.keep"), find("reading.mode"), find("appearance.theme")
 
 
 @pytest.fixture
@@ -56,29 +56,29 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("keep = 3", ["'reading.keep'", "is 3", "a number from 0.01 to 1: 0.2 holds"]),
+        ("keep = 3", ["'reading.keep'", "is 3", "a number from 0.01 to 1. Using 0.2."]),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),
-        ("kep = 0.3", ["'reading.kep'", "is no setting", "is 'reading.keep' meant?"]),
+        ("kep = 0.3", ["Unknown setting 'reading.kep'", "Did you mean 'reading.keep'?"]),
         ("keep = ,", ["Line 3", "'keep = ,'", "isn't valid TOML"]),
         ("keep = 0.3\nkeep = 0.4", ["Line 4", "'keep = 0.4'"]),
         ("keep", ["Line 3", "'keep'"]),
     ],
 )
 def test_a_mistake_costs_that_one_setting(path: Path, line: str, words: list[str]) -> None:
-    text = f"[reading]\nmode = 'full'  # always\n{line}\n[look]\nanimations = false\n"
+    text = f"[reading]\nmode = 'full'  # always\n{line}\n[appearance]\nanimations = false\n"
     file = opened(path, text)
     assert len(file.problems) == 1
     for word in [*words, str(path)]:
         assert word in file.problems[0]
     assert file.settings.reading.mode == "full"
-    assert file.settings.look.animations is False
+    assert file.settings.appearance.animations is False
     assert path.read_text() == text
 
 
 def test_several_mistakes_are_told_in_one_line_for_the_notice(path: Path) -> None:
-    file = opened(path, "[reading]\nkeep = 7\nmode = 8\n[look]\ntheme = 'x'\n")
+    file = opened(path, "[reading]\nkeep = 7\nmode = 8\n[appearance]\ntheme = 'x'\n")
     assert len(file.problems) == 3
-    assert file.problem.endswith(" 2 more: F2 says which.")
+    assert file.problem.endswith(" 2 more: see F2.")
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe[", b"'''\n" * 50, b"reading = 1\n", b"\0" * 9])
@@ -91,7 +91,7 @@ def test_of_what_is_no_settings_file_nothing_is_taken_and_nothing_lost(
     assert file.settings == Settings()
     assert file.problems
     file.set(KEEP, 0.5)
-    with pytest.raises(SettingsError, match=r"reading\.keep.*only holds until"):
+    with pytest.raises(SettingsError, match=r"reading\.keep.*applies only until"):
         file.save()
     assert file.settings.reading.keep == 0.5
     assert path.read_bytes() == data
@@ -130,10 +130,10 @@ def test_comments_unknown_keys_and_line_ends_stay(path: Path) -> None:
 
 
 def test_back_to_the_default_takes_the_line_away_and_leaves_its_comment(path: Path) -> None:
-    file = opened(path, "[reading]\nkeep = 0.5  # half\n[look]\ntheme = 'nord'\n")
+    file = opened(path, "[reading]\nkeep = 0.5  # half\n[appearance]\ntheme = 'nord'\n")
     change(file, KEEP, 0.2)
     change(file, THEME, ThemeName.SPECCHAT)
-    assert path.read_text() == "[reading]\n# half\n[look]\n"
+    assert path.read_text() == "[reading]\n# half\n[appearance]\n"
 
 
 def test_a_setting_that_was_wrong_is_put_right_by_setting_it(path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_another_program_wrote_meanwhile_stays(path: Path) -> None:
     change(here, KEEP, 0.5)
     change(there, THEME, ThemeName.NORD)
     both = SettingsFile(path).settings
-    assert (both.reading.keep, both.look.theme) == (0.5, "nord")
+    assert (both.reading.keep, both.appearance.theme) == (0.5, "nord")
 
 
 @pytest.mark.parametrize("text", ["reading = { keep = 0.5 }\n", '[reading]\n"keep" = 0.5\n'])
@@ -155,7 +155,7 @@ def test_what_is_written_in_another_way_is_not_rewritten(path: Path, text: str) 
     file = opened(path, text)
     assert file.settings.reading.keep == 0.5
     file.set(KEEP, 0.6)
-    with pytest.raises(SettingsError, match="change it there with an editor"):
+    with pytest.raises(SettingsError, match="change it in an editor"):
         file.save()
     assert path.read_text() == text
 
@@ -187,7 +187,7 @@ def test_a_link_stays_a_link_and_permissions_stay(path: Path, tmp_path: Path) ->
 LINES = st.sampled_from(
     [
         "[reading]",
-        "[ look ] # looks",
+        "[ appearance ] # looks",
         "[other]",
         "keep = 0.5",
         "keep=1 # all",

@@ -10,7 +10,7 @@ from app.settings.values import Settings
 
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.kv_bits"),
-    *("storage.trash_days", "look.theme", "look.animations"),
+    *("storage.trash_days", "appearance.theme", "appearance.animations"),
     *("models.target", "models.draft"),
 }
 """Those that the screen, the store, the engine or a command takes as they are; their tests are
@@ -53,8 +53,8 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
         ("reading.keep", True),
         ("reading.mode", "fast"),
         ("reading.mode", 1),
-        ("look.animations", 1),
-        ("look.animations", "true"),
+        ("appearance.animations", 1),
+        ("appearance.animations", "true"),
         ("answers.max_tokens", 10**400),
         ("answers.max_tokens", 12.5),
         ("storage.trash_days", [30]),
@@ -72,13 +72,13 @@ def test_a_whole_number_is_a_number() -> None:
 
 def test_limits_are_those_of_files_and_folders_unless_they_are_set() -> None:
     assert Settings().limits() == Limits()
-    smaller = find("documents.file_mb").with_value(Settings(), 1)
+    smaller = find("documents.max_file_size_mb").with_value(Settings(), 1)
     assert smaller.limits(private=True) == Limits(file_bytes=2**20, include_private=True)
 
 
 def test_they_are_found_by_words_of_name_and_description() -> None:
-    assert [setting.key for setting in search("colours")] == ["look.theme"]
-    assert find("documents.pdf_mb") in search("PDF largest")
+    assert [setting.key for setting in search("colours")] == ["appearance.theme"]
+    assert find("documents.max_pdf_size_mb") in search("PDF largest")
     assert search("nonsense") == ()
     assert search("") == all_settings()
 

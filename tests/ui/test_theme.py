@@ -13,7 +13,7 @@ from tests.fakes import FakeEngine
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown
 
 AA_TEXT, AA_SHAPES = 4.5, 3.0
-THEME = find("look.theme")
+THEME = find("appearance.theme")
 
 
 def luminance(colour: str) -> float:
@@ -48,7 +48,7 @@ def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
 def test_ours_and_all_that_paint_their_page_can_be_chosen() -> None:
     painted = {name for name, theme in BUILTIN_THEMES.items() if not theme.ansi}
     assert set(ThemeName) == painted | {theme.name for theme in our_themes()}
-    assert our_themes()[0].name == find("look.theme").default
+    assert our_themes()[0].name == find("appearance.theme").default
     assert {True, False} == {theme.dark for theme in our_themes()}
 
 

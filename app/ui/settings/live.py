@@ -58,10 +58,12 @@ class LiveSettings:
         return ""
 
     def _apply_appearance(self) -> None:
-        look = self.values.look
-        if self._app.theme != look.theme:
-            self._app.theme = str(look.theme)
-        self._app.animation_level = constants.TEXTUAL_ANIMATIONS if look.animations else "none"
+        appearance = self.values.appearance
+        if self._app.theme != appearance.theme:
+            self._app.theme = str(appearance.theme)
+        self._app.animation_level = (
+            constants.TEXTUAL_ANIMATIONS if appearance.animations else "none"
+        )
 
     async def _save(self) -> None:
         problem = ""

@@ -89,8 +89,8 @@ class Stage:
         self.engine, self.now = engine or FakeEngine(), 0.0
         self.engine.load_story = replace(self.engine.load_story, target=TARGET, draft=DRAFT)
         settings = SettingsFile(self.home / ".config" / "specchat" / "settings.toml")
-        if self.look.light and settings.settings.look.theme == "specchat":
-            settings.settings = find("look.theme").with_value(settings.settings, LIGHT)
+        if self.look.light and settings.settings.appearance.theme == "specchat":
+            settings.settings = find("appearance.theme").with_value(settings.settings, LIGHT)
         self.app = SpecchatApp(
             self.engine,
             Load("models/target", "models/draft", display_names=(TARGET, DRAFT)),

@@ -19,7 +19,7 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
 from app.paths import assets_path
-from app.protocol.options import Heal, Mode
+from app.protocol.options import BackgroundPolicy, Mode
 from app.settings.file import SettingsFile
 from app.settings.values import Reading, Settings
 from app.ui.app import SpecchatApp
@@ -49,7 +49,7 @@ async def recorded(play: Play) -> str:
 async def _filmed(play: Play, home: Path) -> list[Frame]:
     # Not in auto mode: of a text this short it would read the rest for a second question. And
     # nothing is read between two questions, so that the second one shows what is recalled for it.
-    settings = Settings(reading=Reading(mode=Mode.SPARSE, heal=Heal.NEVER))
+    settings = Settings(reading=Reading(mode=Mode.SPARSE, background_reading=BackgroundPolicy.OFF))
     app = SpecchatApp(
         MlxEngine(),
         resolve_pair(),

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input
 
 from app.protocol.commands import CachePolicy
-from app.protocol.options import Heal, Mode
+from app.protocol.options import BackgroundPolicy, Mode
 from app.settings.file import SettingsFile
 from app.settings.schema import all_settings, find
 from app.ui.settings.row import ChoiceScreen, SettingRow
@@ -27,7 +27,8 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-KEEP, MODE, HEAL = find("reading.keep"), find("reading.mode"), find("reading.heal")
+KEEP, MODE = find("reading.keep"), find("reading.mode")
+BACKGROUND = find("reading.background_reading")
 NARROW = (60, 20)
 
 
@@ -102,7 +103,7 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
 
 async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
     async with app_with(FakeEngine(), file).run_test(size=(100, 40)) as pilot:
-        row = await go(pilot, "look.animations")
+        row = await go(pilot, "appearance.animations")
 
         def drawn() -> str:
             lines = screen_text(pilot).splitlines()
@@ -123,7 +124,7 @@ async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
 
 async def test_of_many_choices_one_is_chosen_from_a_list(file: SettingsFile) -> None:
     async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
-        await go(pilot, "look.theme")
+        await go(pilot, "appearance.theme")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceScreen))
         await until_shown(pilot, "● specchat", "○ nord")
@@ -141,16 +142,16 @@ async def test_of_many_choices_one_is_chosen_from_a_list(file: SettingsFile) -> 
 
 async def test_the_engine_hears_of_what_concerns_it(tmp_path: Path, file: SettingsFile) -> None:
     engine, snapshots = FakeEngine(), str(tmp_path / "snapshots")
-    file.set(HEAL, Heal.ALWAYS)
+    file.set(BACKGROUND, BackgroundPolicy.ALWAYS)
     async with kept_app(tmp_path, engine, settings=file) as (pilot, app):
-        first = CachePolicy(Heal.ALWAYS, snapshot_folder=snapshots)
+        first = CachePolicy(BackgroundPolicy.ALWAYS, snapshot_folder=snapshots)
         assert engine.sent(CachePolicy) == [first]
-        app.settings.change(HEAL, Heal.NEVER)
+        app.settings.change(BACKGROUND, BackgroundPolicy.OFF)
         app.settings.change(find("storage.snapshots_gb"), 30)
         app.settings.change(find("storage.memory_gb"), 2)
         app.settings.change(find("answers.temperature"), 0.7)
         app.settings.change(find("answers.top_p"), 0.9)
-        last = CachePolicy(Heal.NEVER, 2_000_000_000, snapshots, 30_000_000_000)
+        last = CachePolicy(BackgroundPolicy.OFF, 2_000_000_000, snapshots, 30_000_000_000)
         assert engine.sent(CachePolicy)[-1] == last
         assert len(engine.sent(CachePolicy)) == 4
         await ask(pilot, engine)
@@ -162,12 +163,12 @@ async def test_the_store_hears_of_what_concerns_it(tmp_path: Path, file: Setting
     file.set(find("storage.trash_days"), 9)
     async with kept_app(tmp_path, FakeEngine(), settings=file) as (pilot, app):
         await ask(pilot, app._engine)  # type: ignore[arg-type]
-        app.settings.change(find("documents.document_mb"), 1)
+        app.settings.change(find("documents.max_document_size_mb"), 1)
         await paste(pilot, "too long\n" * 130_000)
         await type_in(pilot, "What?")
         await pilot.press("enter")
         await until_shown(pilot, "is larger than 1 MB", "Paste 1")
-        app.settings.change(find("documents.document_mb"), 2)
+        app.settings.change(find("documents.max_document_size_mb"), 2)
         await pilot.press("enter")
         await until(pilot, lambda: len(app._engine.asks) == 2, "the question")  # type: ignore[attr-defined]
         await pilot.press("ctrl+o")
@@ -199,21 +200,21 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
     wrong = SettingsFile(file.path)
     app = app_with(FakeEngine(), wrong)
     async with app.run_test(size=(100, 40)) as pilot:
-        await until_shown(pilot, "Line 4 of", "1 more: F2 says which.")
+        await until_shown(pilot, "Line 4 of", "1 more: see F2.")
         assert app.chat.next_mode.keep == 0.5
-        await go(pilot, "reading.heal")
+        await go(pilot, "reading.background_reading")
         await until_shown(pilot, "'keep = 0.6'", "'reading.mode'")
         await pilot.press("right")
-        await until_shown(pilot, "'reading.heal' only holds until specchat ends")
-        assert app.settings.values.reading.heal is Heal.ALWAYS
+        await until_shown(pilot, "'reading.background_reading' applies only until")
+        assert app.settings.values.reading.background_reading is BackgroundPolicy.ALWAYS
         assert wrong.path is not None
         assert wrong.path.read_text().endswith("keep = 0.6\n")
         wrong.path.write_text("[reading]\nkeep = 0.5\n")
         await pilot.press("up")
         await pilot.press("right")
         await until(pilot, lambda: not wrong.has_unsaved, "the next save")
-        await until_gone(pilot, "only holds")
-        assert 'heal = "always"' in wrong.path.read_text()
+        await until_gone(pilot, "applies only")
+        assert 'background_reading = "always"' in wrong.path.read_text()
 
 
 async def test_help_lists_its_keys() -> None:
@@ -228,7 +229,7 @@ async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> 
     app = app_with(FakeEngine())
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        app.settings.change(find("documents.files"), 1)
+        app.settings.change(find("documents.max_files"), 1)
         app.chat.attachments.attach(str(tmp_path), "")
         await until(pilot, lambda: app.chat.composer.chips.attached, "the chip")
         assert app.chat.composer.chips.attached[0].files == 1

@@ -15,7 +15,7 @@ async def all_of_them(stage: Stage) -> None:
         await stage.take("all")
         await stage.press("escape")
         await stage.press("f2", *"theme", "down")
-        await stage.shown("look.theme")
+        await stage.shown("appearance.theme")
         await stage.take("found")
         await stage.press("enter")
         await stage.shown("nord")
@@ -25,7 +25,7 @@ async def all_of_them(stage: Stage) -> None:
         "[reading]\nkeep = 7\n\n[look]\ntheem = 'nord'\n",
     )
     async with stage.opened():
-        await stage.shown("ready", "F2 says which")
+        await stage.shown("ready", "see F2")
         await stage.take("wrong")
         await stage.press("f2")
         await stage.shown("theem")
