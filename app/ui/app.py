@@ -192,7 +192,7 @@ class SpecchatApp(App[None]):
         long = f"{formatting.seconds(spent)} so far"
         if left > spent:
             long = f"about {formatting.seconds(left)} to the first word"
-        words = f"Still answering ({long}). Press ^Q once more to quit."
+        words = f"Still answering ({long}). Press ^Q again to quit."
         if self.screen is self.chat:
             self.chat.notice.show(words)
         else:
@@ -207,7 +207,7 @@ class SpecchatApp(App[None]):
     @on(TurnFinished)
     def _notify_finished(self, event: TurnFinished) -> None:
         if not self.app_focus and event.seconds >= LONG_TURN_SECONDS:
-            self.window.notify(event.sentence)
+            self.window.notify(event.summary)
 
     def watch_app_focus(self, focus: bool) -> None:
         if focus:
@@ -239,7 +239,7 @@ class SpecchatApp(App[None]):
             return
         if self._confirms_quit(QUIT_WINDOW_SECONDS):
             self._quit(0)
-        self.chat.notice.show("Press ^C once more to quit.")
+        self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
         """Not every terminal passes on what is copied: ^V must not bring something older back."""

@@ -58,7 +58,7 @@ async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
         await until_shown(pilot, failure.problem, failure.advice)
         await type_in(pilot, "Hello?")
         await pilot.press("enter")
-        await until_shown(pilot, "No model is loaded, so nothing can be asked.", "Hello?")
+        await until_shown(pilot, "No model is loaded.", "Hello?")
         assert engine.asks == []
 
 
@@ -160,7 +160,7 @@ async def test_chips_without_a_question_ask_for_one() -> None:
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "Paste 1")
         await pilot.press("enter")
-        await until_shown(pilot, "Type a question about what is attached")
+        await until_shown(pilot, "Type a question about the attachments")
         assert engine.asks == []
 
 

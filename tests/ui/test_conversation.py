@@ -60,7 +60,7 @@ async def test_one_question_waits_and_a_second_is_refused() -> None:
         await until_shown(pilot, "waiting for its turn", "Second?")
         await type_in(pilot, "Third?")
         await pilot.press("enter")
-        await until_shown(pilot, "One question waits already.", "Third?")
+        await until_shown(pilot, "A question is already queued.", "Third?")
         assert len(engine.asks) == 1
         engine.advance_to(lambda event: isinstance(event, Finished))
         await until(pilot, lambda: len(engine.asks) == 2, "the waiting question to be sent")

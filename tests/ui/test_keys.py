@@ -225,7 +225,7 @@ async def test_one_ctrl_c_only_asks() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+c")
-        await until_shown(pilot, "Press ^C once more to quit.")
+        await until_shown(pilot, "Press ^C again to quit.")
         assert engine.sent(Close) == []
 
 

@@ -1,5 +1,5 @@
-"""Attaching: from a path to a chip, and its tokens. All that takes time happens beside the screen,
-and what comes of it goes to the conversation that it was begun in."""
+"""Turns pastes, files and folders into chips and counts their tokens. Slow work runs on threads,
+and its result goes to the conversation it was started in."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Attachments:
     def __init__(
         self, context: ChatContext, ask: Ask, target: str, read: ReadFile = FileJob.run
     ) -> None:
-        """`ask` is given what was sent once everything that goes with it is there; `target` is the
-        folder of the model that tokens are counted for."""
+        """`ask` gets the submitted text once all attachments are there; `target` is the folder of
+        the model whose tokens are counted."""
         self._context, self._open_chats, self._ask = context, context.open_chats, ask
         self.read = read
         self._jobs: dict[FileJob, OpenChat] = {}
@@ -35,17 +35,17 @@ class Attachments:
         self._uncountable = False
         self._deferred: tuple[OpenChat, str] | None = None
         self.on_user_attachment: Callable[[], None] = lambda: None
-        """Called before something of the user's own is attached."""
+        """Called before the user attaches something."""
 
     # -------------------------------------------------------------------------- reading
 
     def attach(self, path: str, typed: str) -> None:
-        """Begin to read a file or a folder for the conversation on the screen."""
+        """Start reading a file or a folder for the conversation on the screen."""
         self.on_user_attachment()
-        reading = FileJob(path, typed, self._context.settings.limits())
-        self._jobs[reading] = self._open_chats.shown
-        self._context.composer.chips.add(reading)
-        self._context.screen.run_worker(self._read(reading))
+        job = FileJob(path, typed, self._context.settings.limits())
+        self._jobs[job] = self._open_chats.shown
+        self._context.composer.chips.add(job)
+        self._context.screen.run_worker(self._read(job))
 
     def paste(self, text: str) -> None:
         chips = self._context.composer.chips
@@ -55,7 +55,7 @@ class Attachments:
             chips.add(new)
 
     def remove(self, item: Item) -> None:
-        """Take a chip away; what is still being read is read no further."""
+        """Remove a chip; if its file is still being read, stop that."""
         if isinstance(item, FileJob):
             item.cancelled.set()
             self._jobs.pop(item, None)
@@ -64,34 +64,34 @@ class Attachments:
         self._context.composer.box.focus()
 
     def jobs(self, chat: OpenChat) -> tuple[FileJob, ...]:
-        """What is being read for a conversation."""
-        return tuple(reading for reading, of in self._jobs.items() if of is chat)
+        """The files being read for a conversation."""
+        return tuple(job for job, owner in self._jobs.items() if owner is chat)
 
     def reassign(self, before: OpenChat, after: OpenChat) -> None:
-        """What was begun for one conversation is for another."""
-        for reading in self.jobs(before):
-            self._jobs[reading] = after
+        """Let one conversation have the files that are being read for another."""
+        for job in self.jobs(before):
+            self._jobs[job] = after
 
     def shutdown(self) -> None:
-        """At the end of the program: what is not read yet is written again at the next start."""
+        """At exit, stop reading; at the next start the typed paths are in the composer again."""
         shown = self._open_chats.shown
-        for reading, chat in [*self._jobs.items()]:
-            reading.cancelled.set()
-            _restore_typed(chat, reading)
+        for job, chat in [*self._jobs.items()]:
+            job.cancelled.set()
+            _restore_typed(chat, job)
             if chat is not shown:
                 self._open_chats.stash(chat)
-                del self._jobs[reading]
+                del self._jobs[job]
 
-    async def _read(self, reading: FileJob) -> None:
+    async def _read(self, job: FileJob) -> None:
         try:
-            new = await in_background(lambda: self.read(reading))
+            new = await in_background(lambda: self.read(job))
         except Cancelled:
             return
         except UserError as error:
-            self._failed(reading, error)
+            self._failed(job, error)
             return
-        chat = self._jobs.pop(reading, None)
-        if chat is None:  # taken away meanwhile
+        chat = self._jobs.pop(job, None)
+        if chat is None:  # the chip was removed
             return
         if chat is not self._open_chats.shown:
             if find_duplicate(new, chat.draft.attached) is None:
@@ -100,22 +100,22 @@ class Attachments:
             return
         chips = self._context.composer.chips
         if self._is_duplicate(new, chips.attached):
-            chips.remove_item(reading)
+            chips.remove_item(job)
         else:
-            chips.replace(reading, new)
+            chips.replace(job, new)
             self._warn_if_lossy(new)
         await self._ask_deferred(chat)
 
-    def _failed(self, reading: FileJob, error: UserError) -> None:
-        """Nothing that was typed is lost."""
-        chat = self._jobs.pop(reading, None)
+    def _failed(self, job: FileJob, error: UserError) -> None:
+        """Put the typed path back into the composer, or the draft."""
+        chat = self._jobs.pop(job, None)
         if chat is None:
             return
         if chat is self._open_chats.shown:
-            self._context.composer.chips.remove_item(reading)
-            self._context.composer.append_typed(reading.typed)
+            self._context.composer.chips.remove_item(job)
+            self._context.composer.append_typed(job.typed)
         else:
-            _restore_typed(chat, reading)
+            _restore_typed(chat, job)
             self._open_chats.stash(chat)
         self._deferred = None
         self._context.notice.show(str(error))
@@ -123,32 +123,35 @@ class Attachments:
     def _is_duplicate(self, new: Attachment, attached: tuple[Attachment, ...]) -> bool:
         old = find_duplicate(new, attached)
         if old is not None:
-            what = "What it holds" if new.name == old.name else f"What '{new.name}' holds"
-            self._context.notice.show(f"{what} is attached already, with '{old.name}'.")
+            self._context.notice.show(
+                f"Already attached, as part of '{old.name}'."
+                if new.name != old.name
+                else f"'{old.name}' is already attached."
+            )
         return old is not None
 
     def _warn_if_lossy(self, new: Attachment) -> None:
         if new.lossy and not new.is_folder:
-            self._context.notice.show(f"{new.name} is not all UTF-8: what is not reads as \\xff.")
+            self._context.notice.show(f"{new.name} is not all UTF-8; other bytes appear as \\xff.")
 
-    # -------------------------------------------------------------------------- asking meanwhile
+    # -------------------------------------------------------------------------- asking
 
     async def ask(self, typed: str) -> None:
-        """Ask what is written; later, if something that goes with it is still being read."""
-        readings = self.jobs(self._open_chats.shown)
-        if not readings or not typed.strip():
+        """Ask the question, once all its attachments are read."""
+        jobs = self.jobs(self._open_chats.shown)
+        if not jobs or not typed.strip():
             await self._ask(typed)
             return
         self._deferred = self._open_chats.shown, typed
-        name = readings[-1].name
-        self._context.notice.show(f"It is asked as soon as '{name}' is read. Esc takes that back.")
+        name = jobs[-1].name
+        self._context.notice.show(f"The question is sent when '{name}' is read. Esc cancels that.")
 
     def cancel_deferred(self) -> bool:
-        """Do not ask what waits for that; whether there was anything."""
-        held, self._deferred = self._deferred, None
-        if held is not None:
-            self._context.notice.show("Not asked yet. Enter asks it.")
-        return held is not None
+        """Do not send the question that waits for files; returns whether there was one."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            self._context.notice.show("Not sent. Press Enter to send it.")
+        return deferred is not None
 
     async def _ask_deferred(self, chat: OpenChat) -> None:
         if self._deferred is None or self._deferred[0] is not chat or self.jobs(chat):
@@ -161,11 +164,11 @@ class Attachments:
 
     @property
     def uncountable(self) -> bool:
-        """Whether the model's tokenizer cannot be used here."""
+        """Whether the model's tokenizer cannot be used."""
         return self._uncountable
 
     def recount_for(self, target: str) -> None:
-        """Count anew, for another model."""
+        """Count all tokens again, for another model."""
         self._counter, self._uncountable, self._counting = TokenCounter(Path(target)), False, []
         chips = self._context.composer.chips
         for each in chips.attached:
@@ -173,23 +176,23 @@ class Attachments:
         self.count()
 
     def count(self) -> None:
-        """Count the tokens of what is attached, where they are not known."""
+        """Count the tokens of attachments where they are not known yet."""
         for each in self._context.composer.chips.attached:
-            begun = any(documents is each.documents for documents in self._counting)
-            if each.tokens is None and not begun and not self._uncountable:
+            counting = any(documents is each.documents for documents in self._counting)
+            if each.tokens is None and not counting and not self._uncountable:
                 self._counting.append(each.documents)
                 self._context.screen.run_worker(self._count(each.documents))
 
     async def _count(self, documents: tuple[Document, ...]) -> None:
         chips, counter = self._context.composer.chips, self._counter
 
-        def gone() -> bool:
+        def cancelled() -> bool:
             return all(each.documents is not documents for each in chips.attached)
 
         texts = [document.text for document in documents]
         try:
-            tokens = await in_background(lambda: counter.count(texts, gone))
-        except UserError:  # the size says something too
+            tokens = await in_background(lambda: counter.count(texts, cancelled))
+        except UserError:  # the chip shows the size instead
             self._uncountable = True
             return
         finally:
@@ -199,5 +202,5 @@ class Attachments:
                 chips.replace(each, replace(each, tokens=tokens))
 
 
-def _restore_typed(chat: OpenChat, reading: FileJob) -> None:
-    chat.draft = replace(chat.draft, text=f"{chat.draft.text} {reading.typed}".lstrip())
+def _restore_typed(chat: OpenChat, job: FileJob) -> None:
+    chat.draft = replace(chat.draft, text=f"{chat.draft.text} {job.typed}".lstrip())

@@ -1,4 +1,4 @@
-"""The lines that frame the conversation: header, opening, notice and footer."""
+"""The bars around the conversation: header, notice and footer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from app.util.sanitize import sanitize_line
 
 MEMORY_CELLS = 6
 MIN_TITLE_CELLS = 10
-"""Cells; of a shorter piece nobody would know which conversation it is."""
+"""A shorter piece of the title would say nothing."""
 
 
 class Header(Widget):
-    """`specchat`, the pair, and the machine's memory once the engine reported it."""
+    """`specchat`, the model pair, and the memory in use once the engine has reported it."""
 
     def __init__(self, target: str, draft: str | None) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Header(Widget):
         self._title = self._status = ""
 
     def show_title(self, title: str, status: str) -> None:
-        """Of the conversation, and in a few words what is not as it should be."""
+        """The conversation's title, and a status such as "read-only"."""
         if (title, status) != (self._title, self._status):
             self._title, self._status = title, status
             self.refresh()
@@ -48,16 +48,15 @@ class Header(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        """What is least needed goes first when it is narrow: the memory bar, the title, then the
-        draft."""
+        """On a narrow screen the memory bar is dropped first, then the title, then the draft."""
         width = self.content_size.width
         left = Content.styled("specchat", f"bold {ACCENT}")
         if self._status:
             left = Content.assemble(left, (f" · {self._status}", ACCENT))
         pair = self._pair()
-        room = width - left.cell_length - pair.cell_length - 12
-        if self._title and room >= MIN_TITLE_CELLS:
-            title = Content(sanitize_line(self._title)).truncate(room, ellipsis=True)
+        available = width - left.cell_length - pair.cell_length - 12
+        if self._title and available >= MIN_TITLE_CELLS:
+            title = Content(sanitize_line(self._title)).truncate(available, ellipsis=True)
             left = Content.assemble(left, "  ", title)
         for memory in (self._memory_text(bar=True), self._memory_text(bar=False), ""):
             free = width - left.cell_length - len(memory) - 6
@@ -92,8 +91,8 @@ class Header(Widget):
 
 
 class Notice(HangingLines):
-    """One sentence above the compose box, or a dimmer suggestion, or nothing. What stands comes
-    back when a passing sentence has gone."""
+    """One message above the compose box, or a dimmer suggestion, or nothing. A persistent message
+    comes back once a passing one is cleared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,14 +104,14 @@ class Notice(HangingLines):
     def text(self) -> str:
         return self._message or self._persistent or self._suggestion
 
-    def show(self, sentence: str) -> None:
-        self._message = sentence
+    def show(self, message: str) -> None:
+        self._message = message
         self._update()
 
-    def set_persistent(self, sentence: str) -> None:
-        """Until it is taken back with an empty one."""
-        if sentence != self._persistent:
-            self._persistent = sentence
+    def set_persistent(self, message: str) -> None:
+        """Shown until it is set to an empty one."""
+        if message != self._persistent:
+            self._persistent = message
             self._update()
 
     def suggest(self, suggestion: str) -> None:
@@ -120,11 +119,9 @@ class Notice(HangingLines):
         self._update()
 
     def lines(self, width: int) -> list[Content]:
-        if sentence := self._message or self._persistent:
+        if message := self._message or self._persistent:
             return [
-                hanging_indent(
-                    Content.styled("! ", ACCENT), Content(sanitize_line(sentence)), width
-                )
+                hanging_indent(Content.styled("! ", ACCENT), Content(sanitize_line(message)), width)
             ]
         return [Content.styled(sanitize_line(self._suggestion), DIM)]
 
@@ -134,7 +131,7 @@ class Notice(HangingLines):
 
 
 class Footer(Widget):
-    """Two lines: the context and how the next message will be read, and the keys that work now."""
+    """Two lines: context use and read mode of the next message, and the keys that work now."""
 
     def __init__(self, next_mode: NextMode) -> None:
         super().__init__()
@@ -148,8 +145,7 @@ class Footer(Widget):
         self.refresh()
 
     def show_hints(self, hints: Sequence[str], hide_mode: bool = False) -> None:
-        """`hints` in order of need: the last ones are left out when it is narrow. `alone`: how
-        the next message will be read does not matter now."""
+        """`hints` with the most important first: the last ones are dropped on a narrow screen."""
         self._hints, self._hide_mode = tuple(hints), hide_mode
         self.refresh()
 
@@ -166,7 +162,7 @@ class Footer(Widget):
         return Content.assemble(mode, (f"  (^T {self._next.toggle_label})", DIM)) if key else mode
 
     def _status_line(self) -> Content:
-        """What is least needed goes first when it is narrow."""
+        """The longest variant that fits."""
         width, drawn = self.content_size.width, [*self._meter.variants()]
         rights = [Content("")] if self._hide_mode else [self._mode(), self._mode(key=False)]
         tries = [(left, right) for right in rights for left in drawn[:2]]
@@ -187,5 +183,5 @@ class Footer(Widget):
 
 
 def failure_text(failed: Failed) -> str:
-    """What went wrong and what to do, as two sentences."""
+    """What went wrong and what to do, in two sentences."""
     return f"{with_full_stop(failed.problem)} {as_sentence(failed.advice)}"

@@ -1,4 +1,4 @@
-"""The box a question is written in."""
+"""The box in which a question is typed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.util.sanitize import sanitize
 
 
 class ComposeBox(TextArea):
-    """Grows with its text. Enter sends, Ctrl+J breaks a line, Up and Down leaf through history."""
+    """Grows with its text. Enter sends, Ctrl+J starts a line, Up and Down browse the history."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="compose.send", tooltip="Send the question"),
@@ -29,49 +29,49 @@ class ComposeBox(TextArea):
             "newline",
             "New line",
             id="compose.newline",
-            tooltip="Begin a new line",
+            tooltip="Start a new line",
         ),
         Binding(
             "up",
             "earlier",
             "Earlier question",
             id="compose.earlier",
-            tooltip="The question before (on the first line)",
+            tooltip="Previous question (on the first line)",
         ),
         Binding(
             "down",
             "later",
             "Later question",
             id="compose.later",
-            tooltip="The question after (on the last line)",
+            tooltip="Next question (on the last line)",
         ),
         Binding(
             "backspace",
             "erase",
             "Erase",
             id="compose.erase",
-            tooltip="Take away what was attached last (in an empty box)",
+            tooltip="Remove the last attachment (in an empty box)",
         ),
         Binding(
             "@",
             "type('@')",
             "Attach",
             id="compose.attach",
-            tooltip="Attach a file or a folder (where a word begins)",
+            tooltip="Attach a file or a folder (at the start of a word)",
         ),
         Binding(
             "/",
             "type('/')",
             "Commands",
             id="compose.commands",
-            tooltip="Everything that can be done (in an empty box)",
+            tooltip="All commands (in an empty box)",
         ),
         Binding(
             "ctrl+v",
             "paste_system",
             "Paste",
             id="compose.paste",
-            tooltip="Paste what was copied, also elsewhere",
+            tooltip="Paste from the system's clipboard",
         ),
         Binding(
             "pageup",
@@ -85,20 +85,19 @@ class ComposeBox(TextArea):
             "screen.scroll_transcript(1)",
             "Scroll down",
             id="compose.scroll_down",
-            tooltip="Scroll it down; at its end it follows again",
+            tooltip="Scroll the conversation down",
         ),
     ]
 
     @dataclass
     class Submitted(Message):
-        """Enter was pressed, with this in the box. What is typed after it may be there already
-        when this is handled."""
+        """Enter was pressed with this text. When this is handled, more may have been typed."""
 
         text: str
 
     @dataclass
     class LongPaste(Message):
-        """A paste that is to become a chip."""
+        """A paste that becomes a chip."""
 
         text: str
 
@@ -108,10 +107,10 @@ class ComposeBox(TextArea):
 
     @dataclass
     class UndidNothing(Message):
-        """Ctrl+Z where nothing was written that could be undone."""
+        """Ctrl+Z with no edit to undo."""
 
     clipboard: Clipboard | None = None
-    """The system's, where there is one."""
+    """The system's clipboard, if there is one."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -128,14 +127,14 @@ class ComposeBox(TextArea):
         self._unsent = ""
 
     def add_to_history(self, text: str) -> None:
-        """Put a sent question into the history."""
+        """Add a sent question to the history."""
         if not self._history or self._history[-1] != text:
             self._history.append(text)
         self._history_index = len(self._history)
         self._unsent = ""
 
     def set_history(self, texts: Iterable[str]) -> None:
-        """These questions, the last of which was sent last, instead of all others."""
+        """Replace the history; the newest question comes last."""
         self._history, self._history_index, self._unsent = [], 0, ""
         for text in texts:
             self.add_to_history(text)
@@ -146,8 +145,8 @@ class ComposeBox(TextArea):
         self.move_cursor(self.document.end)
 
     def insert_paste(self, event: Paste) -> None:
-        """A short paste is typed text, and shows what will be sent: control characters in it
-        become symbols here. A long one goes on as it is."""
+        """A short paste becomes text, in which control characters are shown as symbols, because
+        they will be sent like that. A long one is passed on unchanged."""
         event.stop()
         event.prevent_default()
         self._typing = False
@@ -171,7 +170,7 @@ class ComposeBox(TextArea):
         await run_own_binding(self, event)
 
     def watch_selection(self) -> None:
-        """At once, and not when the text is told to have changed: the next key may be here."""
+        """On `Changed` would be too late: the next key may arrive before it."""
         if self.is_mounted:
             self.choices.update_for_cursor(self._typing)
 
@@ -179,7 +178,7 @@ class ComposeBox(TextArea):
         self.choices.close()
 
     async def action_send(self) -> None:
-        """A text that is a command's whole name is that command; all other texts are sent."""
+        """Run a command if the text is its full name; otherwise send the text."""
         command = self.choices.command(self.text)
         if command is None:
             self.choices.close()
@@ -189,12 +188,12 @@ class ComposeBox(TextArea):
             await command.run()
 
     def action_type(self, character: str) -> None:
-        """As the key of that character does; also where it was not a key that asked for it."""
+        """As if this key was pressed; the palette and the command list use it too."""
         self._typing = True
         self._replace_via_keyboard(character, *self.selection)
 
     async def action_paste_system(self) -> None:
-        """Without a clipboard of the system, or a text in it, what was copied here."""
+        """Falls back to what was copied in the app."""
         text = None
         if self.clipboard is not None:
             text = await asyncio.wrap_future(self.clipboard.read())
@@ -232,7 +231,7 @@ class ComposeBox(TextArea):
         elif self._history_index < len(self._history):
             self._browse_history(self._history_index + 1)
 
-    def _browse_history(self, place: int) -> None:
-        self._history_index = place
-        at_end = place == len(self._history)
-        self.replace_all(self._unsent if at_end else self._history[place])
+    def _browse_history(self, index: int) -> None:
+        self._history_index = index
+        at_end = index == len(self._history)
+        self.replace_all(self._unsent if at_end else self._history[index])

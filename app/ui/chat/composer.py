@@ -1,5 +1,4 @@
-"""Below the conversation: notices, chips, the box a question is written in with what can be chosen
-in it, and the keep setter."""
+"""The lower part of the chat: notices, chips, the compose box and the keep slider."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
 
 WHOLE_TEXT_PATTERN = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
-WHOLE_TEXT_ADVICE = "Counting and listing need all of the text: ^T reads it in full."
+WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: ^T reads it in full."
 
 
 class Composer(Vertical):
-    """Where the next question is written."""
+    """Where the next question is typed."""
 
     def __init__(self, next_mode: NextMode) -> None:
         super().__init__(id="compose")
@@ -49,17 +48,17 @@ class Composer(Vertical):
     def draft(self) -> Draft:
         return Draft(self._next_mode, self.box.text, self.chips.attached)
 
-    def show(self, draft: Draft, readings: Sequence[FileJob] = ()) -> None:
-        """Instead of all that is written here; `readings` are still to become chips."""
+    def show(self, draft: Draft, jobs: Sequence[FileJob] = ()) -> None:
+        """Show a draft instead of what is here; `jobs` are files that are still being read."""
         if draft.text != self.box.text:
             self._write(draft.text)
         self.show_next_mode(draft.next_mode)
-        items: tuple[Item, ...] = (*draft.attached, *readings)
+        items: tuple[Item, ...] = (*draft.attached, *jobs)
         if items != self.chips.items:
             self.chips.show(items)
 
     def append_typed(self, typed: str) -> None:
-        """What was chosen in the box, and is of no use, behind what is written there."""
+        """Append a typed path that could not be attached."""
         text, end = self.box.text, self.box.document.end
         with self.prevent(TextArea.Changed):
             gap = " " if text and not text[-1].isspace() else ""
@@ -71,7 +70,7 @@ class Composer(Vertical):
         self._update_suggestion()
 
     def clear_sent(self, typed: str) -> None:
-        """What was sent is no draft any more; what was typed after it stays."""
+        """Remove the submitted text; what was typed after it stays."""
         self.box.add_to_history(typed.strip())
         self._write(self.box.text.removeprefix(typed))
         self.chips.show(())
@@ -79,7 +78,7 @@ class Composer(Vertical):
         self._update_suggestion()
 
     def insert_paste(self, event: PasteEvent) -> None:
-        """A paste while something else has the focus is meant for the box all the same."""
+        """Insert a paste that arrived while another widget had the focus."""
         self.box.focus()
         self.box.insert_paste(event)
 
@@ -92,14 +91,14 @@ class Composer(Vertical):
         if event.item.skipped or event.item.lossy:
             self.app.push_screen(SkippedScreen(event.item))
         else:
-            self.notice.show(f"Nothing of '{event.item.name}' was skipped.")
+            self.notice.show(f"Nothing in '{event.item.name}' was skipped.")
 
     def _write(self, text: str) -> None:
-        """As if it had stood there before: what was said to the user stays."""
+        """Set the text without clearing the notice."""
         with self.prevent(TextArea.Changed):
             self.box.replace_all(text)
 
     def _update_suggestion(self) -> None:
         asks_for_all = WHOLE_TEXT_PATTERN.search(self.box.text) is not None
-        wanted = asks_for_all and self._next_mode.mode is not Mode.FULL
-        self.notice.suggest(WHOLE_TEXT_ADVICE if wanted else "")
+        advise = asks_for_all and self._next_mode.mode is not Mode.FULL
+        self.notice.suggest(WHOLE_TEXT_ADVICE if advise else "")

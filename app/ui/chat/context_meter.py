@@ -1,4 +1,4 @@
-"""The footer's figures: how full the context is, and what the next message adds to it."""
+"""The footer's meter: how full the context is, and what the next message adds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ GAP = "   "
 
 @dataclass(frozen=True, slots=True)
 class ContextMeter:
-    """Tokens: `used` by the conversation so far, and `new` with the next message; None where that
-    is not known (yet). `context` is 0 where the model names none. `seconds` until the first word,
-    where that can be foretold."""
+    """Tokens `used` by the conversation so far and `new` in the next message, None if unknown.
+    `context` is 0 if the model states none. `seconds` is the predicted time to the first token."""
 
     used: int | None = 0
     new: int | None = 0
@@ -44,10 +43,10 @@ class ContextMeter:
     def _context(self) -> Content:
         if self.used is None or not (self.total or self.context):
             return Content("")
-        words = f"ctx {formatting.short_count(self.total)}"
+        text = f"ctx {formatting.short_count(self.total)}"
         if self.context:
-            words += f"/{formatting.short_count(self.context)}"
-        return Content.styled(f"{words} full", BAD) if self.exceeded else Content.styled(words, DIM)
+            text += f"/{formatting.short_count(self.context)}"
+        return Content.styled(f"{text} full", BAD) if self.exceeded else Content.styled(text, DIM)
 
     def _bar(self, context: Content) -> Content:
         if not context or not self.context:
@@ -59,15 +58,15 @@ class ContextMeter:
     def _new(self) -> Content:
         if self.new == 0:
             return Content("")
-        words = "new …" if self.new is None else f"new {thousands(self.new)}"
+        text = "new …" if self.new is None else f"new {thousands(self.new)}"
         if self.seconds is not None:
             soon = "<1 s" if self.seconds < 1 else formatting.seconds(self.seconds)
-            words += f" · est {soon}"
-        return Content.styled(words, DIM)
+            text += f" · est {soon}"
+        return Content.styled(text, DIM)
 
 
 def thousands(tokens: int) -> str:
-    """Never finer than a hundred: what is typed is not counted one by one."""
+    """Rounded to hundreds, because typed text is only estimated."""
     if tokens < 50:
         return "<0.1K"
     return f"{tokens / 1_000:.1f}K" if tokens < 9_950 else formatting.short_count(tokens)

@@ -1,4 +1,4 @@
-"""What is set for the conversation on the screen alone."""
+"""Opens the settings of the conversation on the screen and applies them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from app.ui.keep.next_mode import next_mode_for
 from app.ui.state.repository import OpenChat
 
 SYSTEM_PROMPT_CHANGED = (
-    "The system prompt stands before everything, so what was read is read again with the next"
-    " question."
+    "The system prompt comes first, so the conversation will be read again with the next question."
 )
 
 
@@ -21,32 +20,31 @@ class ConversationSettings:
         self._context = context
 
     def open(self) -> None:
-        from app.ui.settings.conversation_screen import (
-            ConversationSettingsScreen,  # here: the first drawing waits for no other
-        )
+        # Imported here, so that the first frame does not wait for it.
+        from app.ui.settings.conversation_screen import ConversationSettingsScreen
 
         if self._context.open_chats.repository.opening:
-            self._context.notice.show("The conversations are being opened.")
+            self._context.notice.show("Opening the conversations…")
             return
         chat = self._context.open_chats.shown
-        own = ConversationSettingsScreen(chat.title, chat.conversation, self._context.settings)
-        self._context.screen.app.push_screen(own, partial(self._closed, chat))
+        screen = ConversationSettingsScreen(chat.title, chat.conversation, self._context.settings)
+        self._context.screen.app.push_screen(screen, partial(self._closed, chat))
 
-    def _closed(self, chat: OpenChat, choices: Overrides | None) -> None:
-        if choices is not None and choices != chat.conversation.overrides:
-            self._context.screen.run_worker(self._choose(chat, choices))
+    def _closed(self, chat: OpenChat, overrides: Overrides | None) -> None:
+        if overrides is not None and overrides != chat.conversation.overrides:
+            self._context.screen.run_worker(self._apply(chat, overrides))
 
-    async def _choose(self, chat: OpenChat, choices: Overrides) -> None:
+    async def _apply(self, chat: OpenChat, overrides: Overrides) -> None:
         context, before = self._context, chat.conversation.overrides
         prompt = chat.conversation.system_prompt
         try:
-            await context.open_chats.repository.set_overrides(chat, choices)
+            await context.open_chats.repository.set_overrides(chat, overrides)
         except UserError as error:
             context.notice.show(str(error))
             return
         if chat is not context.open_chats.shown:
             return
-        after = next_mode_for(choices, context.default_mode)
+        after = next_mode_for(overrides, context.default_mode)
         if after != next_mode_for(before, context.default_mode):
             context.set_next_mode(after)
         if chat.conversation.turns and chat.conversation.system_prompt != prompt:

@@ -1,4 +1,4 @@
-"""What the next message would be, as far as that is known before it is sent."""
+"""Tokens and seconds of the next message, estimated before it is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.util.sanitize import sanitize_line
 
 ALL_CACHED = "all cached: saves nothing"
 CHARACTERS_PER_TOKEN = 4
-"""A token, of what is typed: little beside what is attached, and told in hundreds."""
+"""For typed text. It is little compared with attachments, and shown in hundreds."""
 
 
 class CostEstimate:
@@ -26,7 +26,7 @@ class CostEstimate:
         self._context, self._open_chats = context, context.open_chats
         self._attachments, self._edit = attachments, edit
         self.costs: Costs = UNKNOWN_COSTS
-        """Of the pair that is loaded, as the engine says."""
+        """Of the loaded pair, as the engine reports."""
         self._pair: Loaded | None = None
 
     @property
@@ -40,7 +40,7 @@ class CostEstimate:
         return self._meter(self._context.next_mode)
 
     def text_at(self, keep: float) -> str:
-        """In a few words, what the next message would be at this keep."""
+        """The estimate for the next message at this keep, in a few words."""
         last = self._last()
         if last is not None and not self._attached() and self._open_chats.is_fully_cached(last):
             return ALL_CACHED
@@ -49,20 +49,20 @@ class CostEstimate:
 
     @property
     def warning(self) -> str:
-        """A sentence, when more is to be sent than the model takes."""
+        """A sentence, if the message exceeds the model's context."""
         meter, pair = self.meter(), self._pair
         if pair is None or not meter.exceeded or not meter.new:
             return ""
         return (
             f"That makes about {formatting.count(meter.total)} tokens, and"
             f" {sanitize_line(pair.target.name)} takes at most {formatting.count(meter.context)}:"
-            " attach less, or start over with ^N."
+            " attach less, or start a new conversation with ^N."
         )
 
     @property
     def excess_tokens(self) -> int:
         """By how many tokens the next message is too long for the model's context, as far as they
-        are counted; 0 where it may fit. What a model thought is not sent again."""
+        are counted; 0 if it may fit. The model's thinking is not sent again."""
         pair, last, attached = self._pair, self._last(), self._attached()
         if pair is None or not pair.target.context_length or attached is None:
             return 0
@@ -81,22 +81,22 @@ class CostEstimate:
         typed = -(-len(self._context.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
         attached = self._attached()
         prompt = self._open_chats.shown.conversation.system_prompt
-        if attached is None:  # of what cannot be counted nothing is said
+        if attached is None:  # no estimate without a token count
             return ContextMeter(used, 0 if self._attachments.uncountable else None, context)
         if last is None:
             typed += len(prompt) // CHARACTERS_PER_TOKEN
         elif used and self._is_live(last) and last.system != prompt:
-            attached, used, last = attached + used, 0, None  # it stands before everything
+            attached, used, last = attached + used, 0, None  # the changed system prompt comes first
         seconds = self._seconds(next_mode, last, typed, attached)
         return ContextMeter(used, typed + attached, context, seconds)
 
     def _is_live(self, turn: Turn) -> bool:
-        """Whether the engine may still have what it read for it, and not a snapshot of it."""
+        """Whether the engine may still have it in a cache, and not only in a snapshot."""
         progress = self._open_chats.shown.progress.get(turn.number)
         return progress is not None and not progress.restored
 
     def _last(self) -> Turn | None:
-        """What the next message would come after."""
+        """The turn that the next message would follow."""
         conversation = self._open_chats.shown.conversation
         if (edited := self._edit.turn) is not None:
             before = conversation.earlier_turns(edited)
@@ -133,14 +133,14 @@ class CostEstimate:
         mode = next_mode.mode
         if self._pair.draft is None or self._pair.dense_only is not None:
             mode = Mode.FULL
-        words = WHOLE_TEXT_PATTERN.search(self._context.composer.box.text)
-        if mode is Mode.AUTO and words is not None:
+        whole_text = WHOLE_TEXT_PATTERN.search(self._context.composer.box.text)
+        if mode is Mode.AUTO and whole_text is not None:
             return None  # then all of it may be read
         before = None
         if last is not None:
             before = self._open_chats.cached_stats(last)
             if before is None:
-                return None  # nobody knows what the engine still has of it
+                return None  # unknown what the engine still has cached
         rereads = self._pair.recall_is_expensive
         message = NextMessage(mode, next_mode.keep, typed, attached, before, rereads)
         return message.seconds(self.costs)

@@ -1,4 +1,4 @@
-"""What the engine says: to the turn, the bar or the notice that it is about."""
+"""Passes the engine's events to the turn, the bar or the notice they are about."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from app.ui.chat.model_loading import PairLoader
 
 
 class CostsMeasured(Message):
-    """The engine has timed the pair, as it was asked to."""
+    """The engine has measured the pair's costs, as requested."""
 
     def __init__(self, costs: Costs) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class EngineEventHandler:
         self._keep_preview = keep_preview
 
     def apply(self, event: Event) -> int | None:
-        """Take in one event; returns the turn to be drawn anew."""
+        """Handle one event; returns the number of the turn to redraw."""
         match event:
             case Loaded():
                 self._loader.on_load_result(event)
@@ -86,7 +86,7 @@ class EngineEventHandler:
         return None
 
     def apply_after_exit(self, events: Iterable[Event]) -> None:
-        """When the screen is gone: only what is to be kept."""
+        """Once the screen is gone, only what has to be saved."""
         for event in events:
             turn = getattr(event, "turn", None)
             if isinstance(event, Closed):

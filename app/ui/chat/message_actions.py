@@ -1,4 +1,4 @@
-"""What is done with a message that was chosen: copied, edited, answered again, deleted."""
+"""What can be done with a selected message: copy, edit, answer again, delete."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class MessageActions:
         self._deleted: list[tuple[OpenChat, DeletedMessages]] = []
         self._keep_turn: Turn | None = None
         self._branch_lock = asyncio.Lock()
-        """Held by what changes the branch: a key may come before the one before it was obeyed."""
+        """Held while the branch changes: a key may arrive before the previous one is handled."""
 
     # -------------------------------------------------------------------------- which keys work
 
     def hints(self, view: MessageView) -> list[str]:
-        """In order of need."""
+        """The most important first."""
         hints = ["^Y copy", "^E edit"]
         if view.part is TurnPart.ANSWER:
             hints = ["^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
@@ -60,10 +60,10 @@ class MessageActions:
         )
         return [*hints, "^D delete", *more, "Esc back"]
 
-    # -------------------------------------------------------------------------- doing
+    # -------------------------------------------------------------------------- actions
 
-    def run_action(self, view: MessageView, what: str) -> None:
-        acts: dict[str, Callable[[MessageView], None]] = {
+    def run_action(self, view: MessageView, name: str) -> None:
+        actions: dict[str, Callable[[MessageView], None]] = {
             "copy": self._copy,
             "code": self._copy_code,
             "edit": lambda view: self._edit.start(view.turn),
@@ -73,29 +73,29 @@ class MessageActions:
             "delete": self._delete,
             "undo": lambda view: self.undo(),
         }
-        acts[what](view)
+        actions[name](view)
 
     def _copy(self, view: MessageView) -> None:
         turn = view.turn
         text = turn.question.text if view.part is TurnPart.QUESTION else turn.text
         self._context.screen.app.copy_to_clipboard(text)
         characters = formatting.plural(len(text), "character")
-        self._context.notice.show(f"Copied the {view.part}: {characters} of Markdown.")
+        self._context.notice.show(f"Copied the {view.part} as Markdown: {characters}.")
 
     def _copy_code(self, view: MessageView) -> None:
         from app.ui.transcript.markdown import code_blocks
 
         text = view.turn.question.text if view.part is TurnPart.QUESTION else view.turn.text
-        blocks, place = code_blocks(text), 0
+        blocks, index = code_blocks(text), 0
         if not blocks:
-            self._context.notice.show(f"There is no block of code in this {view.part}.")
+            self._context.notice.show(f"No code block in this {view.part}.")
             return
         if self._copied is not None and self._copied[0] is view:
-            place = (self._copied[1] + 1) % len(blocks)
-        self._copied = view, place
-        language, code = blocks[place]
+            index = (self._copied[1] + 1) % len(blocks)
+        self._copied = view, index
+        language, code = blocks[index]
         self._context.screen.app.copy_to_clipboard(code)
-        which = f"{place + 1} of {len(blocks)}" if len(blocks) > 1 else ""
+        which = f"{index + 1} of {len(blocks)}" if len(blocks) > 1 else ""
         facts = ", ".join(filter(None, (language, formatting.plural(code.count("\n"), "line"))))
         more = " ^K again copies the next." if len(blocks) > 1 else ""
         self._context.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
@@ -114,7 +114,7 @@ class MessageActions:
     def show_spans(self, turn: Turn | None) -> None:
         screen = None if turn is None else self._keep_preview.spans_screen(turn)
         if turn is None or screen is None:
-            message = "Nothing was attached that could be shown. Paste a document and ask."
+            message = "No documents to show. Paste one and ask about it."
             self._context.notice.show(message)
         else:
             self._context.screen.app.push_screen(screen, partial(self._spans_closed, turn))
@@ -125,7 +125,7 @@ class MessageActions:
         if result is not None and self._submission.may_ask() and shown:
             self._submission.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
 
-    # -------------------------------------------------------------------------- another keep
+    # -------------------------------------------------------------------------- keep
 
     def open_keep(self, view: MessageView) -> None:
         self._keep_turn = view.turn
@@ -134,11 +134,11 @@ class MessageActions:
 
     @property
     def sets_keep(self) -> bool:
-        """Whether the setter is open for an answer that was chosen."""
+        """Whether the slider is open for a selected answer."""
         return self._keep_turn is not None
 
     def on_keep_closed(self, event: KeepSlider.Closed) -> bool:
-        """Whether it was for an answer that the setter was open."""
+        """Returns whether the slider was open for a selected answer."""
         turn, self._keep_turn = self._keep_turn, None
         if turn is not None and event.keep is not None:
             self._ask_again(turn, Mode.SPARSE, event.keep)
@@ -150,60 +150,62 @@ class MessageActions:
 
     def step_version(self, view: MessageView, step: int) -> None:
         if view.version[1] < 2:
-            self._context.notice.show("There is one version. ^E edits the question, ^A asks again.")
+            self._context.notice.show(
+                "There is only one version. ^E edits the question, ^A asks again."
+            )
         elif self._can_change():
             turn, part = view.turn, view.part
             self._run(self._step_version(turn, part, step))
 
     async def _step_version(self, turn: Turn, part: TurnPart, step: int) -> None:
         branch = self._open_chats.shown.conversation.branch
-        if turn not in branch:  # a key before this one has changed that
+        if turn not in branch:  # an earlier key has changed the branch
             return
-        place = branch.index(turn)
+        index = branch.index(turn)
         await self._change_branch(lambda chat: chat.step_version(turn, part, step))
-        await self._choose(place, part)
+        await self._select(index, part)
 
     def _delete(self, view: MessageView) -> None:
         if self._can_change():
-            self._run(self._remove(view.turn, view.part))
+            self._run(self._delete_message(view.turn, view.part))
 
-    async def _remove(self, turn: Turn, part: TurnPart) -> None:
+    async def _delete_message(self, turn: Turn, part: TurnPart) -> None:
         chat = self._open_chats.shown
         branch = chat.conversation.branch
         if turn not in branch:
             return
-        place, (_, answers) = branch.index(turn), chat.chat.version_of(turn, TurnPart.ANSWER)
-        removed = await self._change_branch(lambda chat: chat.delete(turn, part))
-        self._deleted.append((chat, removed))
-        after = len(branch) - place - 1
+        index, (_, answers) = branch.index(turn), chat.chat.version_of(turn, TurnPart.ANSWER)
+        deleted = await self._change_branch(lambda chat: chat.delete(turn, part))
+        self._deleted.append((chat, deleted))
+        after = len(branch) - index - 1
         more = f", with {formatting.plural(after, 'question')} after it" if after else ""
-        alone = part is TurnPart.ANSWER and answers > 1
-        what = "This answer is" if alone else "Question and answer are"
-        await self._choose(min(place, len(chat.conversation.branch) - 1), part)
-        self._context.notice.show(f"{what} deleted{more}. ^Z undoes that.")
+        only_answer = part is TurnPart.ANSWER and answers > 1
+        what = "Answer" if only_answer else "Question and answer"
+        await self._select(min(index, len(chat.conversation.branch) - 1), part)
+        self._context.notice.show(f"{what} deleted{more}. ^Z undoes it.")
 
     def undo(self) -> None:
-        """Bring back what was deleted last."""
+        """Restore what was deleted last."""
         self._run(self._undo())
 
     async def _undo(self) -> None:
-        here = [removed for removed in self._deleted if removed[0] is self._open_chats.shown]
-        if not here:
-            self._context.notice.show("Nothing was deleted here since it was opened.")
+        deleted = [each for each in self._deleted if each[0] is self._open_chats.shown]
+        if not deleted:
+            self._context.notice.show("Nothing to undo.")
         elif self._can_change():
-            self._deleted.remove(here[-1])
-            await self._restore(here[-1][1])
+            self._deleted.remove(deleted[-1])
+            await self._restore(deleted[-1][1])
 
-    async def _restore(self, removed: DeletedMessages) -> None:
+    async def _restore(self, deleted: DeletedMessages) -> None:
         before = self._open_chats.shown.conversation.branch
-        await self._change_branch(lambda chat: chat.restore(removed))
+        await self._change_branch(lambda chat: chat.restore(deleted))
         after = self._open_chats.shown.conversation.branch
-        place = next((i for i, turn in enumerate(after) if turn not in before), len(after) - 1)
-        await self._choose(place, TurnPart.QUESTION)
-        self._context.notice.show("It is back.")
+        index = next((i for i, turn in enumerate(after) if turn not in before), len(after) - 1)
+        await self._select(index, TurnPart.QUESTION)
+        self._context.notice.show("Restored.")
 
-    async def go_to(self, message: int) -> None:
-        """Show and choose a stored message of the conversation on the screen."""
+    async def _open_message(self, message: int) -> None:
+        """Show and select a stored message of the conversation on the screen."""
         chat = self._open_chats.shown.chat
         if chat.find(message) is None and self._can_change():
             await self._change_branch(lambda chat: chat.show_message(message))
@@ -211,7 +213,7 @@ class MessageActions:
             await self._context.transcript.reveal(*found)
 
     def open_message(self, message: int) -> None:
-        self._run(self.go_to(message))
+        self._run(self._open_message(message))
 
     async def _change_branch(self, change: Callable[[Chat], T]) -> T:
         context, chat = self._context, self._open_chats.shown
@@ -223,19 +225,19 @@ class MessageActions:
         context.refresh()
         return result
 
-    async def _choose(self, place: int, part: TurnPart) -> None:
+    async def _select(self, index: int, part: TurnPart) -> None:
         branch = self._open_chats.shown.conversation.branch
-        if 0 <= place < len(branch):
-            await self._context.transcript.reveal(branch[place], part)
+        if 0 <= index < len(branch):
+            await self._context.transcript.reveal(branch[index], part)
         else:
             self._context.composer.box.focus()
 
     def _can_change(self) -> bool:
-        """Not while an answer is written here."""
+        """Not while this conversation is being answered."""
         shown = self._open_chats.shown
         if shown not in (self._open_chats.answering, self._open_chats.committing):
             return True
-        self._context.notice.show("An answer is under way. Esc stops it.")
+        self._context.notice.show("Still answering. Esc stops it.")
         return False
 
     def _run(self, task: Coroutine[Any, Any, None]) -> None:

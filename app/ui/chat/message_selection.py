@@ -1,4 +1,4 @@
-"""The part of the chat screen that is about messages: choosing one, and where the keys go then."""
+"""Selecting messages in the chat screen, and the keys for it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class MessageSelection(Screen[None]):
             "messages",
             "Messages",
             id="chat.messages",
-            tooltip="Choose a message, the last one first, and back",
+            tooltip="Select a message, the last one first, and back",
         ),
         Binding(
             "shift+tab",
             "above",
             "Attached",
             id="chat.above",
-            tooltip="To what is attached, if anything is; else as Tab",
+            tooltip="To the attachments, if there are any; otherwise like Tab",
         ),
         Binding(
             "ctrl+b", "to_end", "Bottom", id="chat.bottom", tooltip="To the end of the conversation"
@@ -46,7 +46,7 @@ class MessageSelection(Screen[None]):
     new_text_marker: NewTextMarker
 
     def show_hints(self) -> None:
-        """The keys that work now."""
+        """Show the keys that work now."""
         raise NotImplementedError
 
     def action_messages(self) -> None:
@@ -58,12 +58,12 @@ class MessageSelection(Screen[None]):
             self.composer.box.focus()
 
     def action_above(self) -> None:
-        """To what is next above the box: from chip to chip, and from the first one back."""
+        """To the next chip above the box, and from the first one back to the box."""
         chips = [*self.composer.chips.query(Chip)]
-        places = [*chips, self.composer.box]
-        place = places.index(self.focused) if self.focused in places else 0
-        if chips and place > 0:
-            places[place - 1].focus()
+        targets = [*chips, self.composer.box]
+        index = targets.index(self.focused) if self.focused in targets else 0
+        if chips and index > 0:
+            targets[index - 1].focus()
         else:
             self.action_messages()
 

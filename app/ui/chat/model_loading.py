@@ -1,4 +1,4 @@
-"""Which pair answers: loading it at the start, and another one later."""
+"""Loads the model pair at the start, and other pairs later."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class PairLoader:
-    """The engine answers every `Load` with one `Loaded` or `Failed`, in order. When a pair cannot
-    be loaded, or no longer should, the one before is loaded again."""
+    """The engine answers every `Load` with one `Loaded` or `Failed`, in order. If a pair cannot be
+    loaded, or loading is cancelled, the previous one is loaded again."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class PairLoader:
         on_failed: Callable[[], object],
     ) -> None:
         self.load = load
-        """What is loaded, or is to be at the start."""
+        """The pair that is loaded, or at the start is being loaded."""
         self.failed = False
-        """Whether no pair is loaded, and none is on its way."""
+        """Whether no pair is loaded or being loaded."""
         self._context, self._clock = context, clock
         self._attachments, self._cost_estimate = attachments, cost_estimate
         self._on_loaded, self._on_failed = on_loaded, on_failed
         self._requested = load
         self._previous: Load | None = None
         self._pending = 0
-        self._resolving = self._settling = self._ready = False
+        self._resolving = self._ready = False
         self._started = clock()
         self._bytes_per_second: float | None = None
         self._revert_reason = ""
@@ -57,12 +57,12 @@ class PairLoader:
 
     @property
     def changing(self) -> bool:
-        """Whether another pair than the first one is on its way, or the one before again."""
+        """Whether a pair is being loaded that is not the first one."""
         return self._resolving or (self.busy and self._previous is not None)
 
     @property
     def status_text(self) -> str:
-        """What is said as long as another pair is on its way."""
+        """Shown while another pair is being loaded."""
         if self._resolving:
             return "Looking at the models…"
         if not self.changing:
@@ -81,7 +81,7 @@ class PairLoader:
             self._context.transcript.banner.show_loading(self._clock() - self._started)
 
     def pair_status(self) -> PairStatus:
-        """For those who choose."""
+        """For the models screen."""
         from app.ui.models.choice import PairStatus
 
         chat = self._context.open_chats.shown
@@ -91,11 +91,11 @@ class PairLoader:
         return PairStatus(self.load, read, self._bytes_per_second, self.blocked_reason())
 
     def blocked_reason(self) -> str:
-        """Why nothing can be asked and no pair loaded just now, if so."""
+        """Why nothing can be asked and no pair loaded now; empty if it can."""
         if self.busy:
-            return "The models are being loaded. Try again when they are ready."
+            return "The models are still loading. Try again when they are ready."
         if self._context.open_chats.busy:
-            return "An answer is under way. Esc stops it."
+            return "Still answering. Esc stops it."
         return ""
 
     # -------------------------------------------------------------------------- another pair
@@ -103,10 +103,10 @@ class PairLoader:
     async def load_pair(
         self, target: str, draft: str | None, cache: Callable[[], ModelCache]
     ) -> None:
-        """Load a pair by its names, unless something is wrong with it: then why is said."""
+        """Load a pair by its names, or show why it cannot be loaded."""
         context = self._context
-        if hindrance := self.blocked_reason():
-            context.notice.show(hindrance)
+        if reason := self.blocked_reason():
+            context.notice.show(reason)
             return
         self._resolving = True
         context.refresh()
@@ -119,17 +119,17 @@ class PairLoader:
                 context.notice.show(str(error))
             return
         finally:
-            wanted, self._resolving = self._resolving, False
+            proceed, self._resolving = self._resolving, False
             context.refresh()
-        if wanted and self._ready and load == self.load:
-            context.notice.show(f"{pair_names(load)} answers already.")
-        elif wanted:
+        if proceed and self._ready and load == self.load:
+            context.notice.show(f"{pair_names(load)} is already loaded.")
+        elif proceed:
             self._previous = self.load if self._ready else None
             self._revert_reason = ""
             self._send(load)
 
     def cancel(self) -> bool:
-        """Go back to the pair that was there before; whether another one was on its way."""
+        """Go back to the previous pair; returns whether another one was being loaded."""
         if not self.changing:
             return False
         if not self._resolving:
@@ -138,10 +138,10 @@ class PairLoader:
         self._context.refresh()
         return True
 
-    def _revert(self, why: str) -> None:
+    def _revert(self, reason: str) -> None:
         if self._previous is None or self._revert_reason:
             return
-        self._revert_reason = why
+        self._revert_reason = reason
         self._send(self._previous)
 
     def _send(self, load: Load) -> None:
@@ -151,14 +151,14 @@ class PairLoader:
         self._context.engine.send(load)
         self._context.refresh()
 
-    # -------------------------------------------------------------------------- what came of it
+    # -------------------------------------------------------------------------- results
 
     def on_load_result(self, event: Loaded | Failed) -> bool:
-        """The engine's word on a `Load`; False when none was asked for."""
+        """The engine's answer to a `Load`; False if none is pending."""
         if not self._pending:
             return False
         self._pending -= 1
-        if self._pending:  # another one was sent since
+        if self._pending:  # a later one has been sent
             return True
         if isinstance(event, Loaded):
             self._context.screen.run_worker(self._loaded(event))
@@ -182,9 +182,9 @@ class PairLoader:
         self._cost_estimate.set_pair(loaded)
         context.transcript.banner.show_loaded(loaded)
         if self._revert_reason:
-            context.notice.show(f"{self._revert_reason} {pair_names(self.load)} answers as before.")
+            context.notice.show(f"{self._revert_reason} {pair_names(self.load)} is loaded again.")
         elif changed:
-            context.notice.show(f"{pair_names(self.load)} answers from now on.")
+            context.notice.show(f"{pair_names(self.load)} is loaded.")
         self._revert_reason = ""
         context.refresh()
         context.screen.call_later(self._on_loaded)

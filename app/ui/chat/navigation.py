@@ -1,4 +1,4 @@
-"""Which conversation is on the screen: at the start, and when the user goes to another one."""
+"""Which conversation is on the screen, from the start on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Navigation:
-    """An answer goes on while another conversation is on the screen."""
+    """An answer continues while another conversation is on the screen."""
 
     def __init__(
         self,
@@ -35,11 +35,8 @@ class Navigation:
     ) -> None:
         self._attachments, self._edit = attachments, edit
         self._keep_preview, self._actions = keep_preview, actions
-        self._context, self._open_chats, self._shelf = (
-            context,
-            context.open_chats,
-            context.open_chats.repository,
-        )
+        self._context, self._open_chats = context, context.open_chats
+        self._repository = context.open_chats.repository
         self._snapshots = None if snapshots is None else str(snapshots)
         self._costs = None if costs is None else str(costs)
         self._startup_message = startup_message
@@ -48,45 +45,45 @@ class Navigation:
         self._discard_candidate: OpenChat | None = None
 
     async def open_store(self, problem: str) -> None:
-        """Go to where the user was, and say `problem` there. What was typed meanwhile stays, and is
-        not asked of what was not yet to be seen."""
+        """Open the conversation where the user was, and show `problem` there. What was typed during
+        loading is kept as a draft, and asked only if that conversation is new."""
         context, early = self._context, self._open_chats.shown
-        opened = await self._shelf.open(context.next_mode)
+        opened = await self._repository.open(context.next_mode)
         self.apply_cache_policy()
-        early.draft, said = context.composer.draft, [self._startup_message, problem]
+        early.draft, messages = context.composer.draft, [self._startup_message, problem]
         question = self._open_chats.unqueue(early)
         if question is not None and opened.conversation.turns:
             early.draft = early.draft.prepend(question, early.sent_attachments)
-            said.append("Not asked yet, since this conversation was being opened.")
+            messages.append("Not asked yet: this conversation was still being opened.")
         elif question is not None:
             opened.sent_attachments = early.sent_attachments
             self._open_chats.enqueue(opened, question)
         opened.draft = opened.draft.append(early.draft.text, early.draft.attached)
-        if self._shelf.open_error is not None:
-            said.append(f"{self._shelf.open_error} Nothing is kept this time.")
-        said += self._shelf.unread_notices()
+        if self._repository.open_error is not None:
+            messages.append(f"{self._repository.open_error} Nothing will be saved.")
+        messages += self._repository.unread_notices()
         last = opened.conversation.last
         if self._startup_message and last is not None and last.state is TurnState.STOPPED:
-            said.append("^R asks the last question again, in full.")
+            messages.append("^R asks the last question again, reading in full.")
         self._attachments.reassign(early, opened)
         await self._show(opened)
-        context.notice.show(" ".join(filter(None, said)))
+        context.notice.show(" ".join(filter(None, messages)))
 
     def apply_cache_policy(self) -> None:
-        """Tell the engine what becomes of what was read, unless it knows."""
-        snapshots = self._snapshots if self._shelf.writable else None
-        upkeep = self._context.settings.cache_policy(snapshots, self._costs)
-        if upkeep != self._cache_policy and not self._shelf.opening:
-            self._cache_policy = upkeep
-            self._context.engine.send(upkeep)
+        """Tell the engine how to cache and save what it has read, if that has changed."""
+        snapshots = self._snapshots if self._repository.writable else None
+        policy = self._context.settings.cache_policy(snapshots, self._costs)
+        if policy != self._cache_policy and not self._repository.opening:
+            self._cache_policy = policy
+            self._context.engine.send(policy)
 
     async def open_chat(self, id: int | None, message: int | None = None) -> None:
-        """Go to a conversation, there perhaps to a message, or to a new conversation."""
+        """Show a conversation, and a message in it, or (None) a new conversation."""
         self._edit.cancel()
         chat = None if id is None else self._open_chats.get(id)
         if chat is None:
             try:
-                chat = await self._shelf.load_chat(id, self._context.default_mode)
+                chat = await self._repository.load_chat(id, self._context.default_mode)
             except UserError as error:
                 self._context.notice.show(str(error))
                 return
@@ -110,28 +107,34 @@ class Navigation:
         context.refresh()
 
     def new_chat(self) -> None:
-        """Go to a new conversation; ask first where that forgets this one."""
+        """Start a new conversation; ask first if this one would be lost."""
         chat = self._open_chats.shown
-        if self._shelf.opening or not (chat.conversation.turns or chat.conversation.queued):
+        if self._repository.opening or not (chat.conversation.turns or chat.conversation.queued):
             self._context.composer.box.focus()
-        elif chat.id is None and not self._shelf.writable and self._discard_candidate is not chat:
+        elif (
+            chat.id is None
+            and not self._repository.writable
+            and self._discard_candidate is not chat
+        ):
             self._discard_candidate = chat
-            self._context.notice.show("This conversation is not kept: ^N once more forgets it.")
+            self._context.notice.show(
+                "This conversation is not saved. Press ^N again to discard it."
+            )
         else:
             if chat is self._discard_candidate:
                 self._cancel(chat)
             self._context.screen.run_worker(self.open_chat(None))
 
     def show_list(self) -> None:
-        if not self._shelf.readable:
-            opening = self._shelf.opening
-            words = "The conversations are being opened." if opening else "Nothing is kept here."
-            self._context.notice.show(words)
+        if not self._repository.readable:
+            opening = self._repository.opening
+            reason = "Opening the conversations…" if opening else "Nothing is saved here."
+            self._context.notice.show(reason)
             return
         from app.ui.conversations.screen import ConversationsScreen
 
         shown, statuses = self._open_chats.shown.id, self._open_chats.statuses
-        screen = ConversationsScreen(self._shelf, shown, statuses, self._on_trashed)
+        screen = ConversationsScreen(self._repository, shown, statuses, self._on_trashed)
         self._context.screen.app.push_screen(screen, self._on_list_closed)
 
     def _on_list_closed(self, chosen: ChosenConversation | None) -> None:
@@ -143,18 +146,18 @@ class Navigation:
         self._context.screen.run_worker(self._read_titles())
 
     async def _read_titles(self) -> None:
-        """They may have been renamed."""
+        """Conversations may have been renamed in the list."""
         try:
-            every = await self._shelf.read(lambda store: store.conversations())
-        except UserError:  # said where it matters
+            stored = await self._repository.read(lambda store: store.conversations())
+        except UserError:  # shown where it matters
             return
-        titles = {each.id: each.title for each in every}
+        titles = {each.id: each.title for each in stored}
         for chat in self._open_chats.all_open():
             chat.title = titles.get(chat.id or 0, chat.title)
         self._context.refresh()
 
     def _on_trashed(self, id: int, trashed: bool) -> None:
-        """A conversation went into the trash, or came back."""
+        """A conversation was moved to the trash, or restored."""
         if not trashed:
             self._trashed.discard(id)
             return
@@ -173,7 +176,7 @@ class Navigation:
             self._context.engine.send(Cancel(self._open_chats.last_sent.turn.number))
 
     def drop_trashed_caches(self) -> None:
-        """What was read of them goes only now that their deletion cannot be undone at once."""
+        """Drop the caches of trashed conversations, once deleting them cannot be undone here."""
         for id in self._trashed:
             self._context.engine.send(DropConversation(str(id)))
         self._trashed.clear()

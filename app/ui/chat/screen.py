@@ -1,4 +1,4 @@
-"""The chat: passes what the user does to the engine, and what the engine says to the widgets."""
+"""The chat screen: connects keys and widgets with the helpers that act on them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class ChatScreen(MessageSelection):
 
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (100, "-wide")]  # type: ignore[misc]
 
-    # Those that change what the next key means go before the focused widget: keys that arrive in
-    # one read (over a slow line, or typed ahead) would otherwise overtake them.
+    # Bindings that change the meaning of the next key have priority over the focused widget: keys
+    # that arrive in one read (a slow line, or typed ahead) would otherwise be handled first.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or take back what waits"),
+        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or unqueue a question"),
         Binding(
             "ctrl+t",
             "toggle_full",
@@ -72,7 +72,7 @@ class ChatScreen(MessageSelection):
             "set_keep",
             "Keep",
             id="chat.keep",
-            tooltip="How much is read (of a chosen answer: read again)",
+            tooltip="How much is read (for a selected answer: read again)",
             priority=True,
         ),
         Binding(
@@ -86,13 +86,13 @@ class ChatScreen(MessageSelection):
             "f4", "continue_answer", "Continue", id="chat.continue",
             tooltip="Continue an answer that was cut off or stopped",
         ),
-        Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Begin a new conversation"),
+        Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
         Binding(
             "ctrl+o",
             "conversations",
             "Conversations",
             id="chat.conversations",
-            tooltip="All conversations: find, open, look after them",
+            tooltip="All conversations: find, open, manage",
         ),
         Binding(
             "f3",
@@ -114,23 +114,23 @@ class ChatScreen(MessageSelection):
         costs: Path | None = None,
         startup_message: str = "",
     ) -> None:
-        """Conversations are kept in `folder`, what was read of them in `snapshots`, and how long
-        that takes in `costs`; `news` is said first."""
+        """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`;
+        `startup_message` is shown first."""
         super().__init__()
         self.engine = engine
         self._snapshots = snapshots
         self._bridge = Bridge(self)
         self._settings_file = settings_file
         next_mode = default_next_mode(settings_file.settings)
-        shelf = ChatRepository(folder, load, settings_file.settings)
-        self.open_chats = OpenChats(shelf, shelf.new(next_mode), clock)
+        repository = ChatRepository(folder, load, settings_file.settings)
+        self.open_chats = OpenChats(repository, repository.new(next_mode), clock)
         self.header = Header(*load.names)
         self.transcript = Transcript(clock, self.open_chats.shown)
-        self.sidebar = Sidebar(shelf, self.open_chats.statuses)
+        self.sidebar = Sidebar(repository, self.open_chats.statuses)
         self.composer = Composer(next_mode)
         self.footer = Footer(next_mode)
         self.new_text_marker = NewTextMarker()
-        self._shared = context = ChatContext(
+        self._chat = context = ChatContext(
             self,
             engine,
             settings_file,
@@ -191,11 +191,11 @@ class ChatScreen(MessageSelection):
         return (
             ("Writing", ComposeBox),
             ("Files and commands", CompletionList),
-            ("What is attached", Chip),
+            ("Attachments", Chip),
             ("Reading", ChatScreen),
             ("Keep", KeepSlider),
             ("Messages", MessageSelection),
-            ("A chosen message", MessageView),
+            ("A selected message", MessageView),
         )
 
     def on_mount(self) -> None:
@@ -205,14 +205,14 @@ class ChatScreen(MessageSelection):
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
-        """Only after the first drawing: neither models nor the store may delay it."""
+        """After the first frame, which neither models nor the store may delay."""
         self.engine.listen(self._bridge.listener)
         self.loader.start()
         if self.open_chats.repository.opening:
             self.run_worker(self._open_store())
         else:
             self._navigation.apply_cache_policy()
-            if self._settings_file.problem:  # else what a first key was answered with stays
+            if self._settings_file.problem:  # otherwise keep the answer to an early key
                 self.notice.show(self._settings_file.problem)
 
     @property
@@ -235,7 +235,7 @@ class ChatScreen(MessageSelection):
         self.footer.show_meter(self.cost_estimate.meter())
 
     def show_hints(self) -> None:
-        chat, chosen = self.open_chats.shown, self.transcript.selected
+        chat, selected = self.open_chats.shown, self.transcript.selected
         hints = [
             "⏎ queue" if self.submission.busy else "⏎ send",
             "^G keep",
@@ -250,9 +250,9 @@ class ChatScreen(MessageSelection):
             hints.insert(0, "Esc stop")
         elif chat.conversation.last is not None:
             hints.insert(2, "^R again, in full")
-        if chosen is not None:
-            hints = self.actions.hints(chosen)
-        self.footer.show_hints(hints, hide_mode=chosen is not None)
+        if selected is not None:
+            hints = self.actions.hints(selected)
+        self.footer.show_hints(hints, hide_mode=selected is not None)
         self.footer.show_next_mode(self.next_mode)
         self.footer.show_meter(self.cost_estimate.meter())
         self.sub_title = chat.title
@@ -275,13 +275,13 @@ class ChatScreen(MessageSelection):
             if number is not None and (view := self.transcript.view(number)) is not None:
                 await view.update_turn()
                 self.transcript.mark_unread(view)
-        over = self.open_chats.pop_finished()
-        if over is not None:
-            await self.submission.on_finished(over)
+        finished = self.open_chats.pop_finished()
+        if finished is not None:
+            await self.submission.on_finished(finished)
 
     def shutdown(self) -> bool:
-        """When the screen is gone: keep what was written and said since. False while the engine
-        has something to save that a later start would have to read again."""
+        """Once the screen is gone, save what is pending. False while the engine still has caches to
+        save that would otherwise have to be read again."""
         self._navigation.drop_trashed_caches()
         if not self.open_chats.repository.opening:
             self.open_chats.shown.draft = self.composer.draft
@@ -322,8 +322,8 @@ class ChatScreen(MessageSelection):
         self.notice.set_persistent(
             self.loader.status_text or self.open_chats.problem or self.cost_estimate.warning
         )
-        if news := self.open_chats.repository.unread_notices():
-            self.notice.show(" ".join(news))
+        if notices := self.open_chats.repository.unread_notices():
+            self.notice.show(" ".join(notices))
 
     # -------------------------------------------------------------------------- asking
 
@@ -378,27 +378,27 @@ class ChatScreen(MessageSelection):
 
     @property
     def next_mode(self) -> NextMode:
-        return self._shared.next_mode
+        return self._chat.next_mode
 
     def apply_settings(self, before: Settings) -> None:
-        """What was set since `before` holds from now on, in what is open too."""
+        """The settings have changed from `before`: apply them, to open conversations too."""
         self.open_chats.apply_settings(self.settings)
         self._navigation.apply_cache_policy()
-        own = self.open_chats.shown.conversation.overrides
-        if self.next_mode == next_mode_for(own, default_next_mode(before)):
-            self._shared.set_next_mode(next_mode_for(own, self._shared.default_mode))
+        overrides = self.open_chats.shown.conversation.overrides
+        if self.next_mode == next_mode_for(overrides, default_next_mode(before)):
+            self._chat.set_next_mode(next_mode_for(overrides, self._chat.default_mode))
 
     def _show_meter(self) -> None:
         self.footer.show_meter(self.cost_estimate.meter())
 
     def action_toggle_full(self) -> None:
-        self._shared.set_next_mode(self.next_mode.toggled())
+        self._chat.set_next_mode(self.next_mode.toggled())
 
     def action_set_keep(self) -> None:
         if self.composer.slider.display:
             return
-        if (chosen := self.transcript.selected) is not None:
-            self.actions.open_keep(chosen)
+        if (selected := self.transcript.selected) is not None:
+            self.actions.open_keep(selected)
         else:
             self.keep_preview.open_slider(self.next_mode.keep)
             self._show_estimate(self.next_mode.keep)
@@ -409,7 +409,7 @@ class ChatScreen(MessageSelection):
             self._show_estimate(event.keep)
 
     def _show_estimate(self, keep: float) -> None:
-        """Where nothing was scored that a keep could be tried on."""
+        """Shown where there is no scored turn to preview on."""
         if not self.keep_preview.active:
             self.composer.slider.effect = self.cost_estimate.text_at(keep)
 
@@ -417,9 +417,9 @@ class ChatScreen(MessageSelection):
         if self.actions.on_keep_closed(event):
             pass
         elif event.keep is not None:
-            self._shared.set_next_mode(self.next_mode.at_keep(event.keep))
+            self._chat.set_next_mode(self.next_mode.at_keep(event.keep))
         elif event.automatic:
-            self._shared.set_next_mode(self.next_mode.automatic())
+            self._chat.set_next_mode(self.next_mode.automatic())
         self.keep_preview.end()
 
     # -------------------------------------------------------------------------- the keyboard

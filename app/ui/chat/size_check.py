@@ -1,4 +1,4 @@
-"""A question that is too long is not asked: it stays, or comes back, with all that was attached."""
+"""A question that is too long stays in the composer, or returns to it with its attachments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.ui.state.repository import OpenChat
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-RETRY_HINT = "Enter again tries it all the same."
+RETRY_HINT = "Press Enter again to try anyway."
 
 
 class SizeCheck:
@@ -32,40 +32,37 @@ class SizeCheck:
     ) -> None:
         self._context, self._cost_estimate = context, cost_estimate
         self._edit, self._attachments = edit, attachments
-        self._refused: Question | None = None
-        """What memory was foreseen not to suffice for."""
+        self._rejected: Question | None = None
+        """The question that was predicted not to fit in memory."""
 
     def rejects(self) -> bool:
-        """Whether what is written and attached cannot fit the model, as far as it is counted; then
-        why is said."""
-        excess, things = (
-            self._cost_estimate.excess_tokens,
-            self._context.composer.chips.attached,
-        )
+        """Whether the question and its attachments, as far as they are counted, exceed the model's
+        context; a notice says so."""
+        excess = self._cost_estimate.excess_tokens
         if excess:
-            self._context.notice.show(self._words(excess, things))
+            self._context.notice.show(self._message(excess, self._context.composer.chips.attached))
             self._offer(excess)
         return excess > 0
 
     def with_override(self, question: Question) -> Question:
-        """The same, to be tried all the same where it was refused just now."""
-        refused, self._refused = self._refused, None
-        return replace(question, despite_memory=True) if question == refused else question
+        """The question, marked to be tried anyway if it was rejected just before."""
+        rejected, self._rejected = self._rejected, None
+        return replace(question, despite_memory=True) if question == rejected else question
 
     @staticmethod
     def is_too_large(failure: Failed | None) -> bool:
-        """Whether nothing was read at all, since it does not fit."""
+        """Whether the question failed before anything was read, because it does not fit."""
         return failure is not None and (failure.predicted or failure.excess_tokens > 0)
 
     async def on_returned(self, chat: OpenChat, turn: Turn, edits: Turn | None) -> None:
-        """What was asked in `turn` is where it was written again, so that the turn is not needed.
-        It was to edit the question of `edits`. Raises UserError."""
+        """The question of `turn` is back in the composer, so the turn is deleted. `edits` is the
+        turn whose question it was to replace. Raises UserError."""
         context, failure = self._context, turn.failure
         assert failure is not None
         if failure.predicted:
-            self._refused = replace(turn.question, despite_memory=False)
+            self._rejected = replace(turn.question, despite_memory=False)
         await context.open_chats.repository.change_branch(
-            chat, lambda kept: kept.delete(turn, TurnPart.QUESTION)
+            chat, lambda stored: stored.delete(turn, TurnPart.QUESTION)
         )
         if chat is not context.open_chats.shown:
             return
@@ -79,17 +76,19 @@ class SizeCheck:
         if failure.excess_tokens and context.screen.is_current:
             self._offer(failure.excess_tokens)
 
-    def _words(self, excess: int, things: tuple[Attachment, ...]) -> str:
+    def _message(self, excess: int, things: tuple[Attachment, ...]) -> str:
         pair = self._cost_estimate.pair
         assert pair is not None
         limit = formatting.count(pair.target.context_length)
         name = f"{sanitize_line(pair.target.name)} takes {limit}"
         if excess <= sum(each.tokens or 0 for each in things):
             return f"{excess_text(excess, things)}. {name}."
-        return f"The conversation is too long for what is asked: {name} tokens. ^N begins another."
+        return (
+            f"The conversation is too long for this question: {name} tokens. ^N starts a new one."
+        )
 
     def _offer(self, excess: int) -> None:
-        """To choose among documents, where there are some."""
+        """Let the user choose which documents to leave out, if there are several."""
         things = self._context.composer.chips.attached
         if sum(len(each.texts) for each in things) > 1:
             chosen = partial(self._chosen, things)
@@ -98,11 +97,11 @@ class SizeCheck:
     def _chosen(
         self, offered: tuple[Attachment, ...], things: tuple[Attachment, ...] | None
     ) -> None:
-        """`things` of what was `offered` stay, and whatever was attached meanwhile."""
-        entry, attaching = self._context.composer, self._attachments
+        """Keep `things` of those `offered`, and what has been attached since."""
+        composer = self._context.composer
         if things is not None:
-            things += tuple(each for each in entry.chips.attached if each not in offered)
-        if things is not None and things != entry.chips.attached:
-            entry.chips.show((*things, *attaching.jobs(self._context.open_chats.shown)))
+            things += tuple(each for each in composer.chips.attached if each not in offered)
+        if things is not None and things != composer.chips.attached:
+            composer.chips.show((*things, *self._attachments.jobs(self._context.open_chats.shown)))
             self._context.notice.show("")
-        entry.box.focus()
+        composer.box.focus()

@@ -1,4 +1,4 @@
-"""Asking: from a sent question to the engine's command, and everything that comes between."""
+"""Asking: what happens between Enter and the engine's command."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from app.ui.state.repository import OpenChat
 class TurnFinished(Message):
     """A turn has finished; it took so many seconds."""
 
-    sentence: str
+    summary: str
     seconds: float
 
 
 class Submission:
-    """A question is on the disk before the engine hears of it."""
+    """A question is stored before it is sent to the engine."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Submission:
         self._cancel_on_start = False
         self._edited_turn: Turn | None = None
         self._typed_turn: Turn | None = None
-        """The turn that came from what was written, while it runs."""
+        """The turn that came from the composer, while it runs."""
 
     @property
     def broken(self) -> bool:
@@ -66,21 +66,21 @@ class Submission:
         """Whether a question can be asked now; if not, a notice says why."""
         if self.busy:
             elsewhere = self._open_chats.answering not in (None, self._open_chats.shown)
-            other = "An answer is in another conversation. Esc stops it." if elsewhere else ""
-            opening = "The conversations are being opened."
+            other = "Still answering in another conversation. Esc stops it." if elsewhere else ""
+            opening = "Opening the conversations…"
             self._context.notice.show(other or self._loader.blocked_reason() or opening)
         elif self.broken:
-            self._context.notice.show("No model is loaded, so nothing can be asked.")
+            self._context.notice.show("No model is loaded.")
         return not self.busy and not self.broken
 
     async def submit(self, typed: str) -> None:
-        """Ask what is written, or let it wait for its turn."""
+        """Ask the question in the composer, or queue it."""
         context, chat = self._context, self._open_chats.shown
         text, draft = typed.strip(), context.composer.draft
-        refusal = self._blocked_reason(text, bool(draft.attached))
-        if refusal is not None:
-            context.notice.show(refusal)
-        if not text or refusal is not None:
+        reason = self._blocked_reason(text, bool(draft.attached))
+        if reason is not None:
+            context.notice.show(reason)
+        if not text or reason is not None:
             return
         if self._size_check.rejects():
             return
@@ -101,18 +101,18 @@ class Submission:
 
     def _blocked_reason(self, text: str, attached: bool) -> str | None:
         if not text:
-            asked = "Type a question about what is attached, then press Enter."
-            return asked if attached else None
+            hint = "Type a question about the attachments, then press Enter."
+            return hint if attached else None
         if self.broken:
-            return "No model is loaded, so nothing can be asked."
+            return "No model is loaded."
         if self._open_chats.shown.conversation.queued is not None:
-            return "One question waits already. Esc takes it back."
+            return "A question is already queued. Esc takes it back."
         if self.busy and self._edit.active:
-            return "An answer is under way: an edited question cannot wait for it. Esc stops it."
+            return "Still answering: an edited question cannot be queued. Esc stops the answer."
         if not attached and self._needs_document():
             return (
-                "The embedded pair answers questions about documents: paste one, or type @ for a"
-                " file. ^L has pairs that chat."
+                "The embedded models only answer questions about documents: paste one, or type @"
+                " for a file. ^L has models that chat."
             )
         return None
 
@@ -132,20 +132,20 @@ class Submission:
         self._start(chat, self._open_chats.repository.ask_again(chat, mode, keep, turn, pins), None)
 
     def continue_answer(self) -> None:
-        """Have the last answer continued, if it was cut off or stopped."""
+        """Continue the last answer if it was cut off or stopped."""
         context, chat = self._context, self._open_chats.shown
         turn = next(iter(reversed(chat.conversation.branch)), None)
         if turn is None or not turn.can_continue:
-            context.notice.show(f"There is nothing to continue: {_why_ended(turn)}.")
+            context.notice.show(f"Nothing to continue: {_why_ended(turn)}.")
             return
         context.composer.box.focus()
         self._start(chat, self._open_chats.repository.continue_answer(chat, turn), None)
 
     def submit_queued(self) -> None:
-        """The next question that waits, in whichever conversation, if its turn has come."""
-        waiting = None if self.busy else self._open_chats.pop_queued()
-        if waiting is not None:
-            self.ask(*waiting)
+        """Ask the next queued question, of any conversation, unless something is answered."""
+        queued = None if self.busy else self._open_chats.pop_queued()
+        if queued is not None:
+            self.ask(*queued)
 
     async def on_finished(self, chat: OpenChat) -> None:
         last = chat.conversation.last
@@ -153,27 +153,27 @@ class Submission:
             self._context.notice.show("")
             await self._context.transcript.show_branch()
         if last is not None:
-            self._context.screen.post_message(self._answered(chat, last))
+            self._context.screen.post_message(self._finished_message(chat, last))
         if last is not None and last.state is TurnState.FAILED:
             await self.take_back(chat)
             if last is self._typed_turn and self._size_check.is_too_large(last.failure):
-                await self._come_back(chat, last)
+                await self._return_question(chat, last)
         self.submit_queued()
         self._context.refresh()
 
-    async def _come_back(self, chat: OpenChat, turn: Turn) -> None:
+    async def _return_question(self, chat: OpenChat, turn: Turn) -> None:
         await self._restore_draft(chat, turn.question)
         try:
             await self._size_check.on_returned(chat, turn, self._edited_turn)
         except UserError as error:
             self._context.notice.show(str(error))
 
-    def _answered(self, chat: OpenChat, turn: Turn) -> TurnFinished:
+    def _finished_message(self, chat: OpenChat, turn: Turn) -> TurnFinished:
         failed = turn.state is TurnState.FAILED
-        sentence = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
+        summary = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
         progress = chat.progress[turn.number]
         seconds = (progress.stopped_at or progress.started_at) - progress.started_at
-        return TurnFinished(sentence, seconds)
+        return TurnFinished(summary, seconds)
 
     async def stop(self) -> None:
         context, chat = self._context, self._open_chats.shown
@@ -191,7 +191,7 @@ class Submission:
             context.composer.box.focus()
 
     async def take_back(self, chat: OpenChat) -> None:
-        """Put what waits back to where it was written, before what was written since."""
+        """Put a queued question back into the composer, before what was typed since."""
         question = self._open_chats.unqueue(chat)
         if question is not None:
             await self._restore_draft(chat, question)
@@ -202,7 +202,9 @@ class Submission:
             chat.draft = chat.draft.prepend(question, chat.sent_attachments)
             self._open_chats.stash(chat)
             return
-        with context.screen.app.batch_update():  # no frame shows it in neither place
+        with (
+            context.screen.app.batch_update()
+        ):  # every frame shows the question in one of the two places
             await context.transcript.show_queued(None)
             draft = context.composer.draft.prepend(question, chat.sent_attachments)
             context.composer.show(draft, self._attachments.jobs(chat))
@@ -253,7 +255,7 @@ class Submission:
 
 def _why_ended(last: Turn | None) -> str:
     if last is None:
-        return "nothing was asked yet"
+        return "nothing has been asked yet"
     if last.state is TurnState.DONE:
-        return "the last answer ended by itself"
-    return "the last answer has no words. ^R asks again, in full"
+        return "the last answer is complete"
+    return "the last answer is empty. ^R asks again, reading in full"

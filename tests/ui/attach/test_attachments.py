@@ -145,9 +145,9 @@ async def test_the_same_text_is_attached_once(tmp_path: Path) -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "What 'Paste 2' holds is attached already, with 'Paste 1'.")
+        await until_shown(pilot, "Already attached, as part of 'Paste 1'.")
         attach(pilot, written(tmp_path / "fox.txt", DOCUMENT))
-        await until_shown(pilot, "What 'fox.txt' holds is attached already, with 'Paste 1'.")
+        await until_shown(pilot, "Already attached, as part of 'Paste 1'.")
         await until(pilot, lambda: len(pilot.app.screen.query(Chip)) == 1)
 
 
@@ -162,9 +162,9 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
         attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
         await type_in(pilot, "What?")
         await pilot.press("enter")
-        await until_shown(pilot, "It is asked as soon as 'a.txt' is read.")
+        await until_shown(pilot, "The question is sent when 'a.txt' is read.")
         await pilot.press("escape")
-        await until_shown(pilot, "Not asked yet.")
+        await until_shown(pilot, "Not sent.")
         await pilot.press("enter")
         held.go_on()
         await until(pilot, lambda: engine.asks)

@@ -134,7 +134,7 @@ async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT * 3)
         await until_shown(pilot, "tokens, and qwen3-8b-4bit takes at", "K/41K full")
-        await until_shown(pilot, "start over with ^N")
+        await until_shown(pilot, "start a new conversation with ^N")
         await pilot.press("backspace")
         await until_gone(pilot, "takes at")
 

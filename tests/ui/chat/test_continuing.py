@@ -44,18 +44,18 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         assert engine.asks[1].messages[-1].text == "The tenant "
         assert "▸ read 21% · 5,274 of 25,647 · sparse · first token 1.9 s" in screen_text(pilot)
         await pilot.press("f4")
-        await until_shown(pilot, "There is nothing to continue")
+        await until_shown(pilot, "Nothing to continue")
 
 
 async def test_keys_that_ask_said_that_an_answer_was_under_way_while_models_were_loaded() -> None:
     engine = FakeEngine(CUT, step_load=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await pilot.press("f4")
-        await until_shown(pilot, "! The models are being loaded. Try again when they are ready.")
+        await until_shown(pilot, "! The models are still loading. Try again when they are ready.")
         engine.finish()
         await until_shown(pilot, "ready in")
         await pilot.press("f4")
-        await until_shown(pilot, "There is nothing to continue: nothing was asked yet.")
+        await until_shown(pilot, "Nothing to continue: nothing has been asked yet.")
 
 
 async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> None:
@@ -85,7 +85,7 @@ async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by
         engine.finish()
         await until_shown(pilot, "stopped before the first word")
         await pilot.press("f4")
-        await until_shown(pilot, "! There is nothing to continue: the last answer has no words.")
+        await until_shown(pilot, "! Nothing to continue: the last answer is empty.")
 
 
 async def test_an_earlier_answer_does_not_offer_to_go_on() -> None:
@@ -147,7 +147,7 @@ async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> N
         clock.now = seconds
         await pilot.press("ctrl+q")
         if seconds > 10:
-            await until_shown(pilot, "Still answering (40 s so far). Press ^Q once more to quit.")
+            await until_shown(pilot, "Still answering (40 s so far). Press ^Q again to quit.")
             clock.now += 30
             await pilot.press("ctrl+q")
             await until_shown(pilot, "(1 min 10 s so far)")

@@ -113,7 +113,7 @@ async def test_a_conversation_that_is_full_says_so() -> None:
         await until_shown(pilot, "▸ read")
         await type_in(pilot, "More?")
         await pilot.press("enter")
-        await until_shown(pilot, "The conversation is too long", "^N begins another", "❯ More?")
+        await until_shown(pilot, "The conversation is too long", "^N starts a new one", "❯ More?")
         assert len(engine.asks) == 1
 
 

@@ -95,12 +95,12 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "There is not enough memory", "Enter again tries it all the same")
+        await until_shown(pilot, "There is not enough memory", "Press Enter again to try anyway")
         assert not engine.asks[0].skip_memory_check
         await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
         await until(pilot, lambda: len(engine.asks) == 2)
         assert not engine.asks[1].skip_memory_check
-        await until_shown(pilot, "Enter again tries it all the same")
+        await until_shown(pilot, "Press Enter again to try anyway")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].skip_memory_check

@@ -229,12 +229,12 @@ async def test_what_is_deleted_comes_back(tmp_path: Path) -> None:
         await answered(pilot, engine, "One?", "Two?", "Three?")
         await choose(pilot, app, "question", "Two?")
         await pilot.press("ctrl+d")
-        await until_shown(pilot, "Question and answer are deleted, with 1 question after it. ^Z")
+        await until_shown(pilot, "Question and answer deleted, with 1 question after it. ^Z")
         await until_gone(pilot, "Two?")
         with Store(tmp_path) as beside:
             assert len(beside.branch(1)) == 2
         await pilot.press("ctrl+z")
-        await until_shown(pilot, "Two?", "Three?", "It is back.")
+        await until_shown(pilot, "Two?", "Three?", "Restored.")
         await choose(pilot, app, "question", "One?")
         await pilot.press("ctrl+d")
         await until_gone(pilot, "❯ You")
@@ -254,14 +254,14 @@ async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Pa
         assert message is not None
         for what in ("delete", "delete", "undo"):
             app.chat.actions.run_action(message, what)
-        await until_shown(pilot, "It is back.", "One?", "Two?")
+        await until_shown(pilot, "Restored.", "One?", "Two?")
         app.chat.actions.run_action(message, "delete")
         with Store(tmp_path) as beside:
             await until(pilot, lambda: beside.branch(1) == ())
         app.chat.actions.undo()
         with Store(tmp_path) as beside:
             await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
-        await until_shown(pilot, "It is back.", "One?", "Two?")
+        await until_shown(pilot, "Restored.", "One?", "Two?")
 
 
 async def test_nothing_is_changed_while_an_answer_is_written() -> None:
@@ -273,7 +273,7 @@ async def test_nothing_is_changed_while_an_answer_is_written() -> None:
             await pilot.press("tab")
             await until(pilot, lambda: chosen(app) is not None)
             await pilot.press(key)
-            await until_shown(pilot, "An answer is under way. Esc stops it.")
+            await until_shown(pilot, "Still answering. Esc stops it.")
             await pilot.press("escape")
             app.chat.notice.show("")
             await until_gone(pilot, "under way")
@@ -336,7 +336,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
 async def test_the_keys_of_a_message_are_in_the_help() -> None:
     async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
         await pilot.press("f1")
-        await until_shown(pilot, "A chosen message", "Copy it as Markdown", "^K")
+        await until_shown(pilot, "A selected message", "Copy it as Markdown", "^K")
     keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
     assert len(keys) == len(set(keys))
 

@@ -297,11 +297,11 @@ async def test_without_a_store_there_is_one_conversation(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     async with kept_app(tmp_path / "file", engine := FakeEngine()) as (pilot, _):
         await pilot.press("ctrl+o")
-        await until_shown(pilot, "Nothing is kept here.")
+        await until_shown(pilot, "Nothing is saved here.")
         await ask(pilot, engine, "Gone?")
         await until_shown(pilot, "▸ read")
         await pilot.press("ctrl+n")
-        await until_shown(pilot, "^N once more forgets it.", "Gone?")
+        await until_shown(pilot, "Press ^N again to discard it.", "Gone?")
         await pilot.press("ctrl+n")
         await until_gone(pilot, "Gone?")
 

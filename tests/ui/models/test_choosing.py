@@ -98,7 +98,7 @@ async def test_what_it_costs_is_said_and_then_it_is_loaded(
         )
         assert len(engine.sent(Load)) == 1
         await do(pilot, "Load now")
-        await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
+        await until_shown(pilot, "big-4bit + small-4bit is loaded.")
         load = engine.sent(Load)[-1]
         assert isinstance(load, Load)
         assert load.target == str(library.cache.snapshot_folder(BIG))
@@ -119,7 +119,7 @@ async def test_a_target_alone(app: Make, here: Here) -> None:
         await choose(pilot, "other", "Use without a draft")
         await until_shown(pilot, "Without a draft, every prompt is read in full.")
         await do(pilot, "Load now")
-        await until_shown(pilot, "other answers from now on.", "reads in full only")
+        await until_shown(pilot, "other is loaded.", "reads in full only")
 
 
 async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> 
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         await do(pilot, "Load now and make it")
-        await until_shown(pilot, "answers from now on.")
+        await until_shown(pilot, "is loaded.")
         await until(pilot, lambda: not file.has_unsaved, "the settings on the disk")
     again = SettingsFile(tmp_path / "settings.toml").settings.models
     assert (again.target, again.draft) == (BIG, DRAFT)
@@ -146,7 +146,7 @@ async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: He
         await until_shown(
             pilot,
             "big-4bit + small-4bit was not loaded. There is not enough memory. Choose",
-            "first-draft answers as before.",
+            "first-draft is loaded again.",
         )
         assert [load.names for load in engine.sent(Load) if isinstance(load, Load)] == [
             ("first", "first-draft"),
@@ -218,7 +218,7 @@ async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: He
         await until_shown(pilot, "big-4bit")
         await choose(pilot, "big")
         await do(pilot, "Load now")
-        await until_shown(pilot, "big-4bit + small-4bit answers from now on.")
+        await until_shown(pilot, "big-4bit + small-4bit is loaded.")
         await ask(pilot, engine, "Are you there?")
 
 
@@ -231,7 +231,7 @@ async def test_not_while_an_answer_is_under_way(app: Make, here: Here) -> None:
         await pilot.press("ctrl+l")
         await until_shown(pilot, "big-4bit")
         await choose(pilot, "big")
-        await until_shown(pilot, "! An answer is under way. Esc stops it.")
+        await until_shown(pilot, "! Still answering. Esc stops it.")
         await do(pilot, "Load now")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen), "the chat")
         assert len(engine.sent(Load)) == 1

@@ -54,7 +54,7 @@ async def test_from_a_name_at_the_hub_to_a_model_that_answers(
         await do(pilot, "Use without a draft")
         await until_shown(pilot, "Load now")
         await do(pilot, "Load now")
-        await until_shown(pilot, "answers from now on")
+        await until_shown(pilot, "is loaded")
     running.shutdown()
 
 

@@ -137,7 +137,7 @@ async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
         await do(pilot, "Use with")
         await until_shown(pilot, "Load now")
         await do(pilot, "Load now")
-        await until_shown(pilot, "answers from now on")
+        await until_shown(pilot, "is loaded")
         await open_models(pilot, "small-4bit")
         await pilot.press(*"small", "ctrl+d")
         await until_shown(pilot, f"{DRAFT} is loaded. Load another pair first.")

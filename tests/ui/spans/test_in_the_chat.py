@@ -73,7 +73,7 @@ async def test_without_a_document_there_is_nothing_to_show() -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Nothing was attached that could be shown.")
+        await until_shown(pilot, "No documents to show.")
 
 
 def test_a_pin_of_an_earlier_turn_is_seen_by_the_next() -> None:

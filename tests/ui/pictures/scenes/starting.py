@@ -30,7 +30,7 @@ async def first_start(stage: Stage) -> None:
     offered = recommend(catalogue(), mac_with(32 << 30))
     with patch("app.ui.chat.welcome._recommend", lambda: offered):
         async with stage.opened(prepared=welcoming):
-            await stage.shown("ready", "This pair is tiny", "tok")
+            await stage.shown("ready", "These models are tiny", "tok")
             await stage.take("welcome")
     shutil.rmtree(stage.home / "data")
     async with stage.opened(FakeEngine(step_load=True)):

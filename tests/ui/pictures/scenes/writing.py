@@ -66,7 +66,7 @@ async def attaching(stage: Stage) -> None:
         await stage.write("Where are errors reported?")
         await stage.take("reading-folder")
         await stage.press("enter")
-        await stage.shown("asked as soon as")
+        await stage.shown("is sent when")
         await stage.take("waits-for-folder")
         await stage.press("escape")
         held.goes_on.set()
