@@ -1,4 +1,4 @@
-"""Lines that are too long go on in their own column, not under what stands before it."""
+"""Wraps a text with a hanging indent: its lines stay right of what comes before the first one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 MIN_TEXT_WIDTH = 10
-"""Cells that the text has in any case."""
+"""Cells for the text, even if the line gets too long."""
 
 
 def hanging_indent(
     before: Content, text: Content, width: int, again: Content | None = None
 ) -> Content:
-    """`before` and `text`, wrapped. On its other lines stands `again`, or as much room as `before`
-    takes."""
+    """`before` and the wrapped `text`. The other lines start with `again`, or with as many spaces
+    as `before` has cells."""
     indent = Content(" " * before.cell_length) if again is None else again
     lines = text.wrap(max(MIN_TEXT_WIDTH, width - before.cell_length))
     return Content("\n").join(
@@ -25,7 +25,7 @@ def hanging_indent(
 
 
 class HangingLines(Widget):
-    """As high as what `lines` draws in its width."""
+    """As high as its `lines`, which depend on the width."""
 
     def lines(self, width: int) -> Sequence[Content]:
         raise NotImplementedError

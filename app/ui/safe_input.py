@@ -1,4 +1,4 @@
-"""A one-line input that shows what was pasted into it, and obeys none of it."""
+"""A one-line input that shows control characters in pasted text as symbols."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.widgets import Input
 from app.ui.keys import run_own_binding
 from app.util.sanitize import sanitize_line
 
-LONGEST_PASTE = 1_000
+MAX_PASTE = 1_000
 
 
 class SafeInput(Input):
@@ -19,4 +19,4 @@ class SafeInput(Input):
     def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()
-        self.insert_text_at_cursor(sanitize_line(" ".join(event.text.split()))[:LONGEST_PASTE])
+        self.insert_text_at_cursor(sanitize_line(" ".join(event.text.split()))[:MAX_PASTE])

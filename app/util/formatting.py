@@ -1,4 +1,4 @@
-"""Numbers as people read them. Every function here is pure and returns a few characters."""
+"""Numbers as short texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def seconds(duration: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Never says 0 % or 100 % of what is not nothing or all."""
+    """0% and 100% only if it is nothing or all."""
     if 0 < fraction < 0.005:
         return "<1%"
     if 0.995 <= fraction < 1:

@@ -1,1 +1,1 @@
-"""What can be chosen while one types: files after `@`, commands after `/`."""
+"""Completion while typing: files after `@`, commands after `/`."""

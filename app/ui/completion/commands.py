@@ -1,4 +1,4 @@
-"""What can be done by typing its name after `/`: read from the bindings themselves."""
+"""The commands that can be typed after `/`, read from the bindings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from app.ui.help.screen import key_name
 
 _WORD = re.compile(r"/([\w-]*)")
 _ATTACH = "compose.attach"
-_ABOUT_THE_SELECTION = "app.copy"
-"""Nothing is selected while a command is typed."""
+_COPY = "app.copy"
+"""Not a command: nothing is selected while one is typed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`owner` is the one whose action it is."""
+    """`action` is one of `owner`."""
 
     name: str
     description: str
@@ -32,9 +32,9 @@ class Command:
 
 
 def commands(box: DOMNode, owners: Iterable[DOMNode]) -> list[Command]:
-    """Those of the bindings that say what they do; of the box, only how to attach."""
+    """The bindings of `owners` that have a tooltip, and that of the `box` which attaches a file."""
     found = [each for each in _of(box) if each[0] == _ATTACH]
-    found += [each for owner in owners for each in _of(owner) if each[0] != _ABOUT_THE_SELECTION]
+    found += [each for owner in owners for each in _of(owner) if each[0] != _COPY]
     return [command for _, command in found]
 
 
@@ -52,13 +52,13 @@ def _name(id: str) -> str:
 
 
 def command_word(text: str) -> str | None:
-    """What is typed after a `/` when that is all; else None."""
+    """The word of a text like `/word`, else None."""
     found = _WORD.fullmatch(text)
     return None if found is None else found[1]
 
 
-def matching(word: str, every: Sequence[Command]) -> list[Command]:
-    """Those that begin with what is typed, then those that hold it."""
+def matching(word: str, all_commands: Sequence[Command]) -> list[Command]:
+    """Names that start with `word`, then names that contain it."""
     word = word.lower()
-    first = [each for each in every if each.name.startswith(word)]
-    return first + [each for each in every if word in each.name and each not in first]
+    first = [each for each in all_commands if each.name.startswith(word)]
+    return first + [each for each in all_commands if word in each.name and each not in first]

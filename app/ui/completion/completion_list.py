@@ -1,12 +1,13 @@
 """The list that opens above the compose box: files after `@`, commands after `/`.
 
-What is in it is known as soon as a key was taken, since the next one, typed ahead, may take the
-first line. Only a folder's names come later: a key for the list waits for them a moment.
+It is up to date as soon as a key is handled, since the next one, typed ahead, may choose its first
+row. Only the names in a folder come later: a key for the list waits for them a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,135 +34,138 @@ from app.util.sanitize import sanitize_line
 if TYPE_CHECKING:
     from app.ingest.dir_listing import DirListing
 
-WAIT_SECONDS = 0.5
-"""That a key waits for the names of a folder."""
+KEY_WAIT_SECONDS = 0.5
+"""How long a key waits for the names in a folder."""
 NAME_CELLS, KEY_CELLS = 16, 6
-EDGES = 7
-"""Cells beside an option: the padding and the scrollbar."""
+MARGIN = 7
+"""Cells beside an option: padding and scrollbar."""
 
 Completion = PathCompletion | Command
 
 
 class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
-    """Hidden until something can be chosen. The keys come from the box, which keeps the focus."""
+    """Hidden until there is something to choose. The compose box forwards its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "take", "Take", id="choice.take", tooltip="Attach it, or run the command"),
         Binding(
-            "tab", "complete", "Go on", id="choice.complete", tooltip="Go into a folder; else as ⏎"
+            "enter",
+            "choose",
+            "Choose",
+            id="completion.choose",
+            tooltip="Attach it, or run the command",
         ),
-        Binding("up", "move(-1)", "Up", id="choice.up", tooltip="The one above"),
-        Binding("down", "move(1)", "Down", id="choice.down", tooltip="The one below"),
-        Binding("escape", "dismiss", "Close", id="choice.close", tooltip="Close the list"),
+        Binding(
+            "tab",
+            "complete",
+            "Complete",
+            id="completion.complete",
+            tooltip="Open a folder, else as ⏎",
+        ),
+        Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Row above"),
+        Binding("down", "move(1)", "Down", id="completion.down", tooltip="Row below"),
+        Binding("escape", "dismiss", "Close", id="completion.close", tooltip="Close the list"),
     ]
 
     @dataclass
     class FileChosen(Message):
-        """A file or a folder is to be attached; `typed` stood for it in the box."""
+        """A file or a folder to attach; `typed` is what stood for it in the box."""
 
         path: str
         typed: str
 
     def __init__(self, box: TextArea) -> None:
-        super().__init__(id="choices", compact=True, markup=False)
+        super().__init__(id="completions", compact=True, markup=False)
         self.paths = PathCompleter(start_folder())
         self._box = box
-        self._choices: list[Completion] = []
+        self._completions: list[Completion] = []
         self._word = ""
-        self._shown: tuple[str, str] | None = None
+        self.is_open = False
         self._dismissed: tuple[int, int] | None = None
         self._listings: dict[str, DirListing | UserError] = {}
         self._listing: set[str] = set()
         self._listed = asyncio.Event()
 
-    # -------------------------------------------------------------------------- what is offered
-
-    @property
-    def is_open(self) -> bool:
-        return self._shown is not None
+    # -------------------------------------------------------------------------- which completions
 
     async def handles(self, key: str) -> bool:
-        """Whether a key is for the list now. Waits a moment while the names are looked up."""
+        """Whether the list uses this key now. Waits a moment while a folder is being read."""
         if not self.is_open or key not in self._bindings.key_to_bindings:
             return False
         if not self._listed.is_set() and key != "escape":
             try:
-                await asyncio.wait_for(self._listed.wait(), WAIT_SECONDS)
+                await asyncio.wait_for(self._listed.wait(), KEY_WAIT_SECONDS)
             except TimeoutError:
                 return True
-        return self.is_open and (bool(self._choices) or (key == "escape" and self.display))
+        return self.is_open and (bool(self._completions) or (key == "escape" and self.display))
 
     def update_for_cursor(self, typing: bool) -> None:
-        """The cursor is elsewhere, or there is another text. Only `typing` opens the list."""
-        command = self._command_word()
-        row, column = self._box.cursor_location
-        path = word_before(self._box.document.get_line(row)[:column])
+        """Called when the text or the cursor has changed. Only `typing` opens the list."""
+        command, path, start = self._word_at_cursor()
         if command is None and path is None:
             self.close()
             self._dismissed = None
             return
-        start = (row, 0 if command is not None else column - len(path or ""))
         if not self.is_open and (not typing or start == self._dismissed):
             return
         self._dismissed = None
         if command is not None:
             self._word = "/" + command
             self._listed.set()
-            self._offer("/", matching(command, self._commands()))
+            self._offer(matching(command, self._commands()))
         else:
             self._word = "@" + (path or "")
-            self._look_into(path or "")
+            self._complete_path(path or "")
 
     def command(self, text: str) -> Command | None:
-        """The one that is meant by a text that is its whole name."""
+        """The command whose whole name this text is."""
         word = command_word(text.strip())
         return next((each for each in self._commands() if each.name == word), None)
 
     def close(self) -> None:
-        self._shown, self._choices = None, []
+        self.is_open, self._completions = False, []
         self._listings.clear()
         self._listed.set()
         self.display = False
 
     def dismiss(self) -> None:
-        """Close, and do not open again for the word at the cursor."""
-        row, column = self._box.cursor_location
-        path = word_before(self._box.document.get_line(row)[:column])
-        command = self._command_word()
-        self._dismissed = (row, 0 if command is not None else column - len(path or ""))
+        """Close, and do not open again for this word."""
+        *_, self._dismissed = self._word_at_cursor()
         self.close()
 
-    def _command_word(self) -> str | None:
-        if self._box.document.line_count > 1:
-            return None
-        line = self._box.document.get_line(0)
-        return command_word(line) if self._box.cursor_location[1] == len(line) else None
+    def _word_at_cursor(self) -> tuple[str | None, str | None, tuple[int, int]]:
+        """The command or the path that is being typed, and where it starts."""
+        row, column = self._box.cursor_location
+        line = self._box.document.get_line(row)
+        path, command = word_before(line[:column]), None
+        if self._box.document.line_count == 1 and column == len(line):
+            command = command_word(line)
+        return command, path, (row, 0 if command is not None else column - len(path or ""))
 
     def _commands(self) -> list[Command]:
         return commands(self._box, (self.screen, self.app))
 
     # -------------------------------------------------------------------------- folders
 
-    def _look_into(self, word: str) -> None:
+    def _complete_path(self, word: str) -> None:
         folder = self.paths.folder(word)
         listing = self._listings.get(folder)
         if listing is None:
             self._listed.clear()
-            self._show("@", [], "reading the folder…")
+            self._offer([], "loading the folder…")
             if folder not in self._listing:
                 self._listing.add(folder)
                 self.run_worker(self._list(folder))
             return
         self._listed.set()
         if isinstance(listing, UserError):
-            self._offer("@", [], str(listing))
+            self._offer([], str(listing))
         else:
-            more = f"Only {MAX_ENTRIES:,} names were looked at." if listing.truncated else ""
-            self._offer("@", self.paths.completions(word, listing), more)
+            more = f"Only the first {MAX_ENTRIES:,} names." if listing.truncated else ""
+            self._offer(self.paths.completions(word, listing), more)
 
     async def _list(self, folder: str) -> None:
         def names() -> DirListing:
-            from app.ingest.dir_listing import list_folder  # here: the screen is drawn before that
+            from app.ingest.dir_listing import list_folder  # late: the first drawing would wait
 
             return list_folder(folder, MAX_ENTRIES, MAX_SECONDS)
 
@@ -178,59 +182,52 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
 
     # -------------------------------------------------------------------------- what is shown
 
-    def _offer(
-        self, kind: str, choices: list[PathCompletion] | list[Command], said: str = ""
-    ) -> None:
-        if choices or said:
-            self._show(kind, choices, said)
-        else:
-            self._shown, self._choices = (kind, ""), []
-            self.display = False
-
-    def _show(self, kind: str, choices: list[PathCompletion] | list[Command], said: str) -> None:
-        self._choices = [*choices]
-        self._shown = (kind, said)
-        width = max(20, self.screen.size.width - EDGES)
-        options = [Option(_line(each).truncate(width, ellipsis=True)) for each in choices]
-        if said:
-            line = Content.styled(sanitize_line(said), "$ink-dim")
+    def _offer(self, completions: Sequence[Completion], message: str = "") -> None:
+        """Without completions and message the list stays open, but is not shown."""
+        self.is_open, self._completions = True, [*completions]
+        width = max(20, self.screen.size.width - MARGIN)
+        options = [Option(_render(each).truncate(width, ellipsis=True)) for each in completions]
+        if message:
+            line = Content.styled(sanitize_line(message), "$ink-dim")
             options.append(Option(line.truncate(width, ellipsis=True), disabled=True))
         self.set_options(options)
-        self.highlighted = 0 if choices else None
-        self.display = True
+        self.highlighted = 0 if completions else None
+        self.display = bool(options)
 
     # -------------------------------------------------------------------------- choosing
 
     def action_move(self, step: int) -> None:
-        if self._choices:
-            self.highlighted = ((self.highlighted or 0) + step) % len(self._choices)
+        if self._completions:
+            self.highlighted = ((self.highlighted or 0) + step) % len(self._completions)
 
     def action_dismiss(self) -> None:
         self.dismiss()
 
-    async def action_take(self) -> None:
-        await self._take(self._chosen)
+    async def action_choose(self) -> None:
+        await self._choose(self._highlighted)
 
     async def action_complete(self) -> None:
-        chosen = self._chosen
+        chosen = self._highlighted
         if isinstance(chosen, PathCompletion) and chosen.is_folder and chosen.typed.isprintable():
             self._write("@" + chosen.typed)
             self.update_for_cursor(typing=True)
         else:
-            await self._take(chosen)
+            await self._choose(chosen)
 
     @on(OptionList.OptionSelected)
     async def _clicked(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        if event.option_index < len(self._choices):
-            await self._take(self._choices[event.option_index])
+        if event.option_index < len(self._completions):
+            await self._choose(self._completions[event.option_index])
 
     @property
-    def _chosen(self) -> Completion | None:
-        place = self.highlighted
-        return None if place is None or place >= len(self._choices) else self._choices[place]
+    def _highlighted(self) -> Completion | None:
+        index = self.highlighted
+        if index is None or index >= len(self._completions):
+            return None
+        return self._completions[index]
 
-    async def _take(self, chosen: Completion | None) -> None:
+    async def _choose(self, chosen: Completion | None) -> None:
         if chosen is None:
             return
         self._write("")
@@ -238,17 +235,17 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         if isinstance(chosen, Command):
             await chosen.run()
         else:
-            # By way of the box: so it comes before what is sent after it.
+            # Posted by the box, so that it arrives before what is sent after it.
             typed = sanitize_line("@" + chosen.typed)
             self._box.post_message(self.FileChosen(chosen.path, typed))
 
     def _write(self, text: str) -> None:
-        """Instead of the word at the cursor."""
+        """Replace the word at the cursor."""
         row, column = self._box.cursor_location
         self._box._replace_via_keyboard(text, (row, column - len(self._word)), (row, column))
 
 
-def _line(choice: Completion) -> Content:
+def _render(choice: Completion) -> Content:
     if isinstance(choice, Command):
         name, key = f"/{choice.name}", f"{choice.key:<{KEY_CELLS}}"
         return Content.assemble(f"{name:<{NAME_CELLS}}", key, (choice.description, "$ink-dim"))

@@ -1,4 +1,4 @@
-"""From what is typed after `@` to the files and folders that it may mean. No widgets."""
+"""Completes what is typed after `@` to files and folders. No widgets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from app.ingest.dir_listing import DirListing, Entry
 
 MAX_ENTRIES = 2_000
-"""Of a folder that are looked at."""
+"""Names that are read in a folder."""
 MAX_SECONDS = 2.0
 MAX_SHOWN = 200
 
@@ -24,7 +24,7 @@ _TO_ESCAPE = re.compile(r"([\s\\])")
 
 @dataclass(frozen=True, slots=True)
 class PathCompletion:
-    """`typed` is what stands for it in the box, after the `@`; `note` says a word about it."""
+    """`typed` is what stands for it in the box, after the `@`; `note` is a short remark."""
 
     path: str
     typed: str
@@ -34,37 +34,39 @@ class PathCompletion:
 
 
 def word_before(line: str) -> str | None:
-    """What is typed after an `@` that begins a word, up to the end of `line`; a space in it is
-    written behind a backslash. None when there is no such word."""
+    """What follows an `@` at the start of a word, up to the end of `line`; spaces in it are escaped
+    with a backslash. None if there is no such word."""
     found = _AT_THE_CURSOR.search(line)
     return None if found is None else found[1]
 
 
 def start_folder() -> str:
-    """The one that the app was started in."""
+    """The working directory."""
     try:
         return os.getcwd()
-    except OSError:  # deleted meanwhile
+    except OSError:  # it was deleted
         return str(Path.home())
 
 
 class PathCompleter:
-    """Names are looked for in one folder, the one that is being typed."""
+    """Completes names in the folder that is being typed."""
 
     def __init__(self, start: str) -> None:
         self._start = start
 
     def folder(self, word: str) -> str:
-        """Where the names lie that `word` may go on to."""
+        """The folder whose names can complete `word`."""
         return self._absolute(_split(word)[0])
 
     def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:
-        """The best ones first: what begins with what is typed, what holds it, what has its letters
-        in order; and what reading the folder would leave out behind the others."""
+        """Best first: names that start with what is typed, contain it, or have its letters in this
+        order. Names that attaching the folder would skip come last."""
         if _ESCAPED.sub(r"\1", word) == "~":
             return [self._choice("", "~", True, "home")]
         before, needle = _split(word)
-        found = [self._choice(before, name, True, note) for name, note in _places(before, needle)]
+        found = [
+            self._choice(before, name, True, note) for name, note in _folders_nearby(before, needle)
+        ]
         ranked = sorted(_ranked(listing.entries, needle), key=lambda each: each[0])
         found += [
             self._choice(before, entry.name, entry.is_folder, entry.skip_reason)
@@ -81,7 +83,7 @@ class PathCompleter:
 
 
 def _split(word: str) -> tuple[str, str]:
-    """The folder, which ends with '/' or is empty, and the beginning of a name in it."""
+    """The folder, which ends with '/' or is empty, and the start of a name in it."""
     folder, slash, name = _ESCAPED.sub(r"\1", word).rpartition("/")
     return folder + slash, name
 
@@ -90,14 +92,14 @@ def _escaped(path: str) -> str:
     return _TO_ESCAPE.sub(r"\\\1", path)
 
 
-def _places(before: str, needle: str) -> Iterator[tuple[str, str]]:
-    """The folder itself, once it is named, and the one above."""
+def _folders_nearby(before: str, needle: str) -> Iterator[tuple[str, str]]:
+    """The folder itself and its parent."""
     if before and not needle:
         yield "", "this folder"
     if needle == ".":
         yield ".", "this folder"
     if needle in (".", ".."):
-        yield "..", "the folder above"
+        yield "..", "parent folder"
 
 
 def _ranked(
@@ -109,8 +111,8 @@ def _ranked(
         if entry.name.startswith(".") is not needle.startswith("."):
             continue
         name = entry.name.lower()
-        place = name.find(low)
-        if place < 0 and letters.search(name) is None:
+        index = name.find(low)
+        if index < 0 and letters.search(name) is None:
             continue
-        kind = 2 if place < 0 else min(place, 1)
+        kind = 2 if index < 0 else min(index, 1)
         yield (bool(entry.skip_reason), kind, len(name) if needle else 0, name), entry

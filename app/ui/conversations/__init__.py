@@ -1,1 +1,1 @@
-"""All conversations: finding, opening and looking after them."""
+"""All conversations: the list of Ctrl+O, and the sidebar."""

@@ -16,7 +16,7 @@ from textual.widgets import Static
 from app.ui.hanging_indent import HangingLines, hanging_indent
 
 Section = tuple[str, type[DOMNode]]
-"""A heading, and the class whose bindings stand below it."""
+"""A heading, and the class whose bindings are listed below it."""
 KEY_WIDTH = 18
 NAMES = {
     "enter": "Enter",
@@ -38,7 +38,7 @@ NAMES = {
 
 @runtime_checkable
 class HasHelp(Protocol):
-    """A screen with keys of its own."""
+    """A screen that lists its keys in the help."""
 
     def help_sections(self) -> tuple[Section, ...]: ...
 

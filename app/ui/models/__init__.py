@@ -1,1 +1,1 @@
-"""Models: what is here, what fits, downloads, and which pair answers."""
+"""Models: installed, to download, and which pair is loaded."""

@@ -63,7 +63,7 @@ def trash_actions(name: str, inventory: Inventory) -> list[Action]:
 
 
 def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action]:
-    """Of a download or a check; without `job` it is one that another run began."""
+    """Of a download or a check; without `job` it is one that another run started."""
     names = (name,)
     partial = next((each for each in inventory.unfinished if each.repository == name), None)
     if job is None and partial is not None and partial.running:

@@ -1,1 +1,1 @@
-"""Ctrl+P: everything by its name."""
+"""Ctrl+P: everything by name."""

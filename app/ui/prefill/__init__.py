@@ -1,1 +1,1 @@
-"""How a turn is being read: phases, importance, kept spans, figures."""
+"""How a turn is read: phases, importance, selected spans, stats."""

@@ -199,11 +199,8 @@ def _keep(state: TurnProgress, view: Viewport) -> Content:
 
 def would_read(selected: Selected) -> str:
     """The effect of a keep on the turn that it is tried on."""
-    kept, total = (
-        formatting.count(selected.selected_tokens),
-        formatting.count(selected.prompt_tokens),
-    )
-    return f"would read {kept} of {total} tokens"
+    read, total = map(formatting.count, (selected.selected_tokens, selected.prompt_tokens))
+    return f"would read {read} of {total} tokens"
 
 
 def _heat(state: TurnProgress, view: Viewport) -> Content:

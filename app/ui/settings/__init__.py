@@ -1,1 +1,1 @@
-"""F2: what can be set, built from the settings themselves."""
+"""F2 and F3: settings, built from their own types and docstrings."""

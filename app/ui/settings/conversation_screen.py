@@ -50,13 +50,13 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
 
     HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "Esc done")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "go(-1)", "Up", id="own.up", tooltip="Row above"),
-        Binding("down", "go(1)", "Down", id="own.down", tooltip="Row below"),
+        Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Row above"),
+        Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Row below"),
         Binding(
             "escape,f3",
             "close",
             "Done",
-            id="own.close",
+            id="conversation.close",
             tooltip="Close; changes apply from the next question on",
             priority=True,
         ),

@@ -1,1 +1,1 @@
-"""What was read of a document, passage by passage."""
+"""Which parts of a document were read."""

@@ -68,7 +68,7 @@ async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
         await pilot.press("c", "t", "enter")
         await until_shown(pilot, "▣ contract.txt · 160 B · 20 lines")
         assert box_text(pilot) == ""
-        assert not pilot.app.query_one("#choices").display
+        assert not pilot.app.query_one("#completions").display
         await ask(pilot, engine, "What?")
         (document,) = engine.asks[0].messages[0].documents
         assert (document.name, document.text) == ("contract.txt", "Clause.\n" * 20)
@@ -100,10 +100,10 @@ async def test_up_down_tab_and_escape(start: Path) -> None:
         await pilot.press("@")
         await until_shown(pilot, "  contract.txt")
         await pilot.press("escape")
-        await until(pilot, lambda: not pilot.app.query_one("#choices").display)
+        await until(pilot, lambda: not pilot.app.query_one("#completions").display)
         await pilot.press("c", "o")
         assert box_text(pilot) == "see @co"
-        assert not pilot.app.query_one("#choices").display
+        assert not pilot.app.query_one("#completions").display
 
 
 async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
         await until_shown(pilot, "ready")
         await pilot.press("@")
         await until_shown(pilot, "My notes.txt")
-        choices = pilot.app.query_one("#choices")
+        choices = pilot.app.query_one("#completions")
         lines = screen_text(pilot).splitlines()
         row = next(n for n, line in enumerate(lines) if "My notes.txt" in line)
         await pilot.click(choices, offset=(6, row - choices.region.y))
@@ -123,7 +123,7 @@ async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press(*"@zzz")
-        await until(pilot, lambda: not pilot.app.query_one("#choices").display)
+        await until(pilot, lambda: not pilot.app.query_one("#completions").display)
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
         assert engine.asks[0].messages[0].text == "@zzz"
@@ -153,11 +153,11 @@ async def test_a_folder_that_never_answers_freezes_nothing(
         async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
             await until_shown(pilot, "ready")
             await pilot.press("@")
-            await until_shown(pilot, "reading the folder…")
+            await until_shown(pilot, "loading the folder…")
             await pilot.press("a", "enter", "b")
             await until(pilot, lambda: box_text(pilot) == "@ab")
             await pilot.press("escape")
-            await until_gone(pilot, "reading the folder…")
+            await until_gone(pilot, "loading the folder…")
     finally:
         answers.set()
 
