@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 from app.ui.spans.passages import ReadDocument, ReadKind
 
@@ -25,6 +25,12 @@ class Collection:
     def show(self, documents: Sequence[ReadDocument]) -> None:
         """The same documents as another keep would read them."""
         self.documents = tuple(documents[index] for index in self._order)
+        self._read: list[Position] = [
+            (index, passage.start)
+            for index, document in enumerate(self.documents)
+            for passage in document.passages
+            if passage.kind is not ReadKind.UNREAD
+        ]
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -35,7 +41,7 @@ class Collection:
     @property
     def passages(self) -> int:
         """How many passages were read."""
-        return sum(document.passages_read for document in self.documents)
+        return len(self._read)
 
     @property
     def read_fraction(self) -> float:
@@ -47,44 +53,27 @@ class Collection:
     def passage_number(self, position: Position) -> int | None:
         """The number of the passage among those that were read, from 1; None if it was not."""
         index, offset = position
-        document = self.documents[index]
-        if document.at(offset).kind is ReadKind.UNREAD:
-            return None
-        before = sum(document.passages_read for document in self.documents[:index])
-        within = document.passages[: document.index_at(offset) + 1]
-        return before + sum(passage.kind is not ReadKind.UNREAD for passage in within)
+        unread = self.documents[index].at(offset).kind is ReadKind.UNREAD
+        return None if unread else bisect_right(self._read, position)
 
     def first(self) -> Position:
         """Where the first passage that was read starts; the start of all if nothing was."""
-        return next(self._first_of(range(len(self.documents))), (0, 0))
+        return self._read[0] if self._read else (0, 0)
 
     def next_read(self, position: Position) -> Position | None:
         """Where the next passage that was read starts."""
-        index, offset = position
-        start = self.documents[index].next_read(offset)
-        if start is not None:
-            return index, start
-        return next(self._first_of(range(index + 1, len(self.documents))), None)
+        found = bisect_right(self._read, position)
+        return self._read[found] if found < len(self._read) else None
 
     def previous_read(self, position: Position) -> Position | None:
         """Where the previous passage that was read starts."""
-        index, offset = position
-        start = self.documents[index].previous_read(offset)
-        while start is None and index:
-            index -= 1
-            start = self.documents[index].previous_read(len(self.documents[index].text))
-        return None if start is None else (index, start)
+        found = bisect_left(self._read, position)
+        return self._read[found - 1] if found else None
 
     def find(self, text: str) -> list[SearchHit]:
         """Where `text` occurs, in order."""
         documents = enumerate(self.documents)
         return [(index, *span) for index, each in documents for span in each.find(text)]
-
-    def _first_of(self, indices: range) -> Iterator[Position]:
-        for index in indices:
-            start = self.documents[index].first_read
-            if start is not None:
-                yield index, start
 
 
 def next_hit_index(hits: Sequence[SearchHit], position: Position) -> int:

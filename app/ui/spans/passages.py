@@ -85,21 +85,6 @@ class ReadDocument:
     def passages_read(self) -> int:
         return sum(passage.kind is not ReadKind.UNREAD for passage in self.passages)
 
-    @property
-    def first_read(self) -> int | None:
-        """Where the first passage that was read starts."""
-        return next((p.start for p in self.passages if p.kind is not ReadKind.UNREAD), None)
-
-    def next_read(self, offset: int) -> int | None:
-        """Where the next passage that was read starts."""
-        later = self.passages[self.index_at(offset) + 1 :]
-        return next((p.start for p in later if p.kind is not ReadKind.UNREAD), None)
-
-    def previous_read(self, offset: int) -> int | None:
-        """Where the last passage starts that was read and starts before this character."""
-        earlier = self.passages[: bisect_left(self._starts, offset)]
-        return next((p.start for p in reversed(earlier) if p.kind is not ReadKind.UNREAD), None)
-
     def find(self, text: str) -> list[tuple[int, int]]:
         """Where `text` occurs, ignoring case; white space matches any white space."""
         words = text.split()

@@ -292,7 +292,8 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def _go_to_document(self, index: int | None) -> None:
         if index is not None and index != self._at:
-            self._go_to(index, self._documents[index].first_read or 0)
+            first = self._documents.next_read((index, -1))
+            self._go_to(index, first[1] if first is not None and first[0] == index else 0)
 
     @on(Minimap.Clicked)
     def _minimap_clicked(self, event: Minimap.Clicked) -> None:

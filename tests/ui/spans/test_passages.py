@@ -95,8 +95,11 @@ def test_from_passage_to_passage() -> None:
         Passage(30, 40, ReadKind.PINNED),
         Passage(40, len(TEXT), ReadKind.UNREAD),
     )
-    assert [read.next_read(at) for at in (0, 12, 15, 35)] == [12, 30, 30, None]
-    assert [read.previous_read(at) for at in (5, 12, 13, 30, 31)] == [None, None, 12, 12, 30]
+    collection = Collection([read])
+    following = [collection.next_read((0, at)) for at in (0, 12, 15, 35)]
+    assert following == [(0, 12), (0, 30), (0, 30), None]
+    previous = [collection.previous_read((0, at)) for at in (5, 12, 13, 30, 31)]
+    assert previous == [None, None, (0, 12), (0, 12), (0, 30)]
     assert [p.start for p in read.between(19, 31)] == [12, 20, 30]
 
 
