@@ -39,7 +39,7 @@ class SmallScreen(ModalScreen[None]):
         text = Content.assemble(
             ("specchat", "bold $accent"),
             f" needs {MIN_SIZE.width} × {MIN_SIZE.height} cells,\n",
-            f"this terminal has {size.width} × {size.height}.\n",
-            ("Still running in the background. ^Q quits.", "$ink-dim"),
+            f"this window has {size.width} × {size.height}.\n",
+            ("Still running. ^Q quits.", "$ink-dim"),
         )
         self.query_one(Static).update(text)

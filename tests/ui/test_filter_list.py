@@ -30,7 +30,9 @@ class ListApp(App[None]):
         self.register_theme(dark)
         self.theme = dark.name
         self.names, self.mark = list(NAMES), ""
-        self.list = FilterList(self.rows, Static("beside"))
+        beside = Static("beside")
+        beside.styles.width = 10
+        self.list = FilterList(self.rows, beside)
         self.filtered: list[str] = []
         self.chosen: list[str] = []
 

@@ -24,7 +24,7 @@ class Hint:
 
 READING = (
     Hint("n next passage", "next", 5, "n next"),
-    Hint("p previous", "previous", 4),
+    Hint("p previous", "previous", 4, "p prev"),
     Hint("/ find", "find", 7),
     Hint("Space pin", "pin", 9),
     Hint("c copy", "copy", 3),
@@ -50,9 +50,11 @@ class Hints(ClickLine):
             self.refresh()
 
     def pieces(self) -> Iterator[Piece]:
+        gap = ""
         for text, action in _fit(self._hints, self.content_size.width):
+            yield Piece(gap)
             yield Piece(text, "$ink-dim", partial(self.screen.run_action, action))
-            yield Piece(GAP)
+            gap = GAP
 
 
 def _fit(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:

@@ -389,7 +389,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await until(pilot, lambda: line(pilot) == 50)
         await click_hint(pilot, "n next")
         await until(pilot, lambda: line(pilot) == 120)
-        await click_hint(pilot, "p previous")
+        await click_hint(pilot, "p prev")
         await until(pilot, lambda: line(pilot) == 50)
         await click_hint(pilot, "→ keep")
         await click_hint(pilot, "←")
