@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
-from app.sessions.records import Attachment, Role
+from app.protocol.prompt import Role
+from app.sessions.records import Attachment
 from app.sessions.store import Store
 
 CONVERSATIONS, MESSAGES, SCREENFUL = 50, 200, 30

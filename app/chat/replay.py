@@ -4,6 +4,7 @@ that whoever shows an answer can show a stored one."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.chat.conversation import Turn, TurnState
 from app.protocol.events import (
@@ -15,9 +16,7 @@ from app.protocol.events import (
     Selected,
     Token,
 )
-from app.protocol.options import Mode
-from app.protocol.prompt import Span, SpanReason, SpanText
-from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import FinishReason, Phase, Statistics
 from app.sessions import records
 
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
@@ -27,7 +26,7 @@ MIN_RESTORE_SECONDS = 0.01
 
 def replay_events(
     turn: Turn,
-    run: records.Run | None,
+    stats: records.AnswerStats | None,
     read_map: records.ReadMap | None,
     places: Mapping[int, int],
 ) -> tuple[Event, ...]:
@@ -35,11 +34,10 @@ def replay_events(
     their ids, the how-manieth message each was. What the store cannot know (an engine of another
     version wrote it, say) is left out."""
     events: list[Event] = []
-    if read_map is not None and run is not None:
-        events += _selection_events(turn.number, run, read_map, places)
-    statistics = None if run is None else statistics_of(run)
-    if statistics is not None:
-        events += _phases(turn, statistics)
+    if read_map is not None and stats is not None:
+        events += _selection_events(turn.number, stats, read_map, places)
+    if stats is not None:
+        events += _phases(turn, stats)
     if turn.state is TurnState.FAILED:
         return (*events, turn.failure or Failed(turn.number, *NEVER_ANSWERED))
     ids = turn.generated_ids or ()
@@ -47,34 +45,29 @@ def replay_events(
         events.append(Token(turn.number, ids, turn.text))
     stopped = turn.state is TurnState.STOPPED
     ended = FinishReason.CANCELLED if stopped else turn.ended or FinishReason.STOP
-    return (*events, Finished(turn.number, ended, turn.text, ids, statistics))
+    return (*events, Finished(turn.number, ended, turn.text, ids, stats))
 
 
 NEVER_ANSWERED = ("specchat ended before it was answered", "ask it again")
 
 
 def _selection_events(
-    number: int, run: records.Run, read_map: records.ReadMap, places: Mapping[int, int]
+    number: int, stats: Statistics, read_map: records.ReadMap, places: Mapping[int, int]
 ) -> list[Event]:
     events: list[Event] = []
     if read_map.importance:
         importance = tuple(value / 255 for value in read_map.importance)
         events.append(ImportanceMap(number, importance, 1, 1))
-    try:
-        spans = tuple(
-            Span(span.start, span.end, SpanReason(span.reason), span.score)
-            for span in read_map.spans
-        )
-    except ValueError:
-        return events
-    if spans:
+    if spans := read_map.spans:
         texts = tuple(
-            SpanText(text.span, places[text.message], text.document, text.start, text.end)
+            replace(text, message=places[text.message])
             for text in read_map.texts
             if text.message in places and text.span < len(spans)
         )
-        kept = sum(span.end - span.start for span in spans)
-        events.append(Selected(number, run.keep, kept, run.prompt_tokens, spans, texts))
+        selected = sum(span.end - span.start for span in spans)
+        events.append(
+            Selected(number, stats.keep_ratio, selected, stats.prompt_tokens, spans, texts)
+        )
     return events
 
 
@@ -95,28 +88,3 @@ def _phases(turn: Turn, statistics: Statistics) -> list[PhaseProgress]:
         PhaseProgress(turn.number, phase, 0, int(phase in open_ended), seconds[phase])
         for phase in gone_through
     ]
-
-
-def statistics_of(run: records.Run) -> Statistics | None:
-    """The figures of a stored answer; None where they make no sense here."""
-    try:
-        return Statistics(
-            reading=Reading(run.reading),
-            mode=Mode(run.mode),
-            keep_ratio=run.keep,
-            reason=run.reason,
-            prompt_tokens=run.prompt_tokens,
-            eligible_tokens=run.eligible_tokens,
-            read_tokens=run.kept_tokens,
-            reused_tokens=run.reused_tokens,
-            recalled_tokens=run.recalled_tokens,
-            generated_tokens=run.generated_tokens,
-            seed=run.seed,
-            ttft=run.ttft,
-            phases=tuple(PhaseTime(Phase(phase), seconds) for phase, seconds in run.phases),
-            decode_seconds=run.decode_seconds,
-            peak_bytes=run.peak_bytes,
-            fallback=run.fallback,
-        )
-    except ValueError:
-        return None

@@ -21,11 +21,11 @@ from app.chat.conversation import (
     TurnState,
 )
 from app.chat.model_pairs import ModelPair
-from app.chat.replay import NEVER_ANSWERED, replay_events, statistics_of
+from app.chat.replay import NEVER_ANSWERED, replay_events
 from app.chat.stored_turn import StoredTurn
 from app.protocol.events import Event, Failed
 from app.protocol.options import Mode, Sampling
-from app.protocol.prompt import Document
+from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.errors import StoreError
@@ -57,7 +57,7 @@ class StoredConversation:
         self._question_ids: dict[int, int] = {}
         self._forks: dict[int, tuple[int, ...]] = {}
         self._turns: dict[int, Turn] = {}
-        self._runs: dict[int, records.Run | None] = {}
+        self._stats: dict[int, records.AnswerStats | None] = {}
         self._missing_document: StoreError | None = None
         if id is not None:
             self.conversation.overrides = store.conversation(id).overrides
@@ -79,9 +79,9 @@ class StoredConversation:
             for place, asked in enumerate(self.conversation.question_turns(turn))
             if asked is not None
         }
-        run = self._runs.get(turn.number)
-        read_map = None if run is None else self._store.read_map(turn.number)
-        return replay_events(turn, run, read_map, places)
+        stats = self._stats.get(turn.number)
+        read_map = None if stats is None else self._store.read_map(turn.number)
+        return replay_events(turn, stats, read_map, places)
 
     def set_models(self, models: ModelPair) -> None:
         """Other models answer from now on."""
@@ -100,7 +100,7 @@ class StoredConversation:
         if self.id is None:
             self.id = self._store.create(overrides=self.conversation.overrides).id
         if edit_of is None:
-            role = records.Role.USER
+            role = Role.USER
             asked = self._store.add_message(self.id, role, question.text, attachments)
         else:
             asked = self._store.edit(self._question_ids[edit_of.number], question.text, attachments)
@@ -248,12 +248,12 @@ class StoredConversation:
         """System messages come first, wherever they stood: most templates take no other. An answer
         without a question before it is left out, and a question without an answer (the program
         ended there) is a failed turn."""
-        system = [m for m in messages if m.role is records.Role.SYSTEM]
+        system = [m for m in messages if m.role is Role.SYSTEM]
         self.conversation.system = "\n\n".join(message.text for message in system)
         for message, after in zip(messages, [*messages[1:], None], strict=False):
-            if message.role is not records.Role.USER:
+            if message.role is not Role.USER:
                 continue
-            answer = after if after and after.role is records.Role.ASSISTANT else None
+            answer = after if after and after.role is Role.ASSISTANT else None
             turn = self._turn(message, answer)
             self._question_ids[turn.number] = message.id
             self._turns[turn.number] = turn
@@ -267,7 +267,7 @@ class StoredConversation:
             return known
         question = Question(asked.text, self._documents(asked))
         if answer is not None:
-            self._runs[answer.id] = answer.run
+            self._stats[answer.id] = answer.stats
             return _answered_turn(answer, question, self._models)
         turn = Turn(asked.id, question, TurnState.FAILED)
         turn.failure = Failed(turn.number, *NEVER_ANSWERED)
@@ -314,8 +314,8 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
         turn.ended = FinishReason.LENGTH if answer.truncated else FinishReason.STOP
     elif turn.state is TurnState.STOPPED and answer.truncated:
         turn.state, turn.ended = TurnState.DONE, FinishReason.REPEATED
-    if answer.run is not None:
-        turn.statistics, turn.guard = statistics_of(answer.run), answer.run.guard
+    if answer.stats is not None:
+        turn.statistics, turn.guard = answer.stats, answer.stats.guard
     if answer.failure is not None:
         problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
         turn.failure = Failed(answer.id, problem, advice)
@@ -325,6 +325,6 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
 def _token_ids(answer: records.Message, models: ModelPair) -> tuple[int, ...] | None:
     """The ids that were generated, if it was this target that did. Of an answer that the end of
     the program cut off, nobody knows."""
-    if answer.run is None or answer.run.target_revision != models.target_revision:
+    if answer.stats is None or answer.stats.target_revision != models.target_revision:
         return None
     return answer.token_ids

@@ -1,9 +1,10 @@
-"""A turn of a stored conversation: asked, streamed into the store, its run recorded. Applying an
-event never waits for the disk."""
+"""A turn of a stored conversation: its answer is streamed into the store, its statistics at the
+end. Applying an event never waits for the disk."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -89,9 +90,9 @@ class StoredTurn:
         repeated = turn.ended is FinishReason.REPEATED
         stopped = turn.state is TurnState.STOPPED or repeated
         state = records.State.STOPPED if stopped else records.State.DONE
-        run, read_map = self._record(turn.statistics)
+        stats, read_map = self._record(turn.statistics)
         truncated = repeated or turn.ended is FinishReason.LENGTH
-        self._end = partial(self._reply.end, state, run, read_map, truncated=truncated)
+        self._end = partial(self._reply.end, state, stats, read_map, truncated=truncated)
         self.save()
 
     def save(self) -> None:
@@ -107,35 +108,21 @@ class StoredTurn:
 
     def _record(
         self, statistics: Statistics | None
-    ) -> tuple[records.Run | None, records.ReadMap | None]:
+    ) -> tuple[records.AnswerStats | None, records.ReadMap | None]:
         if statistics is None:
             return None, None
         before = self.turn.previous_end
         was_read = before is not None and before.statistics is not None
-        return self._run(statistics), None if was_read else self._read_map(statistics)
+        return self._answer_stats(statistics), None if was_read else self._read_map(statistics)
 
-    def _run(self, statistics: Statistics) -> records.Run:
-        return records.Run(
-            mode=str(statistics.mode),
-            reading=str(statistics.reading),
-            keep=statistics.keep_ratio,
-            reason=statistics.reason,
-            prompt_tokens=statistics.prompt_tokens,
-            eligible_tokens=statistics.eligible_tokens,
-            kept_tokens=statistics.read_tokens,
-            reused_tokens=statistics.reused_tokens,
-            recalled_tokens=statistics.recalled_tokens,
-            generated_tokens=statistics.generated_tokens,
-            seed=statistics.seed,
-            ttft=statistics.ttft,
-            phases=tuple((str(part.phase), part.seconds) for part in statistics.phases),
-            decode_seconds=statistics.decode_seconds,
-            peak_bytes=statistics.peak_bytes,
+    def _answer_stats(self, statistics: Statistics) -> records.AnswerStats:
+        known = {field.name: getattr(statistics, field.name) for field in fields(Statistics)}
+        return records.AnswerStats(
+            **known,
             target=self._models.target,
             target_revision=self._models.target_revision,
             draft=self._models.draft,
             draft_revision=self._models.draft_revision,
-            fallback=statistics.fallback,
             guard=self.turn.guard,
         )
 
@@ -146,16 +133,7 @@ class StoredTurn:
         if self._selected is None:
             dense = statistics.reading is Reading.DENSE
             return records.ReadMap(importance=importance) if dense else None
-        return records.ReadMap(
-            tuple(
-                records.Span(span.start, span.end, str(span.reason), span.score)
-                for span in self._selected.spans
-            ),
-            tuple(
-                records.SpanText(
-                    text.span, self._message_ids[text.message], text.document, text.start, text.end
-                )
-                for text in self._selected.texts
-            ),
-            importance,
+        texts = tuple(
+            replace(text, message=self._ids[text.message]) for text in self._selected.texts
         )
+        return records.ReadMap(self._selected.spans, texts, importance)

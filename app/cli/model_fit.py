@@ -31,7 +31,7 @@ from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import BackgroundPolicy
 from app.sessions.errors import StoreError
-from app.sessions.records import Run
+from app.sessions.records import AnswerStats
 from app.sessions.startup import Paths
 from app.settings.values import KvBits
 from app.util.sanitize import sanitize_line
@@ -141,7 +141,7 @@ def in_short(cache: ModelCache, name: str) -> list[str]:
 def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
     """Every model here and in the catalogue with what fits, and the pair that it would be."""
     machine, entries = _machine(options.memory), _entries()
-    measured = partial(speedup.measured_ratio, _runs())
+    measured = partial(speedup.measured_ratio, _answer_stats())
     rows = overview(known_models(cache, entries), machine, measured)
     rows.sort(key=lambda row: (not row.model.installed, row.fit.max_tokens == 0))
     if options.json:
@@ -192,7 +192,7 @@ def _candidates(
     measured: MeasuredRatio | None = None,
 ) -> list[DraftCandidate]:
     models = known_models(cache, entries)
-    clock = measured or partial(speedup.measured_ratio, _runs())
+    clock = measured or partial(speedup.measured_ratio, _answer_stats())
     return draft_selection.draft_candidates(target, models, machine, clock)
 
 
@@ -227,7 +227,7 @@ def _timed(
             AttentionWork(speedup.REFERENCE_TOKENS),
         )
         ratios[draft.rpartition("/")[2]] = costs.draft.seconds(skim) / costs.target.seconds(read)
-    runs = _runs()
+    runs = _answer_stats()
 
     def measured(target: str, draft: str) -> float | None:
         return ratios.get(draft) or speedup.measured_ratio(runs, target, draft)
@@ -242,13 +242,13 @@ def _taken(
     return taken.draft if taken else None
 
 
-def _runs() -> Sequence[Run]:
-    """The figures of the answers that are kept here; none when there are no conversations."""
+def _answer_stats() -> Sequence[AnswerStats]:
+    """Statistics of the stored answers; none when there are no conversations."""
     if not Paths(data_path()).database.exists():
         return ()
     try:
         with open_store() as store:
-            return store.runs()
+            return store.answer_stats()
     except StoreError:
         return ()
 

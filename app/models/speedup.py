@@ -19,7 +19,8 @@ from statistics import median
 
 from app.models.architecture import Architecture, Layer
 from app.models.fit import SSM_CHUNK, ModelSize
-from app.sessions.records import Run
+from app.protocol.stats import Phase, Reading
+from app.sessions.records import AnswerStats
 
 OVERHEAD = 0.02
 """`e` until it was measured on a Mac: the question and eight tokens are observed, chunks chosen."""
@@ -92,16 +93,17 @@ def _ssm_bytes(layer: Layer) -> float:
     return 4 * (layer.state_elements + SSM_PASSES * layer.ssm_heads * SSM_CHUNK)
 
 
-def measured_ratio(runs: Iterable[Run], target: str, draft: str) -> float | None:
-    """`r` by the clock: the median over answers of this pair that read their prompt sparsely from
-    the beginning. Models by the names that runs have. None when there is no such answer."""
+def measured_ratio(answers: Iterable[AnswerStats], target: str, draft: str) -> float | None:
+    """`r` as measured: the median over answers of this pair that read their whole prompt sparsely.
+    Models by their stored names. None when there is no such answer."""
     found = []
-    for run in runs:
-        seconds = dict(run.phases)
-        fresh = not (run.reused_tokens or run.recalled_tokens or run.fallback)
-        if (run.target, run.draft, run.reading) != (target, draft, "sparse") or not fresh:
+    for stats in answers:
+        seconds = {time.phase: time.seconds for time in stats.phases}
+        fresh = not (stats.reused_tokens or stats.recalled_tokens or stats.fallback)
+        same_pair = (stats.target, stats.draft) == (target, draft)
+        if not same_pair or stats.reading is not Reading.SPARSE or not fresh:
             continue
-        score, prefill = seconds.get("score", 0.0), seconds.get("prefill", 0.0)
-        if score > 0 and prefill > 0 and run.kept_tokens and run.prompt_tokens:
-            found.append((score / run.prompt_tokens) / (prefill / run.kept_tokens))
+        score, prefill = seconds.get(Phase.SCORE, 0.0), seconds.get(Phase.PREFILL, 0.0)
+        if score > 0 and prefill > 0 and stats.read_tokens and stats.prompt_tokens:
+            found.append((score / stats.prompt_tokens) / (prefill / stats.read_tokens))
     return median(found) if found else None

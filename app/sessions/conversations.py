@@ -181,8 +181,8 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
             message.thinking,
             message.truncated,
         )
-        if message.run is not None:
-            messages.add_run(connection, ids[message.id], message.run)
+        if message.stats is not None:
+            messages.add_stats(connection, ids[message.id], message.stats)
     for id, read_map in tree.maps.items():
         messages.add_read_map(connection, ids[id], _renumbered(read_map, ids))
     times = (pack_time(old.created_at), pack_time(old.updated_at))

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
+from app.protocol.prompt import Role
+from app.protocol.stats import Reading
 from app.sessions import html
 from app.sessions.errors import StoreError
-from app.sessions.records import Attachment, Message, Overrides, ReadMap, Role, State, Tree
-from app.sessions.serialization import overrides_to_dict
+from app.sessions.records import Attachment, Message, Overrides, ReadMap, State, Tree
+from app.sessions.serialization import overrides_to_dict, stats_to_dict
 from app.sessions.store import Store
 
 FORMAT, VERSION = "specchat conversation", 1
@@ -62,7 +64,7 @@ def _documents_read(
     """The documents before an answer, each with the characters that were read for it; None is all
     of them. Nothing where that is not known."""
     read_map = store.read_map(answer.id)
-    if read_map is None or answer.run is None:
+    if read_map is None or answer.stats is None:
         return
     for message in before:
         for index, attachment in enumerate(message.attachments):
@@ -71,15 +73,15 @@ def _documents_read(
                 for text in read_map.texts
                 if (text.message, text.document) == (message.id, index)
             )
-            yield attachment, None if answer.run.reading == "dense" else kept
+            yield attachment, None if answer.stats.reading is Reading.DENSE else kept
 
 
 def remarks(message: Message) -> str:
     """How an answer was read and how it ended, in one line; nothing for one like any other."""
     parts = []
-    if (run := message.run) is not None:
-        parts += [f"read {run.read_fraction:.0%}", run.reading, f"first word in {run.ttft:.1f} s"]
-        parts += [run.fallback] if run.fallback else []
+    if (stats := message.stats) is not None:
+        parts += [f"read {stats.read_fraction:.0%}", stats.reading]
+        parts += [f"first word in {stats.ttft:.1f} s", *filter(None, [stats.fallback])]
     if message.truncated and message.state is State.STOPPED:
         parts.append("stopped: it was repeating itself")
     elif message.state in (State.STOPPED, State.PARTIAL):
@@ -173,10 +175,11 @@ def _message_to_dict(
     message: Message, read_map: ReadMap | None, numbers: dict[int, int]
 ) -> dict[str, Any]:
     plain = asdict(message)
-    del plain["id"], plain["conversation"]
+    del plain["id"], plain["conversation"], plain["stats"]
     return plain | {
         "parent": None if message.parent is None else numbers[message.parent],
         "created_at": message.created_at.isoformat(),
+        "run": None if message.stats is None else stats_to_dict(message.stats),
         "read_map": None if read_map is None else _map_to_dict(read_map, numbers),
     }
 

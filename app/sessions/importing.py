@@ -12,22 +12,20 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, TextIO, TypeVar
 
+from app.protocol.prompt import Role, Span, SpanReason, SpanText
 from app.sessions.errors import StoreError
 from app.sessions.export import FORMAT, VERSION
 from app.sessions.records import (
+    AnswerStats,
     Attachment,
     Conversation,
     Message,
     Overrides,
     ReadMap,
-    Role,
-    Run,
-    Span,
-    SpanText,
     State,
     Tree,
 )
-from app.sessions.serialization import overrides_from_dict
+from app.sessions.serialization import overrides_from_dict, stats_from_dict
 from app.sessions.store import Store
 
 T = TypeVar("T")
@@ -160,7 +158,7 @@ def _overrides(plain: Any) -> Overrides:
 
 
 def _message(number: int, plain: dict[str, Any]) -> Message:
-    parent, ids, run = plain["parent"], plain["token_ids"], plain["run"]
+    parent, ids, stats = plain["parent"], plain["token_ids"], plain["run"]
     return Message(
         id=number,
         conversation=0,
@@ -172,7 +170,7 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         token_ids=None if ids is None else tuple(_number(each, 2**32) for each in _list(ids)),
         failure=None if plain["failure"] is None else _checked(str, plain["failure"]),
         attachments=tuple(_attachment(each) for each in plain["attachments"]),
-        run=None if run is None else _run(run),
+        stats=None if stats is None else _stats(stats),
         thinking=_checked(str, plain.get("thinking", "")),  # older exports have none
         truncated=_checked(bool, plain.get("truncated", plain.get("cut", False))),
     )
@@ -184,11 +182,12 @@ def _attachment(plain: dict[str, Any]) -> Attachment:
     return _record(Attachment, plain | {"pinned": pinned})
 
 
-def _run(plain: dict[str, Any]) -> Run:
-    phases = tuple(
-        (_checked(str, name), _checked(float, float(seconds))) for name, seconds in plain["phases"]
-    )
-    return _record(Run, plain | {"phases": phases})
+def _stats(plain: dict[str, Any]) -> AnswerStats:
+    for pair in plain["phases"]:
+        name, seconds = pair
+        _checked(str, name), _checked(float, float(seconds))
+    made = stats_from_dict(plain)
+    return _record(AnswerStats, {field.name: getattr(made, field.name) for field in fields(made)})
 
 
 def _map(plain: dict[str, Any], messages: int) -> ReadMap:
@@ -196,7 +195,10 @@ def _map(plain: dict[str, Any], messages: int) -> ReadMap:
     for text in texts:
         _number(text.message, messages)
     return ReadMap(
-        tuple(_record(Span, each) for each in _list(plain["spans"])),
+        tuple(
+            _record(Span, each | {"reason": SpanReason(each["reason"])})
+            for each in _list(plain["spans"])
+        ),
         texts,
         base64.b64decode(plain["importance"], validate=True),
     )

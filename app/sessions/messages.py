@@ -1,4 +1,4 @@
-"""Messages, their attachments, runs and read maps: what is asked of one connection."""
+"""Messages, their attachments, statistics and read maps: what is asked of one connection."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from app.protocol.prompt import Role
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.records import Attachment, Message, ReadMap, Role, Run, State
+from app.sessions.records import AnswerStats, Attachment, Message, ReadMap, State
 from app.sessions.serialization import (
-    RUN_FIELDS,
+    STATS_COLUMNS,
     pack_ids,
     pack_map,
     pack_pins,
-    pack_run,
+    pack_stats,
     pack_time,
     unpack_ids,
     unpack_map,
     unpack_pins,
-    unpack_run,
+    unpack_stats,
     unpack_time,
 )
 
 _COLUMNS = (
     "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"
-    " m.token_ids, m.failure, m.cut," + ", ".join(f"r.{name}" for name in RUN_FIELDS)
+    " m.token_ids, m.failure, m.cut," + ", ".join(f"r.{name}" for name in STATS_COLUMNS)
 )
 _BRANCH = f"""
 WITH RECURSIVE branch(id, depth) AS (
@@ -231,12 +232,12 @@ def end_reply(
         raise _not_found()
 
 
-def add_run(connection: sqlite3.Connection, message: int, run: Run) -> None:
-    names = ", ".join(("message", *RUN_FIELDS))
-    values = ", ".join(f":{name}" for name in ("message", *RUN_FIELDS))
+def add_stats(connection: sqlite3.Connection, message: int, stats: AnswerStats) -> None:
+    names = ", ".join(("message", *STATS_COLUMNS))
+    values = ", ".join(f":{name}" for name in ("message", *STATS_COLUMNS))
     connection.execute(
         f"INSERT OR REPLACE INTO runs ({names}) VALUES ({values})",
-        {"message": message} | pack_run(run),
+        {"message": message} | pack_stats(stats),
     )
 
 
@@ -259,14 +260,14 @@ def attachment_digests(connection: sqlite3.Connection) -> set[str]:
     return {sha256 for (sha256,) in connection.execute("SELECT DISTINCT sha256 FROM attachments")}
 
 
-def runs(connection: sqlite3.Connection, limit: int) -> tuple[Run, ...]:
-    """The figures of the last `limit` answers, newest first; damaged ones are left out."""
+def answer_stats(connection: sqlite3.Connection, limit: int) -> tuple[AnswerStats, ...]:
+    """The statistics of the last `limit` answers, newest first; damaged ones are left out."""
     found = []
     for row in connection.execute(
-        f"SELECT {', '.join(RUN_FIELDS)} FROM runs ORDER BY message DESC LIMIT ?", (limit,)
+        f"SELECT {', '.join(STATS_COLUMNS)} FROM runs ORDER BY message DESC LIMIT ?", (limit,)
     ):
         with contextlib.suppress(ValueError, TypeError):
-            found.append(unpack_run(dict(zip(RUN_FIELDS, row, strict=True))))
+            found.append(unpack_stats(dict(zip(STATS_COLUMNS, row, strict=True))))
     return tuple(found)
 
 
@@ -299,12 +300,12 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 
 def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
-    thinking, token_ids, failure, cut, *figures = more
-    run = None
-    if figures[0] is not None:
-        # An answer is worth more than its figures: damage to these must not hide it.
+    thinking, token_ids, failure, cut, *columns = more
+    stats = None
+    if columns[0] is not None:
+        # An answer is worth more than its statistics: damage to these must not hide it.
         with contextlib.suppress(ValueError, TypeError):
-            run = unpack_run(dict(zip(RUN_FIELDS, figures, strict=True)))
+            stats = unpack_stats(dict(zip(STATS_COLUMNS, columns, strict=True)))
     return Message(
         id=id,
         conversation=conversation,
@@ -317,7 +318,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         token_ids=unpack_ids(token_ids),
         failure=failure,
         attachments=attachments,
-        run=run,
+        stats=stats,
         truncated=bool(cut),
     )
 

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-
-class Role(StrEnum):
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
+from app.protocol.prompt import Role, Span, SpanText
+from app.protocol.stats import Statistics
 
 
 class State(StrEnum):
@@ -35,72 +32,22 @@ class Attachment:
     pinned: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The figures of one answer: tokens, seconds and bytes. `keep` is a fraction, `ttft` counts to
-    the first token and `phases` are its parts; `peak_bytes` is the peak memory."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerStats(Statistics):
+    """The statistics of a stored answer, and the models that wrote it. `guard` says why sparse
+    reading was expected to lose the answer."""
 
-    mode: str
-    reading: str
-    keep: float
-    reason: str
-    prompt_tokens: int
-    eligible_tokens: int
-    kept_tokens: int
-    reused_tokens: int
-    recalled_tokens: int
-    generated_tokens: int
-    seed: int
-    ttft: float
-    phases: tuple[tuple[str, float], ...]
-    decode_seconds: float
-    peak_bytes: int
     target: str
     target_revision: str | None = None
     draft: str | None = None
     draft_revision: str | None = None
-    fallback: str | None = None
     guard: str | None = None
-
-    @property
-    def read_fraction(self) -> float:
-        """Of all prompt tokens, how many the target read, 0..1."""
-        return self.kept_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
-
-    @property
-    def decode_rate(self) -> float:
-        """Tokens a second after the first one; 0 when there was no second one."""
-        if self.generated_tokens < 2 or self.decode_seconds <= 0:
-            return 0.0
-        return (self.generated_tokens - 1) / self.decode_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Kept prompt tokens `start:end`. `score` is None for a pinned span."""
-
-    start: int
-    end: int
-    reason: str
-    score: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SpanText:
-    """Where span number `span` lies: characters `start:end` of the `document`-th attachment (from
-    0) of message id `message`."""
-
-    span: int
-    message: int
-    document: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMap:
-    """What was read for an answer. `importance` is one byte a bucket of prompt tokens, see
-    `quantise`."""
+    """What was read for an answer. `texts` name messages by their ids; `importance` is one byte a
+    bucket of prompt tokens, see `quantise`."""
 
     spans: tuple[Span, ...] = ()
     texts: tuple[SpanText, ...] = ()
@@ -132,7 +79,7 @@ class Message:
     token_ids: tuple[int, ...] | None = None
     failure: str | None = None
     attachments: tuple[Attachment, ...] = ()
-    run: Run | None = None
+    stats: AnswerStats | None = None
     thinking: str = ""
     truncated: bool = False
 

@@ -10,14 +10,14 @@ from concurrent.futures import Future
 
 from app.sessions import conversations, messages
 from app.sessions.errors import StoreError
-from app.sessions.records import Message, ReadMap, Run, State
+from app.sessions.records import AnswerStats, Message, ReadMap, State
 from app.sessions.writer import Writer
 
 FLUSH_SECONDS = 0.5
 """From a token's arrival to its commit; twice that is promised."""
 
 
-_End = tuple[State, Run | None, ReadMap | None, str | None, int | None, bool]
+_End = tuple[State, AnswerStats | None, ReadMap | None, str | None, int | None, bool]
 
 
 class ReplyWriter:
@@ -54,23 +54,23 @@ class ReplyWriter:
             self._token_ids.extend(token_ids)
         self._flush_later()
 
-    def finish(self, run: Run | None = None, read_map: ReadMap | None = None) -> None:
+    def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
         """The answer is complete; returns when it is on the disk. After a StoreError it may be
         called again."""
-        self.end(State.DONE, run, read_map).result()
+        self.end(State.DONE, stats, read_map).result()
 
-    def stop(self, run: Run | None = None, read_map: ReadMap | None = None) -> None:
+    def stop(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
         """The user stopped it."""
-        self.end(State.STOPPED, run, read_map).result()
+        self.end(State.STOPPED, stats, read_map).result()
 
-    def fail(self, sentence: str, run: Run | None = None) -> None:
+    def fail(self, sentence: str, stats: AnswerStats | None = None) -> None:
         """It did not work; `sentence` says why."""
-        self.end(State.FAILED, run, failure=sentence).result()
+        self.end(State.FAILED, stats, failure=sentence).result()
 
     def end(
         self,
         state: State,
-        run: Run | None = None,
+        stats: AnswerStats | None = None,
         read_map: ReadMap | None = None,
         failure: str | None = None,
         revert_to: int | None = None,
@@ -81,13 +81,13 @@ class ReplyWriter:
         with that message becomes the current one again; `cut` is what `records.Message` says."""
         if self._ended:
             raise RuntimeError("the reply has ended")
-        self._last_end = (state, run, read_map, failure, revert_to, truncated)
+        self._last_end = (state, stats, read_map, failure, revert_to, truncated)
 
         def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
             messages.end_reply(connection, self.message, state, failure, truncated)
-            if run is not None:
-                messages.add_run(connection, self.message, run)
+            if stats is not None:
+                messages.add_stats(connection, self.message, stats)
             if read_map is not None:
                 messages.add_read_map(connection, self.message, read_map)
             if revert_to is not None:

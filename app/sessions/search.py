@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sqlite3
 
-from app.sessions.records import Role, SearchHit
+from app.protocol.prompt import Role
+from app.sessions.records import SearchHit
 
 _OPEN, _CLOSE = "\x02", "\x03"
 """Around a match in a snippet; a text that holds them itself only looks odd there."""

@@ -10,11 +10,20 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.protocol.options import Mode
+from app.protocol.prompt import Span, SpanReason, SpanText
+from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.errors import StoreError
-from app.sessions.records import Overrides, ReadMap, Run, Span, SpanText
+from app.sessions.records import AnswerStats, Overrides, ReadMap
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-RUN_FIELDS = tuple(field.name for field in fields(Run))
+_STORED_AS = {"keep_ratio": "keep", "read_tokens": "kept_tokens"}
+STATS_COLUMNS = {
+    _STORED_AS.get(field.name, field.name): field.name
+    for field in fields(AnswerStats)
+    if field.name != "forced_loss"
+}
+"""Of the table `runs` and of exports, each with the field that it holds."""
 _OVERRIDE_TYPES: dict[str, type[str | int | float]] = {
     "system": str,
     "mode": str,
@@ -78,15 +87,35 @@ def unpack_overrides(packed: str) -> Overrides:
     return Overrides()
 
 
-def pack_run(run: Run) -> dict[str, Any]:
+def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
+    """By the names of columns, phases as pairs."""
+    values = {column: getattr(stats, field) for column, field in STATS_COLUMNS.items()}
+    return values | {"phases": [(str(phase.phase), phase.seconds) for phase in stats.phases]}
+
+
+def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
+    """Phases that only a later version knows are ignored. Raises ValueError, TypeError or
+    KeyError."""
+    made = {field: values[column] for column, field in STATS_COLUMNS.items()}
+    made["reading"], made["mode"] = Reading(made["reading"]), Mode(made["mode"])
+    known = [(name, seconds) for name, seconds in made["phases"] if name in _PHASES]
+    made["phases"] = tuple(PhaseTime(Phase(name), float(seconds)) for name, seconds in known)
+    return AnswerStats(**made)
+
+
+_PHASES = frozenset(Phase)
+
+
+def pack_stats(stats: AnswerStats) -> dict[str, Any]:
     """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
-    values = {name: getattr(run, name) for name in RUN_FIELDS}
-    return values | {"seed": str(run.seed), "phases": json.dumps(run.phases)}
+    values = stats_to_dict(stats)
+    return values | {"seed": str(stats.seed), "phases": json.dumps(values["phases"])}
 
 
-def unpack_run(values: dict[str, Any]) -> Run:
-    phases = tuple((str(name), float(seconds)) for name, seconds in json.loads(values["phases"]))
-    return Run(**values | {"seed": int(values["seed"]), "phases": phases})
+def unpack_stats(values: dict[str, Any]) -> AnswerStats:
+    return stats_from_dict(
+        values | {"seed": int(values["seed"]), "phases": json.loads(values["phases"])}
+    )
 
 
 def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:
@@ -97,14 +126,18 @@ def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:
     return zlib.compress(packed.encode()), read_map.importance
 
 
-def unpack_map(spans: bytes, importance: bytes) -> ReadMap:
+def unpack_map(packed: bytes, importance: bytes) -> ReadMap:
     """Raises StoreError when it is damaged."""
     try:
-        kept, texts = json.loads(zlib.decompress(spans))
+        spans, texts = json.loads(zlib.decompress(packed))
     except (zlib.error, ValueError) as error:
         raise StoreError(
             "The map of what was read for this answer is damaged", "ask again to have a new one"
         ) from error
-    return ReadMap(
-        tuple(Span(*span) for span in kept), tuple(SpanText(*text) for text in texts), importance
-    )
+    try:
+        selected = tuple(
+            Span(start, end, SpanReason(reason), score) for start, end, reason, score in spans
+        )
+    except ValueError:  # a later version wrote it
+        return ReadMap(importance=importance)
+    return ReadMap(selected, tuple(SpanText(*text) for text in texts), importance)

@@ -16,12 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from app.protocol.prompt import Role
 from app.sessions import backup, conversations, drafts, messages, quarantine
 from app.sessions.attachments import Attachments, Source
 from app.sessions.database import Readers, single_transaction, transaction
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 from app.sessions.records import (
+    AnswerStats,
     Attachment,
     Conversation,
     ConversationSize,
@@ -30,8 +32,6 @@ from app.sessions.records import (
     Message,
     Overrides,
     ReadMap,
-    Role,
-    Run,
     SearchHit,
     State,
     Tree,
@@ -178,9 +178,9 @@ class Store:
     def message(self, id: int) -> Message:
         return self._read(lambda c: messages.message(c, id))
 
-    def runs(self, limit: int = 1000) -> tuple[Run, ...]:
+    def answer_stats(self, limit: int = 1000) -> tuple[AnswerStats, ...]:
         """The figures of the last `limit` answers, newest first, of every conversation."""
-        return self._read(lambda c: messages.runs(c, limit))
+        return self._read(lambda c: messages.answer_stats(c, limit))
 
     def versions(self, id: int) -> tuple[int, ...]:
         """The ids of the messages that stand at the same place of the tree, itself among them."""

@@ -16,7 +16,6 @@ from app.protocol.events import Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason
-from app.sessions import records
 from app.sessions.records import Overrides
 from app.sessions.store import Store
 
@@ -64,7 +63,7 @@ def test_it_holds_from_the_next_question_on_and_can_be_taken_back(store: Store) 
 
 def test_it_takes_the_place_of_imported_system_messages(store: Store) -> None:
     id = store.create().id
-    store.add_message(id, records.Role.SYSTEM, "Imported.")
+    store.add_message(id, Role.SYSTEM, "Imported.")
     chat = opened(store, id)
     assert told(chat.ask(Question("One?")).command.messages) == ["Imported."]
     chat.set_overrides(Overrides(system="Mine."))

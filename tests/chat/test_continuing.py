@@ -160,7 +160,7 @@ def test_cancelled_before_anything_new_it_is_as_it_was(store: Store) -> None:
     assert (turn.text, turn.generated_ids) == ("The tenant ", ids)
     assert turn.can_continue
     assert store.message(turn.number).text == "The tenant "
-    assert store.message(turn.number).run is not None
+    assert store.message(turn.number).stats is not None
 
 
 def test_only_the_last_answer_is_continued_and_none_that_is_whole(store: Store) -> None:
@@ -193,4 +193,4 @@ def test_it_is_killed_while_it_is_continued(store: Store, tmp_path: Path) -> Non
     with Store(tmp_path) as again:
         message = again.message(asked.turn.number)
         assert (message.state, message.text) == (State.STOPPED, "The tenant pa")
-        assert message.run is not None
+        assert message.stats is not None

@@ -85,4 +85,4 @@ def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
     assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
     whole = answered(20_100, 20_100)  # nothing is left to recall
     again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, recall_is_expensive=True)
-    assert again.seconds(COSTS) == replace(again, rereads=False).seconds(COSTS)
+    assert again.seconds(COSTS) == replace(again, recall_is_expensive=False).seconds(COSTS)

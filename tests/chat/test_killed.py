@@ -135,7 +135,7 @@ class Killing:
         for id, text in self._ended.items():
             reply = store.message(id)
             assert (reply.state, reply.text) == (State.DONE, text)
-            assert reply.run is not None
+            assert reply.stats is not None
         for id in heard.wrote.keys() - heard.ended.keys():
             reply = store.message(id)
             assert reply.state in (State.STOPPED, State.DONE)

@@ -77,11 +77,11 @@ def test_a_second_process_reuses_what_the_first_has_read(
     second = in_a_process(ask("--conversation", "last", *how, "And line 90?"))
     assert second.startswith("Conversation 1 · What does line 7 say?\n")
     question, answer, _, follow_up = branch()
-    assert answer.run is not None
-    assert follow_up.run is not None
-    assert follow_up.run.reused_tokens == answer.run.kept_tokens + len(answer.token_ids or ())
-    assert f"reused {follow_up.run.reused_tokens:,}" in second
-    assert follow_up.run.prompt_tokens > len(TEXT)
+    assert answer.stats is not None
+    assert follow_up.stats is not None
+    assert follow_up.stats.reused_tokens == answer.stats.read_tokens + len(answer.token_ids or ())
+    assert f"reused {follow_up.stats.reused_tokens:,}" in second
+    assert follow_up.stats.prompt_tokens > len(TEXT)
     assert [each.name for each in question.attachments] == ["text.txt"]
     assert snapshots_path().stat().st_mode & 0o077 == 0, "nobody else reads what was read"
 
@@ -173,7 +173,7 @@ def test_ctrl_c_keeps_what_was_written(ask: Ask) -> None:
     assert answer.state is State.STOPPED
     assert answer.text == finished["text"]
     assert answer.token_ids == tuple(finished["generated_ids"])
-    assert answer.run is not None
+    assert answer.stats is not None
 
 
 def test_a_pair_that_does_not_load_is_on_the_record(room: Path, ask: Ask) -> None:

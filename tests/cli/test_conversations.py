@@ -16,7 +16,8 @@ import pytest
 from app.cli.main import run
 from app.engine.snapshot_folder import snapshot_folder
 from app.paths import data_path, snapshots_path
-from app.sessions.records import Conversation, Role
+from app.protocol.prompt import Role
+from app.sessions.records import Conversation
 from app.sessions.store import Store
 from tests.sessions.samples import answered
 

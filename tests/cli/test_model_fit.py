@@ -10,7 +10,8 @@ import pytest
 
 from app.cli import model_fit
 from app.models.cache import ModelCache
-from app.sessions.records import Role
+from app.protocol.prompt import Role
+from app.protocol.stats import Phase, PhaseTime
 from app.sessions.store import Store
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
@@ -18,7 +19,7 @@ from tests.models import files
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, tiny_model
 from tests.models.test_draft_selection import SIZES, folder
-from tests.sessions.samples import run as figures
+from tests.sessions.samples import answer_stats
 
 BIG, SMALL = "mlx-community/Qwen3-8B-4bit", "mlx-community/Qwen3-0.6B-4bit"
 
@@ -164,17 +165,17 @@ def test_the_clock_is_asked(shell: Shell, home: Path) -> None:
         conversation = store.create()
         question = store.add_message(conversation.id, Role.USER, "?")
         reply = store.begin_reply(question.id)
-        reply.finish(run=timed())
+        reply.finish(timed())
     out = shell("pair", BIG, "--memory", "32GB")[1]
     assert f"{SMALL} · r 0.50 by the clock" in out
 
 
 def timed() -> Any:
-    return figures(
+    return answer_stats(
         reused_tokens=0,
         recalled_tokens=0,
-        phases=(("score", 2.0), ("prefill", 1.0)),
-        kept_tokens=250,
+        phases=(PhaseTime(Phase.SCORE, 2.0), PhaseTime(Phase.PREFILL, 1.0)),
+        read_tokens=250,
         prompt_tokens=1000,
         target=BIG.partition("/")[2],
         draft=SMALL.partition("/")[2],

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.main import run
 from app.paths import data_path, settings_path
-from app.sessions.records import Role
+from app.protocol.prompt import Role
 from app.sessions.store import Store
 from app.settings.schema import all_settings
 from tests import tiny

@@ -188,7 +188,7 @@ def test_the_step_follows_what_one_takes() -> None:
     assert unfused.largest_step(room, 100_000) == 256
     assert unfused.largest_step(room, 10_000) == LARGEST_STEP
     assert unfused.largest_step(1e6, 1_000_000) == SMALLEST_STEP, "it is not refused for its step"
-    assert replace(unfused, copies=0).largest_step(room, 1_000_000) == LARGEST_STEP, "fused"
+    assert replace(unfused, score_copies=0).largest_step(room, 1_000_000) == LARGEST_STEP, "fused"
     blocked = replace(unfused, rows=64)
     assert blocked.bytes(512, 1000) == blocked.bytes(64, 1000)
 

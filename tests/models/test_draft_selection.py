@@ -17,7 +17,9 @@ from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
 from app.models.fit import ModelSize, mac_with
 from app.models.model_details import ModelDetails, find_model, known_models
-from app.sessions.records import Run
+from app.protocol.options import Mode
+from app.protocol.stats import Phase, PhaseTime, Reading
+from app.sessions.records import AnswerStats
 from tests.models import files
 
 OURS = catalogue()
@@ -114,20 +116,20 @@ def test_what_does_not_fit_is_not_taken() -> None:
 
 # ------------------------------------------------------------------------------------- by the clock
 
-RUN = Run(
-    mode="sparse",
-    reading="sparse",
-    keep=0.2,
+STATS = AnswerStats(
+    mode=Mode.SPARSE,
+    reading=Reading.SPARSE,
+    keep_ratio=0.2,
     reason="",
     prompt_tokens=1000,
     eligible_tokens=900,
-    kept_tokens=200,
+    read_tokens=200,
     reused_tokens=0,
     recalled_tokens=0,
     generated_tokens=9,
     seed=0,
     ttft=3.0,
-    phases=(("score", 1.0), ("prefill", 2.0)),
+    phases=(PhaseTime(Phase.SCORE, 1.0), PhaseTime(Phase.PREFILL, 2.0)),
     decode_seconds=1.0,
     peak_bytes=0,
     target="big",
@@ -137,9 +139,9 @@ RUN = Run(
 
 def test_the_ratio_by_the_clock() -> None:
     """1 ms a token against 10 ms."""
-    assert speedup.measured_ratio([RUN], "big", "small") == pytest.approx(0.1)
-    slower = replace(RUN, phases=(("score", 3.0), ("prefill", 2.0)))
-    assert speedup.measured_ratio([RUN, slower, slower], "big", "small") == pytest.approx(0.3)
+    assert speedup.measured_ratio([STATS], "big", "small") == pytest.approx(0.1)
+    slower = replace(STATS, phases=(PhaseTime(Phase.SCORE, 3.0), PhaseTime(Phase.PREFILL, 2.0)))
+    assert speedup.measured_ratio([STATS, slower, slower], "big", "small") == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
@@ -147,16 +149,16 @@ def test_the_ratio_by_the_clock() -> None:
     [
         {"target": "other"},
         {"draft": None},
-        {"reading": "dense"},
+        {"reading": Reading.DENSE},
         {"reused_tokens": 5},
         {"recalled_tokens": 5},
         {"fallback": "it failed"},
         {"phases": ()},
-        {"kept_tokens": 0},
+        {"read_tokens": 0},
     ],
 )
-def test_runs_that_say_nothing_of_the_ratio(change: dict[str, Any]) -> None:
-    assert speedup.measured_ratio([replace(RUN, **change)], "big", "small") is None
+def test_answers_that_say_nothing_of_the_ratio(change: dict[str, Any]) -> None:
+    assert speedup.measured_ratio([replace(STATS, **change)], "big", "small") is None
 
 
 def test_the_clock_is_believed_before_the_configuration() -> None:

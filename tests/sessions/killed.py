@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from app.sessions.records import Role
+from app.protocol.prompt import Role
 from app.sessions.store import Store
 
 

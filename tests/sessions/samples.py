@@ -7,35 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.sessions.records import Attachment, Overrides, ReadMap, Role, Run, Span, SpanText
+from app.protocol.options import Mode
+from app.protocol.prompt import Role, Span, SpanReason, SpanText
+from app.protocol.stats import Phase, PhaseTime, Reading
+from app.sessions.records import AnswerStats, Attachment, Overrides, ReadMap
 from app.sessions.store import Store
 
 CHOICES = Overrides("Be brief.", "sparse", 0.35, 64, 0.7, 0.9, 2**64 - 1)
 DOCUMENT = "The tenant pays.\nThe landlord may terminate — with notice.\n" * 50
 
 
-def run(**changes: Any) -> Run:
-    figures = Run(
-        mode="auto",
-        reading="sparse",
-        keep=0.2,
+def answer_stats(**changes: Any) -> AnswerStats:
+    stats = AnswerStats(
+        mode=Mode.AUTO,
+        reading=Reading.SPARSE,
+        keep_ratio=0.2,
         reason="Sparse reading pays here",
         prompt_tokens=1000,
         eligible_tokens=900,
-        kept_tokens=250,
+        read_tokens=250,
         reused_tokens=30,
         recalled_tokens=12,
         generated_tokens=3,
         seed=2**64 - 1,
         ttft=1.25,
-        phases=(("tokenise", 0.25), ("prefill", 1.0)),
+        phases=(PhaseTime(Phase.TOKENISE, 0.25), PhaseTime(Phase.PREFILL, 1.0)),
         decode_seconds=0.1,
         peak_bytes=2**33,
         target="embedded",
         target_revision="abc",
         draft="its draft",
     )
-    return replace(figures, **changes)
+    return replace(stats, **changes)
 
 
 def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> Attachment:
@@ -49,8 +52,8 @@ def answered(store: Store, question: str = "Who pays?", answer: str = "The tenan
     reply = store.begin_reply(asked.id)
     reply.append(answer, (1, 70_000, 2**32 - 1), thinking="Who signed it?")
     texts = (SpanText(0, asked.id, 0, 4, 10), SpanText(1, asked.id, 0, 17, 33))
-    spans = (Span(0, 32, "pinned"), Span(64, 96, "important", 2.5))
-    reply.finish(run(), ReadMap(spans, texts, bytes([0, 128, 255])))
+    spans = (Span(0, 32, SpanReason.PINNED), Span(64, 96, SpanReason.IMPORTANT, 2.5))
+    reply.finish(answer_stats(), ReadMap(spans, texts, bytes([0, 128, 255])))
     return conversation
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions import attachments
 from app.sessions.errors import StoreError
-from app.sessions.records import Role
 from app.sessions.store import Store
 from tests.sessions.samples import attach
 

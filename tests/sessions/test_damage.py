@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions import quarantine
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.records import Role
 from app.sessions.store import Store
 from tests.sessions.faults import (
     DATABASE,
@@ -227,7 +227,7 @@ def test_damaged_figures_do_not_hide_the_answer(images: dict[str, Path], tmp_pat
     sql("UPDATE runs SET phases = '['", "UPDATE read_maps SET spans = x'00'")(tmp_path)
     with Store(tmp_path) as store:
         _, answer, _ = store.branch(1)
-        assert (answer.text, answer.run) == ("The tenant.", None)
+        assert (answer.text, answer.stats) == ("The tenant.", None)
         with pytest.raises(StoreError, match="map of what was read for this answer is damaged"):
             store.read_map(answer.id)
 

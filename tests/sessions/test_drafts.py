@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions.errors import StoreError
-from app.sessions.records import Attachment, ConversationSize, Draft, Role
+from app.sessions.records import Attachment, ConversationSize, Draft
 from app.sessions.store import Store
 from tests.sessions.samples import DOCUMENT, answered, attach
 

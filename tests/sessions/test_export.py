@@ -15,14 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.protocol.prompt import Role
+from app.protocol.stats import Reading
 from app.sessions import importing
 from app.sessions.errors import StoreError
 from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.html import document
 from app.sessions.importing import from_json
-from app.sessions.records import ReadMap, Role
+from app.sessions.records import ReadMap
 from app.sessions.store import Store
-from tests.sessions.samples import answered, attach, run
+from tests.sessions.samples import answer_stats, answered, attach
 
 
 @pytest.fixture
@@ -52,7 +54,8 @@ def rich(store: Store) -> int:
     reply = store.begin_reply(follow_up.id)
     reply.append("", ())
     reply.finish(
-        run(reading="dense", fallback="The draft could not score", kept_tokens=1000), ReadMap()
+        answer_stats(reading=Reading.DENSE, fallback="The draft could not score", read_tokens=1000),
+        ReadMap(),
     )
     store.pin(conversation)
     return conversation
@@ -67,8 +70,8 @@ def test_json_comes_back_exactly_with_its_documents(store: Store, tmp_path: Path
         assert exported(other, imported.id) == first
         assert imported.pinned
         old, new = store.branch(conversation), other.branch(imported.id)
-        assert [(m.text, m.token_ids, m.run, m.state) for m in old] == [
-            (m.text, m.token_ids, m.run, m.state) for m in new
+        assert [(m.text, m.token_ids, m.stats, m.state) for m in old] == [
+            (m.text, m.token_ids, m.stats, m.state) for m in new
         ]
         assert other.text(new[2].attachments[1]) == "ä" * 1_000_001
     assert len(json.loads(first)["documents"]) == 2
@@ -87,6 +90,16 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         plain[last] = value
 
     return change
+
+
+def test_statistics_have_the_names_that_they_always_had_in_exports(store: Store) -> None:
+    plain = json.loads(exported(store, answered(store)))
+    (run,) = [each["run"] for each in plain["messages"] if each["run"] is not None]
+    assert (run["keep"], run["kept_tokens"], run["reading"]) == (0.2, 250, "sparse")
+    assert run["phases"] == [["tokenise", 0.25], ["prefill", 1.0]]
+    run["phases"].append(["dream", 1.0])  # of a later version
+    imported = from_json(store, io.StringIO(json.dumps(plain)))
+    assert store.branch(imported.id)[-1].stats == answer_stats()
 
 
 SPOILT = [
@@ -119,6 +132,7 @@ SPOILT = [
     _set("messages.1.read_map.spans.1.score", math.nan),
     _set("messages.1.run.reason", "\ud800"),
     _set("messages.1.run.phases", [["x"]]),
+    _set("messages.1.run.reading", "odd"),
     _set("messages.1.run", {}),
     _set("messages.1.read_map.texts.0.message", 99),
     _set("messages.1.read_map.importance", "?"),

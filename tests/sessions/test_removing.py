@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions.errors import StoreError
-from app.sessions.records import Role, State
+from app.sessions.records import State
 from app.sessions.store import Store
 from tests.sessions.samples import answered, attach
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions import reply_writer
 from app.sessions.errors import DamagedError, StoreError
-from app.sessions.records import Role, State
+from app.sessions.records import State
 from app.sessions.reply_writer import ReplyWriter
 from app.sessions.store import Store
 from app.sessions.writer import Writer

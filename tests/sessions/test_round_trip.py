@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.protocol.options import Mode
+from app.protocol.prompt import Role, Span, SpanReason, SpanText
+from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.export import to_json
 from app.sessions.importing import from_json
 from app.sessions.records import (
+    AnswerStats,
     Attachment,
     Conversation,
     Message,
     Overrides,
     ReadMap,
-    Role,
-    Run,
-    Span,
-    SpanText,
     State,
     Tree,
 )
@@ -37,13 +37,17 @@ times = st.integers(0, 253402300799999).map(
 )
 ranges = st.tuples(counts, counts)
 documents = st.sampled_from(["", "short", "ä\r\n\u2028" * 50, "\0\x1b"])
-runs = st.builds(
-    Run,
-    **dict.fromkeys(("mode", "reading", "reason", "target"), texts),
-    **dict.fromkeys(("keep", "ttft", "decode_seconds"), figures),
-    phases=st.lists(st.tuples(texts, figures), max_size=2).map(tuple),
+spans = st.builds(Span, counts, counts, st.sampled_from(SpanReason), st.none() | figures)
+answer_stats = st.builds(
+    AnswerStats,
+    mode=st.sampled_from(Mode),
+    reading=st.sampled_from(Reading),
+    **dict.fromkeys(("reason", "target"), texts),
+    **dict.fromkeys(("keep_ratio", "ttft", "decode_seconds"), figures),
+    phases=st.lists(st.builds(PhaseTime, st.sampled_from(Phase), figures), max_size=2).map(tuple),
+    forced_loss=st.none(),
     seed=st.integers(0, 2**64 - 1),
-    **{f"{name}_tokens": counts for name in ("prompt", "eligible", "kept", "reused")},
+    **{f"{name}_tokens": counts for name in ("prompt", "eligible", "read", "reused")},
     recalled_tokens=counts,
     generated_tokens=counts,
     peak_bytes=counts,
@@ -74,9 +78,10 @@ def maps(messages: int) -> st.SearchStrategy[ReadMap]:
     number = st.integers(0, messages - 1)
     return st.builds(
         ReadMap,
-        st.lists(st.builds(Span, counts, counts, texts, st.none() | figures), max_size=2).map(
-            tuple
-        ),
+        st.lists(
+            st.builds(Span, counts, counts, st.sampled_from(SpanReason), st.none() | figures),
+            max_size=2,
+        ).map(tuple),
         st.lists(st.builds(SpanText, counts, number, counts, counts, counts), max_size=2).map(
             tuple
         ),
@@ -108,7 +113,7 @@ def trees(draw: st.DrawFn, store: Store) -> Tree:
             token_ids=draw(st.none() | st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple)),
             failure=draw(st.none() | texts),
             attachments=attachments(),
-            run=draw(st.none() | runs),
+            stats=draw(st.none() | answer_stats),
             thinking=draw(texts),
             truncated=draw(st.booleans()),
         )

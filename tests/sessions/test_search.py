@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.sessions.records import Role
+from app.protocol.prompt import Role
 from app.sessions.store import Store
 from tests.sessions.samples import answered
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions.errors import StoreError
-from app.sessions.records import ReadMap, Role, State, quantise
+from app.sessions.records import ReadMap, State, quantise
 from app.sessions.store import Store
-from tests.sessions.samples import all_texts, answered, attach, run
+from tests.sessions.samples import all_texts, answer_stats, answered, attach
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_everything_about_an_answer_comes_back(tmp_path: Path) -> None:
     assert (answer.role, answer.state, answer.text) == (Role.ASSISTANT, State.DONE, "The tenant.")
     assert answer.parent == question.id
     assert answer.token_ids == (1, 70_000, 2**32 - 1)
-    assert answer.run == run()
+    assert answer.stats == answer_stats()
     assert answer.created_at.tzinfo is UTC
     assert isinstance(read_map, ReadMap)
     assert [span.score for span in read_map.spans] == [None, 2.5]
@@ -53,18 +54,18 @@ def test_everything_about_an_answer_comes_back(tmp_path: Path) -> None:
 
 def test_the_figures_of_all_answers_newest_first(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        assert store.runs() == ()
+        assert store.answer_stats() == ()
         for seed in (1, 2, 3):
             question = store.add_message(store.create().id, Role.USER, "?")
-            store.begin_reply(question.id).finish(run(seed=seed))
-        assert [each.seed for each in store.runs()] == [3, 2, 1]
+            store.begin_reply(question.id).finish(answer_stats(seed=seed))
+        assert [each.seed for each in store.answer_stats()] == [3, 2, 1]
         assert [each.seed for each in store.runs(limit=2)] == [3, 2]
     database = sqlite3.connect(tmp_path / "conversations.db")
     database.execute("UPDATE runs SET phases = 'damaged' WHERE seed = '2'")
     database.commit()
     database.close()
     with Store(tmp_path) as store:
-        assert [each.seed for each in store.runs()] == [3, 1]
+        assert [each.seed for each in store.answer_stats()] == [3, 1]
 
 
 def test_a_message_without_a_read_map_has_none(store: Store) -> None:
@@ -237,7 +238,7 @@ def test_a_duplicate_is_the_same_but_for_its_name_and_ids(store: Store) -> None:
     assert not copy.pinned
     copied_question, copied_answer = store.branch(copy.id)
     assert copied_answer.id > answer.id
-    assert copied_answer.run == answer.run
+    assert copied_answer.stats == answer.stats
     assert copied_answer.token_ids == answer.token_ids
     assert copied_question.attachments == question.attachments
     assert len(store.versions(copied_question.id)) == 2
@@ -259,10 +260,10 @@ def test_a_reply_that_is_being_written_is_seen_as_partial(store: Store) -> None:
     assert store.message(reply.message).state is State.PARTIAL
     copy = store.duplicate(conversation).id
     assert store.branch(copy)[-1].state is State.STOPPED
-    reply.stop(run(generated_tokens=1))
+    reply.stop(answer_stats(generated_tokens=1))
     ended = store.message(reply.message)
     assert (ended.state, ended.text, ended.token_ids) == (State.STOPPED, "Half", (1,))
-    assert ended.run is not None
+    assert ended.stats is not None
     with pytest.raises(RuntimeError, match="has ended"):
         reply.append("more")
     with pytest.raises(RuntimeError, match="has ended"):

@@ -16,7 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from app.sessions.records import Role, State
+from app.protocol.prompt import Role
+from app.sessions.records import State
 from app.sessions.store import Store
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

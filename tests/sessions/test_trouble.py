@@ -22,9 +22,9 @@ from unittest import mock
 import pytest
 
 from app.errors import UserError
+from app.protocol.prompt import Role
 from app.sessions import schema
 from app.sessions.errors import StoreError
-from app.sessions.records import Role
 from app.sessions.store import Store
 from app.util import atomic_files
 from tests.limits import files_end_early

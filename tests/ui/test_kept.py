@@ -62,7 +62,7 @@ async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) 
         await until_shown(pilot, "▸ read 2")
     with Store(tmp_path) as store:
         assert store.branch(1)[1].text == ANSWER
-        assert store.branch(1)[1].run is not None
+        assert store.branch(1)[1].stats is not None
 
 
 async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
 
 async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        store.add_message(store.create().id, records.Role.USER, "Lost?")
+        store.add_message(store.create().id, Role.USER, "Lost?")
         store.save_draft(records.Draft(1))
     async with kept_app(tmp_path) as (pilot, _):
         await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
@@ -278,7 +278,7 @@ async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
     with Store(tmp_path) as store:
         id = store.create("Long").id
         for number in range(20):
-            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            asked = store.add_message(id, Role.USER, f"Question {number}?")
             store.begin_reply(asked.id).finish()
         store.save_draft(records.Draft(id))
     async with kept_app(tmp_path) as (pilot, app):
@@ -330,6 +330,6 @@ async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
         assert store.notices == []
         every = [*store.conversations(), *store.conversations(trashed=True)]
         messages = [message for each in every for message in store.tree(each.id).messages]
-        answers = [m for m in messages if m.role is records.Role.ASSISTANT]
+        answers = [m for m in messages if m.role is Role.ASSISTANT]
         assert len({m.id for m in answers}) >= asked
         assert all(m.state is not State.PARTIAL for m in answers)

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from app.protocol.commands import Close, Reselect
 from app.protocol.events import Selected, Token
 from app.protocol.options import Mode
-from app.sessions.records import Role
+from app.protocol.prompt import Role
 from app.sessions.store import Store
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.terminal.paste import PasteSafeParser

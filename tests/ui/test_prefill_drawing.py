@@ -164,47 +164,45 @@ def test_the_phases_in_words() -> None:
     assert len(panel_lines(progress, Viewport(120, 1.0), True)) == 1
 
 
-def stored(state: TurnState, text: str, *phases: str, **run: Any) -> str:
+def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
     """The phases of an answer of an earlier start, as its opened panel shows them."""
-    stats = {
-        field.name: getattr(STATISTICS, field.name)
-        for field in fields(records.Run)
-        if hasattr(STATISTICS, field.name)
-    }
-    stats |= {"phases": tuple((name, 0.5) for name in phases), "target": "t", **run}
+    known = {field.name: getattr(STATISTICS, field.name) for field in fields(Statistics)}
+    known |= {"phases": tuple(PhaseTime(phase, 0.5) for phase in phases), **changes}
     turn = Turn(1, Question("Why?"), state, text)
-    progress = replay_progress(turn, replay_events(turn, records.Run(**stats), None, {}))
+    stats = records.AnswerStats(**known, target="t")
+    progress = replay_progress(turn, replay_events(turn, stats, None, {}))
     lines = [line.plain for line in panel_lines(progress, Viewport(200, 0.0), folded=False)]
     return next(" ".join(line.split()) for line in lines if "tokenise" in line)
 
 
 @pytest.mark.parametrize(
-    ("state", "text", "phases", "run", "shown"),
+    ("state", "text", "phases", "changes", "shown"),
     [
         (
-            TurnState.DONE, "Yes.", ("wait", "tokenise", "score", "select", "prefill"), {},
+            TurnState.DONE, "Yes.",
+            (Phase.WAIT, Phase.TOKENISE, Phase.SCORE, Phase.SELECT, Phase.PREFILL), {},
             "✓ tokenise 0.5 s ✓ score 0.5 s ✓ lookahead ✓ select 0.5 s ✓ prefill 0.5 s"
             " ✓ decode 2.0 s",
         ),
         (
-            TurnState.STOPPED, "Ye", ("tokenise", "prefill"), {"reading": "dense"},
+            TurnState.STOPPED, "Ye", (Phase.TOKENISE, Phase.PREFILL), {"reading": Reading.DENSE},
             "✓ tokenise 0.5 s ✓ prefill 0.5 s ■ decode",
         ),
         (
-            TurnState.STOPPED, "", ("tokenise", "restore", "score"), {},
+            TurnState.STOPPED, "", (Phase.TOKENISE, Phase.RESTORE, Phase.SCORE), {},
             "✓ restore 0.5 s ✓ tokenise 0.5 s ■ score · lookahead · select · prefill · decode",
         ),
         (
-            TurnState.DONE, "Yes.", ("tokenise", "score", "prefill"),
-            {"reading": "dense", "fallback": "It broke."},
+            TurnState.DONE, "Yes.", (Phase.TOKENISE, Phase.SCORE, Phase.PREFILL),
+            {"reading": Reading.DENSE, "fallback": "It broke."},
             "✓ tokenise 0.5 s ✗ score ✓ prefill 0.5 s ✓ decode 2.0 s",
         ),
     ],
 )  # fmt: skip
 def test_a_stored_answer_shows_the_phases_it_went_through(
-    state: TurnState, text: str, phases: tuple[str, ...], run: dict[str, Any], shown: str
+    state: TurnState, text: str, phases: tuple[Phase, ...], changes: dict[str, Any], shown: str
 ) -> None:
-    assert stored(state, text, *phases, **run) == shown
+    assert stored(state, text, *phases, **changes) == shown
 
 
 def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:

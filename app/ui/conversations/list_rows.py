@@ -10,7 +10,8 @@ from datetime import datetime
 from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
-from app.sessions.records import Conversation, ConversationSize, Role, SearchHit
+from app.protocol.prompt import Role
+from app.sessions.records import Conversation, ConversationSize, SearchHit
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line

@@ -17,7 +17,7 @@ from app.models.library import Library, default_library
 from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats
-from app.sessions.records import Run
+from app.sessions.records import AnswerStats
 from app.settings.schema import find
 from app.ui.models.choice import PairChoice, PairStatus
 from app.ui.models.jobs import Jobs
@@ -63,7 +63,7 @@ class ModelsController:
             self._library,
             self.jobs,
             self._machine(),
-            self._runs,
+            self._answer_stats,
             self._pair_status,
             self._tokenizers,
             self._measure,
@@ -111,11 +111,11 @@ class ModelsController:
 
         return mac_with(psutil.virtual_memory().total)
 
-    async def _runs(self) -> Sequence[Run]:
+    async def _answer_stats(self) -> Sequence[AnswerStats]:
         """The stats of stored answers."""
         if not self._repository.readable:
             return ()
         try:
-            return await self._repository.read(lambda store: store.runs())
+            return await self._repository.read(lambda store: store.answer_stats())
         except UserError:  # shown by what needs the store
             return ()

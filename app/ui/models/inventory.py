@@ -20,7 +20,7 @@ from app.models.model_details import ModelDetails, known_models
 from app.models.overview import ModelOverview, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
-from app.sessions.records import Run
+from app.sessions.records import AnswerStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Inventory:
 def scan(
     library: Library,
     machine: Machine,
-    runs: Sequence[Run],
+    answer_stats: Sequence[AnswerStats],
     tokenizers: TokenizerCache,
     described: Iterable[ModelDetails] = (),
 ) -> Inventory:
@@ -59,7 +59,7 @@ def scan(
     names = {model.name for model in models}
     models += [model for model in described if model.name not in names]
     names |= {model.name for model in models}
-    known = overview(models, machine, partial(speedup.measured_ratio, runs), tokenizers)
+    known = overview(models, machine, partial(speedup.measured_ratio, answer_stats), tokenizers)
     with suppress(ModelError):  # `doctor` says what is wrong with it
         known.insert(0, embedded_pair(library.cache, machine))
     return Inventory(

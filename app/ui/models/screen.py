@@ -18,7 +18,7 @@ from app.models.fit import Machine
 from app.models.library import Library
 from app.models.overview import ModelOverview
 from app.models.text import memory_heading
-from app.sessions.records import Run
+from app.sessions.records import AnswerStats
 from app.ui.background import in_background
 from app.ui.click_line import ClickLine, Piece
 from app.ui.filter_list import FilterList, FilterListScreen
@@ -90,17 +90,17 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         library: Callable[[], Library],
         jobs: Jobs,
         machine: Machine,
-        runs: Callable[[], Awaitable[Sequence[Run]]],
+        answer_stats: Callable[[], Awaitable[Sequence[AnswerStats]]],
         pair_status: Callable[[], PairStatus],
         tokenizers: TokenizerCache,
         measure: Callable[[], str],
     ) -> None:
-        """`runs` returns the stats of stored answers; `measure` has the engine time the loaded pair
+        """`answer_stats` returns those of stored answers; `measure` times the loaded pair
         and returns a message."""
         self._details = Static(markup=False)
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
         self._library, self._jobs, self._machine = library, jobs, machine
-        self._runs, self._pair_status = runs, pair_status
+        self._answer_stats, self._pair_status = answer_stats, pair_status
         self._tokenizers, self._measure = tokenizers, measure
         self._tasks = ModelTasks(library)
         self._inventory = Inventory(machine)
@@ -129,10 +129,10 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     async def _rescan(self, go_to: str = "") -> None:
         """Read the disk and the catalogues again."""
-        runs = await self._runs()
+        stats = await self._answer_stats()
         described = list(self._tasks.described.values())
         self._inventory = await in_background(
-            lambda: scan(self._library(), self._machine, runs, self._tokenizers, described)
+            lambda: scan(self._library(), self._machine, stats, self._tokenizers, described)
         )
         self._loading = False
         if self._inventory.problem:

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from app.protocol.events import Token
+from app.protocol.prompt import Role
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
@@ -37,7 +38,7 @@ def store_turns(folder: Path, turns: int, answer: str) -> None:
     with Store(folder) as store:
         id = store.create("Long").id
         for number in range(turns):
-            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            asked = store.add_message(id, Role.USER, f"Question {number}?")
             reply = store.begin_reply(asked.id)
             reply.append(answer)
             reply.finish()

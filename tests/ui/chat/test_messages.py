@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from app.chat.conversation import TurnPart
 from app.protocol.events import Token
 from app.protocol.options import Mode
+from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.store import Store
@@ -315,7 +316,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
         id = store.create("Long").id
         for number in range(30):
             words = "the needle" if number == 7 else "hay"
-            asked = store.add_message(id, records.Role.USER, f"Question {number}?")
+            asked = store.add_message(id, Role.USER, f"Question {number}?")
             reply = store.begin_reply(asked.id)
             reply.append(f"Answer {number} is {words}.\n\n" + "More of it.\n\n" * 10)
             reply.finish()

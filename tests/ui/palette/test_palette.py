@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import TextArea
 
 from app.protocol.options import Mode
-from app.sessions.records import Role
+from app.protocol.prompt import Role
 from app.sessions.store import Store
 from app.ui.conversations.screen import ConversationsScreen
 from app.ui.palette.screen import PaletteScreen

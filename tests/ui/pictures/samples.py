@@ -6,10 +6,11 @@ import io
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.sessions.records import ReadMap, Role
+from app.protocol.prompt import Role
+from app.sessions.records import ReadMap
 from app.sessions.store import Store
 from tests.fakes import Story
-from tests.sessions.samples import run
+from tests.sessions.samples import answer_stats
 
 LICENCE = Path(__file__).parents[3] / "assets" / "demo" / "gpl-3.0.txt"
 QUESTION = "What is the Corresponding Source, and what does it leave out?"
@@ -66,6 +67,6 @@ def earlier_conversations(folder: Path) -> None:
             asked = store.add_message(conversation.id, Role.USER, title, [document])
             reply = store.begin_reply(asked.id)
             reply.append(answer)
-            reply.finish(run(), ReadMap())
+            reply.finish(answer_stats(), ReadMap())
             if conversation.id == 1:
                 store.pin(1)

@@ -9,6 +9,7 @@ from app.models.catalogue import catalogue
 from app.models.fit import mac_with
 from app.models.recommendation import recommend
 from app.protocol.events import Failed, Loaded
+from app.protocol.prompt import Role
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
@@ -78,7 +79,7 @@ async def again(stage: Stage) -> None:
     """After an end that nobody asked for, and where the disk is full."""
     with Store(stage.home / "data") as store:
         id = store.create("Corresponding Source").id
-        asked = store.add_message(id, records.Role.USER, samples.QUESTION)
+        asked = store.add_message(id, Role.USER, samples.QUESTION)
         store.begin_reply(asked.id).append('The "Corresponding Source" for a work in object code')
         store.save_draft(records.Draft(id))
     async with stage.opened(news=CRASH):
