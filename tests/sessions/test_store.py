@@ -59,7 +59,7 @@ def test_the_figures_of_all_answers_newest_first(tmp_path: Path) -> None:
             question = store.add_message(store.create().id, Role.USER, "?")
             store.begin_reply(question.id).finish(answer_stats(seed=seed))
         assert [each.seed for each in store.answer_stats()] == [3, 2, 1]
-        assert [each.seed for each in store.runs(limit=2)] == [3, 2]
+        assert [each.seed for each in store.answer_stats(limit=2)] == [3, 2]
     database = sqlite3.connect(tmp_path / "conversations.db")
     database.execute("UPDATE runs SET phases = 'damaged' WHERE seed = '2'")
     database.commit()
