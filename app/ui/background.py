@@ -1,4 +1,4 @@
-"""What waits for a disk, a network drive or another program, beside the screen."""
+"""Runs what waits for a disk, a network drive or another program."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 async def in_background(task: Callable[[], T]) -> T:
-    """What `task` returns or raises. It has a thread of its own, for which the end of the program
-    does not wait: a drive that does not answer may hold it for ever."""
+    """Returns or raises what `task` does. It runs on a daemon thread, so that a drive that never
+    answers does not block the exit of the program."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(settled: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(lambda: None if future.done() else settled())
 
     def run() -> None:

@@ -26,7 +26,7 @@ PADDING = 4
 """Cells of a row that are not for its text: its padding and the scrollbar."""
 
 RowSource = Callable[[str, int], Iterable[tuple[str, Content]]]
-"""From what is typed and a width in cells to the rows to show, each with a key."""
+"""From the filter's text and a width in cells to the rows to show, each with a key."""
 
 
 class FilterList(Vertical):
@@ -51,7 +51,7 @@ class FilterList(Vertical):
 
     @dataclass
     class Filtered(Message):
-        """Something else is typed, and the rows are drawn."""
+        """The filter has changed, and the rows are drawn."""
 
         text: str
 
@@ -77,7 +77,7 @@ class FilterList(Vertical):
 
     @property
     def text(self) -> str:
-        """What is typed."""
+        """The filter."""
         return self.filter.value.strip()
 
     @property

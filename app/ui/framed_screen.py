@@ -18,7 +18,7 @@ class FramedScreen(Screen[Result]):
     """Subclasses yield `heading`, `message` and `foot` in their `compose`."""
 
     HINTS: ClassVar[Sequence[str]] = ()
-    """The keys at the bottom. Where there is no room for all, those before the last go first."""
+    """The keys at the bottom. In a narrow terminal, the last one stays the longest."""
 
     def __init__(self) -> None:
         super().__init__()

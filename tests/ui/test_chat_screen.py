@@ -174,18 +174,18 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
-        await until_shown(pilot, "reading sparsely", "▶ score 12.8/25.6K", "skimmed 50%", "ETA")
+        await until_shown(pilot, "reading · sparse", "▶ score 12.8/25.6K", "skimmed 50%", "ETA")
         engine.advance_to(lambda event: isinstance(event, ImportanceMap) and event.observed == 2)
         await until_shown(pilot, "importance 2/4", "█", "·····")
         engine.advance_to(lambda event: isinstance(event, Selected))
-        await until_shown(pilot, "kept · 6 spans", "═")
+        await until_shown(pilot, "selected · 6 spans", "═")
         engine.advance_to(lambda event: sized(event, Phase.PREFILL, 0.5))
         await until_shown(pilot, "✓ score", "▶ prefill")
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "answering", "The")
         engine.finish()
         await until_shown(pilot, "▸ read 2", "first token 1.9 s", "31 tok/s", "general-purpose")
-        assert "kept ·" not in screen_text(pilot)
+        assert "selected ·" not in screen_text(pilot)
 
 
 async def test_the_panel_opens_and_folds() -> None:
@@ -195,7 +195,7 @@ async def test_the_panel_opens_and_folds() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ read")
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ read", "kept in part", "why: Sparse is predicted")
+        await until_shown(pilot, "▾ read", "partly selected", "why: Sparse is predicted")
         await pilot.press("enter")
         await until_shown(pilot, "▸ read")
         await pilot.click(PrefillPanel)
@@ -211,7 +211,7 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         await until_shown(pilot, "▸ read")
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.sent(Reselect)) >= 1)
-        await until_gone(pilot, "Esc leave")
+        await until_gone(pilot, "Esc cancel")
         assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 
 

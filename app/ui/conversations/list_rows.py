@@ -71,7 +71,7 @@ def render_row(
     row: Row, width: int, now: datetime, status: str = "", current: bool = False, label: str = ""
 ) -> Content:
     """A line of at most `width` cells, and another with the snippet of the hit. `status` says what
-    is running in it; `current`: it is on the screen; `label` stands in place of the date."""
+    is running in it; `current`: it is on the screen; `label` is shown instead of the date."""
     conversation = row.conversation
     facts = [formatting.plural(row.size.questions, "question")] if row.size.questions else []
     facts += [formatting.size(row.size.documents)] if row.size.documents else []

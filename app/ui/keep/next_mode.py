@@ -31,7 +31,7 @@ class NextMode:
         return replace(self, other_way_once=False)
 
     def after_unsend(self, mode: Mode) -> NextMode:
-        """After a message came back unsent: it is still to be read in its `mode`."""
+        """After a message was taken back: it is still to be read in its `mode`."""
         return replace(self, other_way_once=(mode is Mode.FULL) != (self.chosen is Mode.FULL))
 
     def at_keep(self, keep: float) -> NextMode:

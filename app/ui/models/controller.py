@@ -1,4 +1,4 @@
-"""What goes on about models whether or not their screen is open: downloads, checks, measuring."""
+"""Downloads, checks and measurements, which continue while the models screen is closed."""
 
 from __future__ import annotations
 

@@ -38,15 +38,15 @@ class RowKind(StrEnum):
     DOWNLOAD = "download"
     TRASH = "trash"
     SEARCH = "search"
-    """Searches the hub for what is typed."""
+    """Search the hub for the filter's text."""
     ADD = "add"
-    """Adds the folder that is typed."""
+    """Add the folder that the filter names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """`facts` stand to the right of the name, the most important one first; `details` are the
-    pieces of the second line with their styles; `label` stands in place of the name."""
+    pieces of the second line with their styles; `label` is shown instead of the name."""
 
     kind: RowKind
     name: str

@@ -23,7 +23,7 @@ class Result:
 
 
 class ModelTasks:
-    """Remembers what it found and removed as long as the screen is open."""
+    """Holds what the screen found and removed since it was opened."""
 
     def __init__(self, library: Callable[[], Library]) -> None:
         self._library = library

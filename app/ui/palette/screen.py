@@ -39,8 +39,7 @@ WIDTH, NAME_CELLS = 68, 13
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`name` and `text` are sanitised and stand in two columns; `hint` says what it is, or its
-    key."""
+    """`name` and `text`, both sanitised, are two columns; `hint` is the key, or says what it is."""
 
     name: str
     text: str
@@ -131,7 +130,7 @@ class PaletteProvider(Provider):
 
 
 class PaletteInput(CommandInput, SafeInput):
-    """Shows what is pasted into it with control characters as symbols."""
+    """Shows control characters in pasted text as symbols."""
 
 
 class PaletteScreen(CommandPalette):

@@ -64,7 +64,7 @@ class SettingRow(ClickLine, can_focus=True):
 
     @dataclass
     class LetterTyped(Message):
-        """For the search, since this is no number."""
+        """A key that is meant for the search."""
 
         key: Key
 
