@@ -1,4 +1,4 @@
-"""The machine that figures were measured on, in one line."""
+"""The machine that measurements ran on, in one line."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def machine() -> str:
         f"mlx {version('mlx')} on {mx.default_device().type.name}, mlx-lm {version('mlx-lm')}",
     ]
     if mx.default_device().type == mx.DeviceType.cpu:
-        parts.append(f"BLAS {os.path.basename(library) if library else 'as mlx brings it'}")
+        parts.append(f"BLAS {os.path.basename(library) if library else 'of mlx'}")
     return "; ".join(parts)

@@ -179,7 +179,7 @@ class _Conversations:
         keep = math.exp(self._rng.uniform(low, high))
         before = _fork(self._pair, cache)
         turn, planned, stats = self._run(cache, Mode.AUTO, keep)
-        self._costs.add(turn.clocked)
+        self._costs.add(turn.timings)
         self._known += 1
         seconds: dict[Reading, list[float]] = {Reading.SPARSE: [], Reading.DENSE: []}
         started = time.perf_counter()

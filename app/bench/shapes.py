@@ -1,4 +1,4 @@
-"""Pairs of models without weights: the shapes of real ones, with as many layers as fit."""
+"""Model pairs with random weights and the shapes of real ones, with as many layers as fit."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def shapes() -> dict[str, dict[str, dict[str, Any]]]:
 
 def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tuple[Any, Any]:
     """Target and draft with random weights, in bfloat16 where there is a GPU, quantised to `bits`
-    if asked for. `scale` of the layers of both are built. Raises UserError for an unknown shape,
+    unless None. `scale` of the layers of both are built. Raises UserError for an unknown shape,
     and for one that does not fit into memory."""
     if shape not in shapes():
         known = ", ".join(shapes())
         raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
     found = shapes()[shape]
-    return _built(found["target"], scale, bits), _built(found["draft"], scale, bits)
+    return _build(found["target"], scale, bits), _build(found["draft"], scale, bits)
 
 
-def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
+def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     import mlx.core as mx
     from mlx.nn.layers.quantized import quantize
     from mlx_lm.utils import _get_classes
@@ -38,7 +38,9 @@ def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     from app.engine import memory
 
     kinds = config.get("full_attention_interval") or config.get("sliding_window_pattern") or 1
-    layers = max(round(config["num_hidden_layers"] * scale / kinds), 1) * kinds  # one of each kind
+    layers = (
+        max(round(config["num_hidden_layers"] * scale / kinds), 1) * kinds
+    )  # at least one of each kind
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict({**config, "num_hidden_layers": layers}))
     if mx.default_device().type != mx.DeviceType.cpu:
@@ -46,13 +48,13 @@ def _built(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     whole = max(array.nbytes for array in weights(model))
     if bits is not None:
         quantize(model, bits=bits)
-    arrays = weights(model)  # none is computed yet
+    arrays = weights(model)  # lazy: none is computed yet
     try:
         memory.check_fits("It", sum(each.nbytes for each in arrays) + (whole if bits else 0))
     except memory.NotEnoughMemory as error:
         advice = "build fewer layers with a lower --scale, or quantise with --bits 4"
         raise UserError(f"This shape does not fit: {error}", advice) from error
-    for array in arrays:  # one by one: what is quantised is large before
+    for array in arrays:  # one by one: each is large before it is quantised
         mx.eval(array)
     mx.eval(model.state)
     return model

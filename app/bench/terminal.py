@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal, driven and watched from outside, as a person would."""
+"""A program in a pseudo-terminal, driven from outside, as a person would."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ END_SECONDS = 10.0
 
 
 def own_folders(folder: Path) -> dict[str, str]:
-    """Variables with which a program neither sees nor changes what the user has."""
+    """Environment variables that isolate a program from the user's files."""
     names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     return {name: str(folder / name) for name in names}
 
 
 class Terminal:
-    """Runs one command; as a context manager it ends it. Columns and rows as `size`."""
+    """Runs one command, and ends it on exit. `size` is columns and rows."""
 
     def __init__(
         self,
@@ -64,22 +64,21 @@ class Terminal:
         os.close(self._terminal)
 
     def write(self, keys: bytes) -> None:
-        """On a thread of its own: a program that draws does not read, and the other way round."""
+        """On a thread: a program that draws does not read at the same time."""
         threading.Thread(target=self._write, args=(keys,), daemon=True).start()
 
     def wait_for(self, text: str, seconds: float = 60.0) -> float:
-        """Read on until `text` is drawn, in one style and on one line; returns the time at which
-        it came, on `time.perf_counter`'s clock. What was drawn up to then is forgotten. Raises
-        TimeoutError."""
-        wanted, deadline = text.encode(), time.perf_counter() + seconds
-        while (found := self._unread.find(wanted)) < 0:
+        """Wait until `text` is drawn, in one style and on one line; returns the `time.perf_counter`
+        at which it was. Output up to then is discarded. Raises TimeoutError."""
+        expected, deadline = text.encode(), time.perf_counter() + seconds
+        while (found := self._unread.find(expected)) < 0:
             if not self._read(deadline - time.perf_counter()):
                 raise TimeoutError(f"'{text}' was not drawn within {seconds:.0f} s")
-        del self._unread[: found + len(wanted)]
+        del self._unread[: found + len(expected)]
         return time.perf_counter()
 
-    def forget(self) -> None:
-        """Forget what is drawn already."""
+    def discard(self) -> None:
+        """Discard the output so far."""
         while self._read(0):
             pass
         self._unread.clear()
@@ -89,11 +88,11 @@ class Terminal:
             keys = keys[os.write(self._terminal, keys) :]
 
     def _read(self, seconds: float) -> bool:
-        """Whether there was anything within so many seconds."""
+        """Whether there was any output within `seconds`."""
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return False
         try:
             self._unread += os.read(self._terminal, READ_BYTES)
-        except OSError:  # Linux's way to say that the program has ended
+        except OSError:  # on Linux, the program has ended
             return False
         return True

@@ -82,7 +82,7 @@ def _first_paint(environment: dict[str, str]) -> float:
 
 
 def _paste_to_chip(terminal: Terminal) -> float:
-    terminal.forget()
+    terminal.discard()
     started = time.perf_counter()
     terminal.write(PASTE + _text(PASTED) + PASTE_END)
     seconds = terminal.wait_for("Paste 1") - started
@@ -98,7 +98,7 @@ def _keys_while_prefilling(terminal: Terminal) -> Iterator[float]:
     terminal.write(CTRL_T + b"What is it?" + ENTER)
     terminal.wait_for(PREFILLING)
     for letter in KEYS:
-        terminal.forget()
+        terminal.discard()
         started = time.perf_counter()
         terminal.write(letter.encode())
         yield terminal.wait_for(letter) - started

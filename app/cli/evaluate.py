@@ -1,4 +1,4 @@
-"""`specchat eval`: does sparse reading keep the answers? Options checked, progress, the outcome."""
+"""`specchat eval`: does sparse reading give the same answers? Checks options, shows progress."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Measure what is not known yet, print the table, write what was asked for; returns the exit
-    status. Everything that can be checked is checked before a model loads."""
+    """Measures what is not in the results log yet, prints the table and writes the files; returns
+    the exit status. Everything that can be checked is checked before a model loads."""
     settings = _settings(options)
     outputs = _outputs(options)
     load = _load(options, settings)
     tokens = FolderTokens(Path(load.target))
     _check_files(settings, tokens)
     name = results_name(load, settings)
-    with closing(ResultsLog(paths.cache_path() / "eval" / name, options.fresh)) as ledger:
-        outcome = _measure(load, settings, ledger, tokens)
-    for sentence in () if outcome.records else outcome.skipped:
-        sys.stderr.write(sanitize(sentence) + "\n")
+    with closing(ResultsLog(paths.cache_path() / "eval" / name, options.fresh)) as log:
+        outcome = _measure(load, settings, log, tokens)
+    for note in () if outcome.records else outcome.skipped:
+        sys.stderr.write(sanitize(note) + "\n")
     if outcome.complete and not outcome.records:
         raise UserError("Nothing was measured", "choose another --length or --suite")
     study = _study(options, settings, load, outcome)
@@ -72,20 +72,20 @@ def evaluate(options: argparse.Namespace) -> int:
     if not outcome.complete:
         written = " Nothing was written yet." if outputs else ""
         done = f"{outcome.done:,} of {outcome.total:,} runs"
-        sys.stderr.write(f"Stopped after {done}; the same command goes on from there.{written}\n")
+        sys.stderr.write(f"Stopped after {done}; the same command continues from there.{written}\n")
         return INTERRUPTED
     for path, text in outputs.items():
         _write(path, text(study))
     return 0
 
 
-def _measure(load: Load, settings: Settings, ledger: ResultsLog, tokens: Tokens) -> Outcome:
-    # What was left out must stay left out, however long the next question takes.
+def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) -> Outcome:
+    # What was skipped must stay skipped, however long the next question takes.
     with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
-        runner = Runner(session, settings, ledger, tokens, loaded.target.context_length)
+        runner = Runner(session, settings, log, tokens, loaded.target.context_length)
         with _Progress() as progress, cancel_on_sigint(runner.cancel):
             return runner.run(progress.show)
 
@@ -107,7 +107,7 @@ def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """What the user has to type to get this again, with the defaults written out."""
+    """The command that gives this result again, with the defaults spelled out."""
     parts = ["specchat", "eval"]
     for suite in options.suite or ["all"]:
         parts += ["--suite", suite]
@@ -152,14 +152,14 @@ def _settings(options: argparse.Namespace) -> Settings:
     if options.sparse_only and (options.auto or PERPLEXITY in suites):
         what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
         raise UserError(
-            f"{what} is compared with reading in full, which --sparse-only leaves out",
+            f"{what} is compared with a full prefill, which --sparse-only skips",
             "give one of the two",
         )
     n = _whole(options.n, "number of items", 1)
     seed = _whole(options.seed, "seed", 0)
     tunings = _tunings(options.tune, options.ablate)
-    given = read_inputs(options.files).results
-    texts = {document.text: document for intake in given for document in intake.texts}
+    inputs = read_inputs(options.files).results
+    texts = {document.text: document for result in inputs for document in result.texts}
     files = tuple(texts.values())
     order = list(Scoring)
     return Settings(
@@ -201,9 +201,9 @@ def _keep(text: str) -> float:
     return parse_fraction(text, "keep")
 
 
-def _whole(text: str, what: str, least: int) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least:
-        raise UserError(f"{text!r} is no {what}", f"give a whole number from {least} on")
+def _whole(text: str, what: str, minimum: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < minimum:
+        raise UserError(f"{text!r} is not a valid {what}", f"give a whole number from {minimum} on")
     return int(text)
 
 
@@ -214,8 +214,8 @@ def _choice(text: str, kind: type[E], what: str) -> E:
 
 
 def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
-    """Every combination of the values to be combined, then the first of these with each of the
-    other values alone."""
+    """Every combination of the values in `combined`, then the first of these with each of the
+    values in `alone`."""
     values = _tuning_values(combined)
     chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
     tunings = [replace(TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
@@ -225,30 +225,32 @@ def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...
 
 
 def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
-    """Of each NAME=VALUE,VALUE; of a name that is given again, the last."""
+    """The values of each NAME=VALUE,VALUE; a repeated name replaces the earlier values."""
     known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
     del known["scoring"]
     values: dict[str, tuple[object, ...]] = {}
     for text in pairs:
         name, separator, value = text.partition("=")
         if name == "scoring":
-            raise UserError("The scoring is no tuning", "choose it with --scoring")
+            raise UserError("The scoring is not a tuning parameter", "choose it with --scoring")
         if name not in known or not separator:
             names = ", ".join(known)
-            raise UserError(f"There is no tuning {text!r}", f"give NAME=VALUE, NAME from {names}")
+            raise UserError(
+                f"There is no tuning parameter {text!r}", f"give NAME=VALUE, NAME from {names}"
+            )
         values[name] = parse_list(value, partial(_tuned, name, default=known[name]))
     return values
 
 
 def _tuned(name: str, text: str, default: object) -> object:
-    """The value of a tuning's field, of its default's kind."""
+    """The value of a field of Tuning, with the type of its default."""
     if isinstance(default, bool):
         return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
         return parse_fraction(text, name)
     value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)
     if name == "pool" and value % 2 == 0:
-        raise UserError(f"{text!r} is no {name}", "give an odd number")
+        raise UserError(f"{text!r} is not a valid {name}", "give an odd number")
     return value
 
 
@@ -294,12 +296,14 @@ def _check_files(settings: Settings, tokens: Tokens) -> None:
 
 
 def _outputs(options: argparse.Namespace) -> dict[Path, Callable[[Study], str]]:
-    """What to write where. Raises UserError when something cannot be written there."""
+    """The files to write. Raises UserError when one cannot be written."""
     outputs: dict[Path, Callable[[Study], str]] = {}
     if options.report:
         report = Path(options.report)
         if report.suffix.lower() == ".svg" or not report.name:
-            raise UserError(f"'{report}' is no name for a report", "let it end with .md")
+            raise UserError(
+                f"'{report}' cannot be the name of a report", "give a name that ends with .md"
+            )
         drawn = report.with_suffix(".svg")
         outputs[report] = lambda study: markdown(study, drawn.name)
         if not options.sparse_only:  # the picture's dashed lines are what was read in full
@@ -329,13 +333,13 @@ def _check_writable(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Aside first, so that whoever reads it sees all or nothing. Raises UserError."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replaces the file in one step. Raises UserError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise UserError(
             f"'{path}' could not be written ({error.strerror})",
             "the same command tries again, without measuring again",
@@ -343,12 +347,12 @@ def _write(path: Path, text: str) -> None:
 
 
 class _Progress:
-    """On standard error: one refreshed line on a terminal, otherwise a line now and then."""
+    """On standard error: one line that is updated on a terminal, otherwise a line now and then."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._shown = False
-        self._next = 0.0 if self._live else time.monotonic() + QUIET_SECONDS
+        self._next_at = 0.0 if self._live else time.monotonic() + QUIET_SECONDS
 
     def __enter__(self) -> _Progress:
         return self
@@ -360,12 +364,12 @@ class _Progress:
 
     def show(self, status: Status) -> None:
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next_at:
             return
-        self._next = now + (LIVE_SECONDS if self._live else QUIET_SECONDS)
-        slot = status.key
+        self._next_at = now + (LIVE_SECONDS if self._live else QUIET_SECONDS)
+        key = status.key
         eta = "" if status.eta is None else f" · ETA {_duration(status.eta)}"
-        line = f"{slot.suite} {slot.length:,} · item {slot.index + 1}"
+        line = f"{key.suite} {key.length:,} · item {key.index + 1}"
         line += f" · {status.done:,}/{status.total:,} runs{eta}"
         sys.stderr.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
         sys.stderr.flush()

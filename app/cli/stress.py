@@ -1,4 +1,4 @@
-"""`specchat doctor --stress`: what was asked for, checked before the first of many processes."""
+"""`specchat doctor --stress`: checks the options before any process starts."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def stress(options: Namespace, out: TextIO) -> int:
     if runs < 1:
         raise UserError(f"--runs {runs} is too few", "give 1 or more")
     target, draft = requested_pair(options.target, options.draft, user_settings())
-    resolve_pair(target, draft)  # raises for models that are not here
+    resolve_pair(target, draft)  # raises for models that are not installed
     return stressed(Stress(runs, tokens, target, draft), logs_path(), out)

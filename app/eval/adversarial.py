@@ -1,4 +1,4 @@
-"""What sparse reading is suspected to lose: one item each, small and far from anything like it."""
+"""Tasks that sparse reading may lose: one small fact, unlike everything around it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def foreign_fact(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def later_turn(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A second question about the document, or the wish to hear the first answer again."""
+    """A second question about the document, or a request to repeat the first answer."""
     first, second = fact(rng, keys, held_out), fact(rng, keys, held_out)
     units = tuple(rng.sample([*first.units, *second.units], len(first.units) + len(second.units)))
     before = ((first.question, first.answer),)

@@ -1,4 +1,4 @@
-"""Documents of a given length: what a task needs, hidden among filler of the same kind."""
+"""Documents of a given length: a task's units, hidden among filler of the same kind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SAMPLE_UNITS = 60
 
 @dataclass(frozen=True)
 class Filler:
-    """Units that say nothing about any task: sentences, records, lines. `begin` and `end` frame
-    the document."""
+    """Makes units that are unrelated to any task: sentences, records, lines. `prefix` and `suffix`
+    enclose the document."""
 
     unit: Callable[[Random, Keys], str]
     join: str = "\n"
@@ -25,14 +25,14 @@ class Filler:
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and where in it (characters) each of the task's units stands."""
+    """A text, and the character range of each of the task's units in it."""
 
     text: str
     units: tuple[tuple[int, int], ...]
 
 
 def sentence(rng: Random, keys: Keys) -> str:
-    """A plain English sentence without sense."""
+    """A plain, meaningless English sentence."""
     a, n, v, p = ADJECTIVES, NOUNS, VERBS, PREPOSITIONS
     c = rng.choice
     kind = rng.randrange(7)
@@ -116,8 +116,8 @@ def compose(
 ) -> Document:
     """About `tokens` tokens of filler with `units` in their order among it.
 
-    They stand at random places, or the first one at `depth` (0 begin, 1 end) and the others
-    anywhere after it. Raises ValueError when the units alone are longer.
+    They get random positions, or the first one gets `depth` (0 start, 1 end) and the others
+    random positions after it. Raises ValueError when the units alone are longer.
     """
     fixed = count(filler.prefix + filler.join.join(units) + filler.suffix)
     if fixed > tokens:
@@ -128,21 +128,21 @@ def compose(
     padding = sample[:filler_units]
     padding += [filler.unit(rng, keys) for _ in range(filler_units - len(padding))]
     if depth is None:
-        places = sorted(rng.randint(0, filler_units) for _ in units)
+        positions = sorted(rng.randint(0, filler_units) for _ in units)
     else:
         first = round(depth * filler_units)
-        places = [first, *sorted(rng.randint(first, filler_units) for _ in units[1:])]
+        positions = [first, *sorted(rng.randint(first, filler_units) for _ in units[1:])]
     pieces: list[tuple[str, bool]] = []
     done = 0
-    for place, unit in zip(places, units, strict=True):
-        pieces += [(p, False) for p in padding[done:place]]
+    for position, unit in zip(positions, units, strict=True):
+        pieces += [(p, False) for p in padding[done:position]]
         pieces.append((unit, True))
-        done = place
+        done = position
     pieces += [(p, False) for p in padding[done:]]
     text, spans = filler.prefix, []
-    for index, (piece, wanted_unit) in enumerate(pieces):
+    for index, (piece, is_unit) in enumerate(pieces):
         text += filler.join if index else ""
-        if wanted_unit:
+        if is_unit:
             spans.append((len(text), len(text) + len(piece.rstrip())))
         text += piece
     return Document(text.rstrip() + filler.suffix, tuple(spans))

@@ -30,8 +30,8 @@ class GuardSuite:
 class GuardStats:
     """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items.
 
-    `separation` is how well the spread of importance alone would tell them apart: the share of
-    pairs of an unsafe and a safe item of which the unsafe one's lies more evenly.
+    `separation` is how well the spread of importance alone would separate them: the share of
+    pairs of an unsafe and a safe item in which that of the unsafe one is more even.
     """
 
     suites: tuple[GuardSuite, ...]

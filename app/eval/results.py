@@ -1,4 +1,4 @@
-"""The figures of a cell: accuracy with its interval, and what sparse reading lost against dense."""
+"""Statistics of results: accuracy with its interval, and what sparse reading lost against dense."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Interval:
 
 
 def wilson(right: int, n: int) -> Interval:
-    """Wilson's score interval at 95 % for `right` of `n`. With n = 0 nothing is known: 0 to 1."""
+    """Wilson's score interval at 95 % for `right` of `n`. With n = 0 it is 0 to 1."""
     if n == 0:
         return Interval(0.0, 0.0, 1.0)
     share, square = right / n, Z * Z
@@ -46,7 +46,7 @@ class ResultCell:
     """All items of a suite (or of one of its cases) at one length, read in one way.
 
     `regressions` were right dense and wrong sparse, `repairs` the other way round. `ttft_ratio` is
-    the median over items of dense over sparse, None without both. `fell_back` were asked to be
+    the median over items of dense over sparse, None without both. `fell_back` should have been
     read sparsely and were read densely. `differing` (at keep 1) answered other tokens than dense.
     """
 
@@ -129,7 +129,7 @@ Pair = tuple[Record, Record]
 
 
 def paired(records: Iterable[Record], mode: Mode) -> list[Pair]:
-    """Every run in this mode with the dense run of its item, in the given order."""
+    """Every run in this mode with the dense run of its item, in the same order."""
     records = list(records)
     dense = {record.item: record for record in records if record.mode == Mode.FULL}
     return [(dense[r.item], r) for r in records if r.mode == mode and r.item in dense]
@@ -318,10 +318,10 @@ def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -
 
 
 def failures(records: Iterable[Record]) -> dict[str, int]:
-    """The sentences of turns that failed or fell back, and how often each was said."""
+    """The messages of turns that failed or fell back, and how often each occurred."""
     counts: dict[str, int] = {}
     for record in records:
-        for sentence in (record.failed, record.fallback):
-            if sentence:
-                counts[sentence] = counts.get(sentence, 0) + 1
+        for message in (record.failed, record.fallback):
+            if message:
+                counts[message] = counts.get(message, 0) + 1
     return dict(sorted(counts.items()))

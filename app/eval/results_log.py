@@ -1,4 +1,4 @@
-"""What was measured: one record a run, kept in a file so that a stopped evaluation can go on."""
+"""The results log: one record a run, in a file, so that a stopped evaluation can continue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.protocol.options import Mode
 REPORTING = ("results", "guard_stats", "report", "figure")
 """Files that have no part in measuring."""
 SMALL = 64 * 2**20
-"""Bytes. Larger files are told apart by their time, smaller ones by their content."""
+"""Bytes. Larger files are identified by their time, smaller ones by their content."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """How an item is asked to be read. Dense reading has no scoring and keeps 1."""
+    """How an item is read. A dense prefill has no scoring and keep 1."""
 
     mode: Mode
     keep: float = 1.0
@@ -68,7 +68,7 @@ class ResultsLog:
     lines that were cut off are as if they had not been written."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
-        """Raises UserError when nothing can be kept there."""
+        """Raises UserError when the file cannot be opened."""
         self._records: dict[tuple[str, ReadConfig], Record] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,23 +80,23 @@ class ResultsLog:
         except OSError as error:
             raise _write_error(path.parent, error) from None
         self._folder = path.parent
-        self._torn = bool(data) and not data.endswith(b"\n")
+        self._cut_off = bool(data) and not data.endswith(b"\n")
         for line in data.splitlines():
             if (record := _parse(line)) is not None:
                 self._records[record.item, record.config] = record
 
-    def find(self, item: str, way: ReadConfig) -> Record | None:
-        return self._records.get((item, way))
+    def find(self, item: str, config: ReadConfig) -> Record | None:
+        return self._records.get((item, config))
 
     def add(self, record: Record) -> None:
-        """Keeps a record, on disk before anything else happens. Raises UserError."""
+        """Appends a record, which is written before this returns. Raises UserError."""
         line = json.dumps(asdict(record), ensure_ascii=True).encode() + b"\n"
         try:
-            self._file.write(b"\n" + line if self._torn else line)
+            self._file.write(b"\n" + line if self._cut_off else line)
             self._file.flush()
         except OSError as error:
             raise _write_error(self._folder, error) from None
-        self._torn = False
+        self._cut_off = False
         self._records[record.item, record.config] = record
 
     def close(self) -> None:
@@ -105,8 +105,8 @@ class ResultsLog:
 
 def _write_error(folder: Path, error: OSError) -> UserError:
     return UserError(
-        f"Results cannot be kept in '{folder}' ({error.strerror})",
-        "make that folder writable, with room left",
+        f"Results cannot be written to '{folder}' ({error.strerror})",
+        "make that folder writable, or free some space on its disk",
     )
 
 
@@ -122,8 +122,8 @@ def _parse(line: bytes) -> Record | None:
 
 
 def pair_digest(load: Load) -> str:
-    """Of both model folders: names, sizes, and contents or times of their files; and of how the
-    target keeps what it reads."""
+    """Of both model folders: names, sizes, and contents or times of their files; and of the
+    bits of the cache."""
     digest = hashlib.sha256(f"{load.kv_bits} bits\n".encode() if load.kv_bits else b"")
     for folder in (load.target, load.draft):
         for path in sorted(Path(folder).iterdir()) if folder else ():
@@ -139,7 +139,7 @@ def pair_digest(load: Load) -> str:
 
 
 def code_digest() -> str:
-    """Of the program's parts that decide what is measured, 8 hexadecimal digits."""
+    """Of the code that affects what is measured, 8 hexadecimal digits."""
     rooms = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted([*rooms.glob("engine/*"), *rooms.glob("eval/*")]):

@@ -1,4 +1,4 @@
-"""Asks an engine every item in every way, and goes on where an earlier evaluation stopped."""
+"""Runs every item in every configuration, and continues where an earlier evaluation stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPARSE_OVERHEAD = 0.15
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What is measured: every scoring with each of `tunings`, which hold everything else, and the
-    published one if it is wanted. `files` are the perplexity suite's."""
+    published one if `published`. `files` are the perplexity suite's."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -51,8 +51,8 @@ class Settings:
     sparse_only: bool = False
 
     def configs(self, suite: str) -> tuple[ReadConfig, ...]:
-        """How each item of a suite is read; dense first, the others are compared with it, unless
-        only sparse reading is wanted."""
+        """How each item of a suite is read: dense first, since the others are compared with it,
+        unless `sparse_only`."""
         sparse = [
             ReadConfig(Mode.SPARSE, keep, name)
             for name in self.tunings_by_name
@@ -79,7 +79,7 @@ def tuning_name(tuning: Tuning) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ItemKey:
-    """The place of an item, before it is made."""
+    """Identifies an item before it is made."""
 
     suite: str
     length: int
@@ -88,28 +88,30 @@ class ItemKey:
 
 
 def item_keys(settings: Settings) -> Iterator[ItemKey]:
-    """In the order of measuring: short ones first, suites in turn, so that a run that was stopped
-    has about as many of each."""
-    marks = [hashlib.sha256(f.text.encode("utf-8", "replace")).hexdigest() for f in settings.files]
+    """In the order of measuring: short ones first and suites alternating, so that an evaluation
+    that is stopped early has about as many of each."""
+    digests = [
+        hashlib.sha256(f.text.encode("utf-8", "replace")).hexdigest() for f in settings.files
+    ]
     for length in settings.lengths:
-        for index in range(max(settings.n, len(marks))):
+        for index in range(max(settings.n, len(digests))):
             for suite in settings.suites:
-                if suite == PERPLEXITY and index < len(marks):
-                    name = f"{PERPLEXITY}/{length}/{marks[index][:12]}"
+                if suite == PERPLEXITY and index < len(digests):
+                    name = f"{PERPLEXITY}/{length}/{digests[index][:12]}"
                     yield ItemKey(suite, length, index, name)
                 elif suite != PERPLEXITY and index < settings.n:
                     yield ItemKey(suite, length, index, item_id(suite, length, index))
 
 
 def results_name(load: Load, settings: Settings) -> str:
-    """The name of the file that runs of this pair, seed and version are kept in."""
+    """The name of the results log of this pair, seed and version."""
     parts = [pair_digest(load), settings.seed, settings.held_out, version("specchat")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24] + ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far it is: runs done of all, and seconds to go, None when not known yet."""
+    """Runs done and in total, and the seconds left, None when not known yet."""
 
     key: ItemKey
     done: int
@@ -119,8 +121,8 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`records` in the order of measuring; `skipped` says in sentences what was left out; `stale`
-    of the records were measured before by a program with other code."""
+    """`records` in the order of measuring; `skipped` has a sentence for each suite and length with
+    skipped items; `stale` of the records were measured by other code of the program."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
@@ -131,22 +133,22 @@ class Outcome:
 
 
 class Runner:
-    """Measures on a session whose pair is loaded. `tokens` are the target's, as is `context`: its
-    longest prompt in tokens, 0 when not known."""
+    """Measures on a session whose pair is loaded. `tokens` are the target's, as is `context`, its
+    context length in tokens, 0 when not known."""
 
     def __init__(
         self,
         session: EngineSession,
         settings: Settings,
-        ledger: ResultsLog,
+        log: ResultsLog,
         tokens: Tokens,
         context: int = 0,
     ) -> None:
-        self._session, self._settings, self._ledger = session, settings, ledger
+        self._session, self._settings, self._log = session, settings, log
         self._tokens, self._context = tokens, context
-        self._tuned = settings.tunings_by_name
+        self._tunings = settings.tunings_by_name
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
-        """What was said so far in every chat under way."""
+        """The messages so far of every unfinished chat."""
         self._turn = 0
         self._stopped = False
         self._code = code_digest()
@@ -154,23 +156,23 @@ class Runner:
         self._skipped: Counter[tuple[str, int, str]] = Counter()
 
     def cancel(self) -> None:
-        """Stop at the next step border. Safe in a signal handler."""
+        """Stop at the next step boundary. Safe in a signal handler."""
         self._stopped = True
         self._session.cancel(self._turn)
 
     def run(self, on_progress: Callable[[Status], None] = lambda status: None) -> Outcome:
-        """Everything that is not in the ledger yet, until it is done or cancelled. `tell` is called
-        before every run. Raises UserError when results cannot be kept."""
+        """Measures everything that is not in the log yet, until it is cancelled. `on_progress` is
+        called before every run. Raises UserError when results cannot be written."""
         planned = list(item_keys(self._settings))
-        clock = _EtaClock(self._settings, planned, self._ledger)
-        for slot in planned:
-            on_progress(clock.status(slot))
-            if self._stopped or self._is_complete(slot):
-                self._reuse(slot)
-            elif (item := self._make(slot)) is None:
-                clock.skip(slot)
+        clock = _EtaClock(self._settings, planned, self._log)
+        for key in planned:
+            on_progress(clock.status(key))
+            if self._stopped or self._is_complete(key):
+                self._reuse(key)
+            elif (item := self._make(key)) is None:
+                clock.skip(key)
             else:
-                self._run_item(slot, item, clock, on_progress)
+                self._run_item(key, item, clock, on_progress)
         return Outcome(
             tuple(self._records.values()),
             tuple(self._skip_notes()),
@@ -180,100 +182,100 @@ class Runner:
             clock.total,
         )
 
-    def _is_complete(self, slot: ItemKey) -> bool:
-        """Whether this very program measured all of it, so that the item need not be made."""
-        found = [self._ledger.find(slot.id, way) for way in self._settings.configs(slot.suite)]
+    def _is_complete(self, key: ItemKey) -> bool:
+        """Whether the same code measured all of it, so that the item does not have to be made."""
+        found = [self._log.find(key.id, config) for config in self._settings.configs(key.suite)]
         return all(r is not None and r.code == self._code and not r.failed for r in found)
 
-    def _reuse(self, slot: ItemKey) -> None:
-        """Take in what is known of a slot, if the same code measured it."""
-        for way in self._settings.configs(slot.suite):
-            record = self._ledger.find(slot.id, way)
+    def _reuse(self, key: ItemKey) -> None:
+        """Use the records of this item, if the same code measured it."""
+        for config in self._settings.configs(key.suite):
+            record = self._log.find(key.id, config)
             if record is not None and record.code == self._code:
-                self._records.setdefault((slot.id, way), record)
+                self._records.setdefault((key.id, config), record)
 
     def _run_item(
-        self, slot: ItemKey, item: Item, clock: _EtaClock, tell: Callable[[Status], None]
+        self, key: ItemKey, item: Item, clock: _EtaClock, on_progress: Callable[[Status], None]
     ) -> None:
-        for way in self._settings.configs(slot.suite):
-            record = self._ledger.find(slot.id, way)
+        for config in self._settings.configs(key.suite):
+            record = self._log.find(key.id, config)
             if record is None or record.failed or record.digest != item.digest:
-                tell(clock.status(slot))
-                begun = time.monotonic()
-                record = None if self._stopped else self._measure(item, way)
+                on_progress(clock.status(key))
+                started = time.monotonic()
+                record = None if self._stopped else self._measure(item, config)
                 if record is None:
                     self._stopped = True
-                    self._reuse(slot)
+                    self._reuse(key)
                     return
-                self._ledger.add(record)
-                clock.record(slot, way, time.monotonic() - begun)
-            self._records[slot.id, way] = record
+                self._log.add(record)
+                clock.record(key, config, time.monotonic() - started)
+            self._records[key.id, config] = record
 
-    def _make(self, slot: ItemKey) -> Item | None:
-        """The item, or None when it has to be left out."""
+    def _make(self, key: ItemKey) -> Item | None:
+        """The item, or None when it has to be skipped."""
         settings = self._settings
         try:
-            if slot.suite == PERPLEXITY:
-                document = settings.files[slot.index]
+            if key.suite == PERPLEXITY:
+                document = settings.files[key.index]
                 offsets = self._tokens.offsets(document.text)
-                item = continuation(document, slot.length, offsets, self._tokens.count)
+                item = continuation(document, key.length, offsets, self._tokens.count)
             else:
-                suite, seed = SUITES[slot.suite], settings.seed
+                suite, seed = SUITES[key.suite], settings.seed
                 count, held_out = self._tokens.count, settings.held_out
-                item = make(suite, slot.index, slot.length, seed, count, held_out)
+                item = make(suite, key.index, key.length, seed, count, held_out)
         except DoesNotFit as error:
-            self._skipped[slot.suite, slot.length, str(error)] += 1
+            self._skipped[key.suite, key.length, str(error)] += 1
             return None
         answer = item.answer if item.forced is None else item.forced
         if self._context and item.tokens + self._tokens.count(answer) >= self._context:
             reason = f"with its answer it is longer than this model's {self._context:,} tokens"
-            self._skipped[slot.suite, slot.length, reason] += 1
+            self._skipped[key.suite, key.length, reason] += 1
             return None
         return item
 
     def _skip_notes(self) -> Iterator[str]:
-        """One for each suite and length of which items were left out, with the first reason."""
+        """A sentence for each suite and length with skipped items, with the first reason."""
         groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for (suite, length, reason), times in self._skipped.items():
             groups.setdefault((suite, length), []).append((reason, times))
         for (suite, length), reasons in groups.items():
             times = sum(number for _, number in reasons)
             n = len(self._settings.files) if suite == PERPLEXITY else self._settings.n
-            yield f"{suite} at {length:,} tokens: {times} of {n} items left out, {reasons[0][0]}."
+            yield f"{suite} at {length:,} tokens: {times} of {n} items skipped, {reasons[0][0]}."
 
     # ------------------------------------------------------------------------------ one run
 
-    def _measure(self, item: Item, way: ReadConfig) -> Record | None:
-        """Ask the engine; None when it was cancelled."""
+    def _measure(self, item: Item, config: ReadConfig) -> Record | None:
+        """Runs the item's turns; None when it was cancelled."""
         if item.chat is None:
-            return self._run_turn(item, way, item.messages)[0]
+            return self._run_turn(item, config, item.messages)[0]
         if all(chat != item.chat for chat, _ in self._chats):
             self._chats.clear()
-        said = self._chats.setdefault((item.chat, way), [])
+        history = self._chats.setdefault((item.chat, config), [])
         questions = [question for question, _ in item.before]
         record = None
-        for question in [*questions, item.question][len(said) // 2 :]:
-            documents = () if said else (item.document,)
-            said.append(Message(Role.USER, question, documents))
-            record, finished = self._run_turn(item, way, tuple(said))
+        for question in [*questions, item.question][len(history) // 2 :]:
+            documents = () if history else (item.document,)
+            history.append(Message(Role.USER, question, documents))
+            record, finished = self._run_turn(item, config, tuple(history))
             if finished is None:
-                del self._chats[item.chat, way]
+                del self._chats[item.chat, config]
                 return record
             ids = finished.generated_ids
-            said.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
+            history.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
         return record
 
     def _run_turn(
-        self, item: Item, way: ReadConfig, messages: tuple[Message, ...]
+        self, item: Item, config: ReadConfig, messages: tuple[Message, ...]
     ) -> tuple[Record | None, Finished | None]:
-        """One turn: nothing when it was cancelled, no `Finished` when it failed."""
+        """One turn: no record when it was cancelled, no `Finished` when it failed."""
         self._turn += 1
         guard: str | None = None
         buckets: tuple[float, ...] | None = None
         event: Event | None = None
-        for event in self._session.run(self._ask(item, way, messages)):
+        for event in self._session.run(self._ask(item, config, messages)):
             if self._stopped:
-                self._session.cancel(self._turn)  # once more: the first may have come too early
+                self._session.cancel(self._turn)  # again: the first may have come too early
             if isinstance(event, Planned):
                 guard = event.guard or guard
             if isinstance(event, ImportanceMap):
@@ -285,9 +287,9 @@ class Runner:
             item.suite,
             item.case,
             item.length,
-            str(way.mode),
-            way.keep,
-            way.scoring,
+            str(config.mode),
+            config.keep,
+            config.scoring,
             guard=guard,
             spread=None if buckets is None else round(normalised_entropy(buckets), 4),
         )
@@ -300,21 +302,21 @@ class Runner:
             return None, None
         return _judge(empty, item, event), event
 
-    def _ask(self, item: Item, way: ReadConfig, messages: tuple[Message, ...]) -> Ask:
+    def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(
             max_tokens=2 * self._tokens.count(item.answer) + EXTRA_ANSWER_TOKENS,
             seed=zlib.crc32(item.id.encode()),
         )
-        tuning = self._tuned.get(way.scoring, TUNING)
+        tuning = self._tunings.get(config.scoring, TUNING)
         return Ask(
             self._turn,
             messages,
-            way.mode,
-            way.keep,
+            config.mode,
+            config.keep,
             sampling,
             tuning,
             item.forced,
-            None if item.chat is None else f"{item.chat}/{way}",
+            None if item.chat is None else f"{item.chat}/{config}",
         )
 
 
@@ -348,41 +350,41 @@ def normalised_entropy(buckets: Sequence[float]) -> float:
 
 
 class _EtaClock:
-    """What is left to do, in tokens read, at the pace so far."""
+    """Estimates the time left, in tokens read at the pace so far."""
 
-    def __init__(self, settings: Settings, planned: Iterable[ItemKey], ledger: ResultsLog) -> None:
+    def __init__(self, settings: Settings, planned: Iterable[ItemKey], log: ResultsLog) -> None:
         self._settings = settings
         self._spent = self._seconds = self._effort_left = 0.0
         self._left: dict[tuple[str, ReadConfig], float] = {}
         self.total = 0
-        for slot in planned:
-            for way in settings.configs(slot.suite):
+        for key in planned:
+            for config in settings.configs(key.suite):
                 self.total += 1
-                record = ledger.find(slot.id, way)
+                record = log.find(key.id, config)
                 if record is None or record.failed:
-                    self._left[slot.id, way] = _effort(slot, way)
+                    self._left[key.id, config] = _effort(key, config)
         self._effort_left = sum(self._left.values())
 
     @property
     def done(self) -> int:
         return self.total - len(self._left)
 
-    def skip(self, slot: ItemKey) -> None:
-        for way in self._settings.configs(slot.suite):
+    def skip(self, key: ItemKey) -> None:
+        for config in self._settings.configs(key.suite):
             self.total -= 1
-            self._effort_left -= self._left.pop((slot.id, way), 0.0)
+            self._effort_left -= self._left.pop((key.id, config), 0.0)
 
-    def record(self, slot: ItemKey, way: ReadConfig, seconds: float) -> None:
-        self._effort_left -= self._left.pop((slot.id, way), 0.0)
-        self._spent += _effort(slot, way)
+    def record(self, key: ItemKey, config: ReadConfig, seconds: float) -> None:
+        self._effort_left -= self._left.pop((key.id, config), 0.0)
+        self._spent += _effort(key, config)
         self._seconds += seconds
 
-    def status(self, slot: ItemKey) -> Status:
+    def status(self, key: ItemKey) -> Status:
         left = max(self._effort_left, 0.0)
         eta = self._seconds / self._spent * left if self._spent else None
-        return Status(slot, self.done, self.total, eta)
+        return Status(key, self.done, self.total, eta)
 
 
-def _effort(slot: ItemKey, way: ReadConfig) -> float:
-    share = 1.0 if way.mode is Mode.FULL else min(way.keep + SPARSE_OVERHEAD, 1.0)
-    return slot.length * share
+def _effort(key: ItemKey, config: ReadConfig) -> float:
+    share = 1.0 if config.mode is Mode.FULL else min(config.keep + SPARSE_OVERHEAD, 1.0)
+    return key.length * share

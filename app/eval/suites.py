@@ -1,4 +1,4 @@
-"""The suites by name, and their items: what exactly is asked, the same for the same seed."""
+"""The suites by name, and their items, which are the same for the same seed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from app.eval.words import Keys
 from app.protocol.prompt import Document, Message, Role
 
 RESERVED = 40
-"""Tokens of a prompt that chat templates and the document's frame take, roughly."""
+"""Approximate tokens of the chat template and the tags around the document."""
 TOLERANCE = 0.02
-"""How far, as a share, a document's length may be from the wanted one before it is made again."""
+"""The relative error of a document's length from which on it is made again."""
 TRIES = 8
 DOCUMENT = "document.txt"
 PERPLEXITY, RECALL = "perplexity", "recall"
@@ -29,7 +29,7 @@ CONTINUE = "Continue the document where it ends."
 
 
 class DoesNotFit(ValueError):
-    """An item cannot be made at this length; the message is a clause that says why."""
+    """An item cannot be made at this length; the message is a clause with the reason."""
 
 
 def _always(task: Task, text: str) -> bool:
@@ -43,7 +43,7 @@ def _phrase_occurs_once(task: Task, text: str) -> bool:
 
 
 def _most_frequent_in(task: Task, text: str) -> bool:
-    """The expected words occur more often than any other; part of a deck may mislead."""
+    """The expected words occur more often than any other, which part of a deck may not give."""
     counts = Counter(text.split())
     rest = max((n for word, n in counts.items() if word not in task.expected), default=0)
     return min(counts[word] for word in task.expected) > rest
@@ -51,8 +51,8 @@ def _most_frequent_in(task: Task, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of item. `depth` is where its first unit stands (0 begin, 1 end), None anywhere;
-    with `records` the document has that many, whatever the length; `valid` says whether a task
+    """One kind of item. `depth` is the position of its first unit (0 start, 1 end), None anywhere;
+    with `records` the document has that many, regardless of the length; `valid` is whether a task
     and its document make a question with one answer."""
 
     name: str
@@ -64,9 +64,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """`safe` says whether sparse reading is hoped to keep its answers; None where that is open,
-    so that the guard is not judged by it. The cases of a `chat` are later and later turns of one
-    conversation, whose earlier turns are really asked, in the same way, and whose caches are kept.
+    """`safe` is whether sparse reading should give the same answers; None where that is open, so
+    that the guard is not judged by it. The cases of a `chat` are successive turns of one
+    conversation, whose earlier turns are really run, in the same configuration, with their caches.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Item:
     before: tuple[tuple[str, str], ...] = ()
     forced: str | None = None
     chat: str | None = None
-    """The conversation that this is a turn of; its earlier answers are then the model's own."""
+    """The conversation that this is a turn of; its earlier answers are then the model's."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -107,7 +107,8 @@ class Item:
 
     @property
     def digest(self) -> str:
-        """Of all that the engine is given and the answer is judged by, 12 hexadecimal digits."""
+        """Of the engine's input and of what the answer is judged by, 12 hexadecimal digits. Stored
+        with results, so the representation of messages must not change."""
         parts = (self.messages, self.forced, self.answer, self.expected, self.check)
         return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
@@ -219,7 +220,7 @@ def make(
 
 
 def _tokens_around(task: Task, count: TokenCount) -> int:
-    """Tokens of the prompt besides the document."""
+    """Tokens of the prompt without the document."""
     earlier = sum(count(question) + count(answer) + 8 for question, answer in task.before)
     return RESERVED + count(task.question) + earlier
 
@@ -228,8 +229,8 @@ def _draw(
     case: Case, source: str, length: int, count: TokenCount, held_out: bool
 ) -> tuple[Task, str]:
     """A task and its document. Made again, from the same random numbers, with a corrected length
-    until it comes out as wanted, since `compose` estimates."""
-    asked: float | None = None
+    until it is as long as required, since `compose` estimates."""
+    requested: float | None = None
     for _ in range(3):
         rng = Random(source)
         keys = Keys(rng)
@@ -239,21 +240,23 @@ def _draw(
             raise DoesNotFit(str(error)) from None
         if case.records is not None:
             return task, _record_list(task, case.records, rng, keys)
-        wanted = length - _tokens_around(task, count)
-        asked = wanted if asked is None else asked
+        required = length - _tokens_around(task, count)
+        requested = required if requested is None else requested
         try:
-            text = compose(task.filler, task.units, int(asked), count, rng, keys, case.depth).text
+            text = compose(
+                task.filler, task.units, int(requested), count, rng, keys, case.depth
+            ).text
         except ValueError as error:
             raise DoesNotFit(str(error)) from None
-        there = count(text)
-        if abs(there - wanted) <= TOLERANCE * wanted or not there:
+        actual = count(text)
+        if abs(actual - required) <= TOLERANCE * required or not actual:
             break
-        asked *= wanted / there
+        requested *= required / actual
     return task, text
 
 
 def _record_list(task: Task, number: int, rng: Random, keys: Keys) -> str:
-    """A document of so many records, the task's among them."""
+    """A document of `number` records, the task's among them."""
     filler = task.filler
     records = [filler.unit(rng, keys) for _ in range(number - len(task.units))]
     for unit in task.units:

@@ -1,7 +1,7 @@
-"""What is asked of a document: units to hide in it, a question, and what a right answer holds.
+"""Tasks: units to hide in a document, a question about them, and the expected answer.
 
 Needles, variable tracking and common and frequent words follow RULER (arXiv 2404.06654). The
-`answer` of a task is the one that the embedded pair was trained to give: it restates what it found.
+`answer` of a task is the one that the embedded pair was trained to give: it restates the fact.
 `wordings.toml` has the wordings of each kind of question: those the pair was trained on, and
 held-out ones.
 """
@@ -40,7 +40,7 @@ NOT_SAID = re.compile(
 
 
 class Check(StrEnum):
-    """How an answer is judged; white space and case never matter."""
+    """How an answer is judged; white space and case are ignored."""
 
     HOLDS_ALL = "holds all"
     LAST_NUMBER = "last number"
@@ -49,7 +49,7 @@ class Check(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One question about one document that is yet to be composed around `units`."""
+    """One question about one document, which is composed around `units`."""
 
     filler: Filler
     units: tuple[str, ...]
@@ -58,11 +58,11 @@ class Task:
     expected: tuple[str, ...]
     check: Check = Check.HOLDS_ALL
     before: tuple[tuple[str, str], ...] = ()
-    """Questions about the same document that were asked and answered already."""
+    """Earlier questions about the same document, and their answers."""
 
 
 def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
-    """Whether `answer` is right: RULER's rule that every expected string stands in it, or ours."""
+    """By RULER's rule, that every expected string is in the answer, or by one of ours."""
     plain = " ".join(answer.casefold().split())
     if check is Check.NOT_SAID:
         return bool(NOT_SAID.search(plain))
@@ -88,7 +88,7 @@ def _magic(key: str, value: str) -> str:
 
 def _numbered(rng: Random, units: Sequence[str]) -> str:
     """`... is 17 (1 of 2). ... is 4 (2 of 2).`, in any order: next to the key how many there are
-    is easily seen, and what was said already is all that the next one depends on."""
+    is easily seen, and the next one depends only on the previous ones."""
     mixed = rng.sample(units, len(units))
     numbered = (f"{u.strip()[:-1]} ({i} of {len(units)})." for i, u in enumerate(mixed, 1))
     return " ".join(numbered)
@@ -102,7 +102,7 @@ def needle(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def multi_key(rng: Random, keys: Keys, held_out: bool = False, others: int = 3) -> Task:
-    """RULER's multi-key needle: magic numbers of other keys stand about."""
+    """RULER's multi-key needle: among magic numbers of other keys."""
     task = needle(rng, keys, held_out)
     units = [_magic(keys.slug(), _value(rng)) for _ in range(others)]
     units.insert(rng.randint(0, others), task.units[0])
@@ -119,14 +119,14 @@ def multi_value(rng: Random, keys: Keys, held_out: bool = False, values: int = 4
 
 
 def multi_query(rng: Random, keys: Keys, held_out: bool = False, queries: int = 4) -> Task:
-    """RULER's multi-query needle: several keys asked for at once."""
+    """RULER's multi-query needle: a question about several keys."""
     pairs = [(keys.slug(), _value(rng)) for _ in range(queries)]
     units = tuple(_magic(*pair) for pair in pairs)
-    asked = rng.sample(pairs, len(pairs))
-    names = ", ".join(k for k, _ in asked[:-1]) + f" and {asked[-1][0]}"
+    queried = rng.sample(pairs, len(pairs))
+    names = ", ".join(k for k, _ in queried[:-1]) + f" and {queried[-1][0]}"
     question = phrase(rng, "magic_list", held_out).format(names)
-    answer = "".join(_magic(*pair) for pair in asked).strip()
-    return Task(PROSE, units, question, answer, tuple(v for _, v in asked))
+    answer = "".join(_magic(*pair) for pair in queried).strip()
+    return Task(PROSE, units, question, answer, tuple(v for _, v in queried))
 
 
 FACTS = {
@@ -198,7 +198,7 @@ def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = None) -> Task:
-    """A key that occurs one to four times, all its values wanted."""
+    """A key that occurs one to four times, with a question about all its values."""
     attribute, other = rng.sample(ATTRIBUTES["en"], 2)
     thing, neighbour = keys.thing(), keys.thing()
     pairs = [_fact(rng, keys, "en", attribute, thing) for _ in range(values or rng.randint(1, 4))]
@@ -243,10 +243,10 @@ def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20)
 
 
 def fact_in_turn(rng: Random, keys: Keys, held_out: bool = False, turn: int = 5) -> Task:
-    """Question `turn` (from 1) of five about facts that stand in five parts of one document."""
-    asked = [fact(rng, keys, held_out) for _ in range(5)]
-    units = tuple(unit for task in asked for unit in task.units)
-    order = rng.sample(asked, len(asked))
+    """Question `turn` (from 1) of five about facts in five parts of one document."""
+    facts = [fact(rng, keys, held_out) for _ in range(5)]
+    units = tuple(unit for task in facts for unit in task.units)
+    order = rng.sample(facts, len(facts))
     before = tuple((task.question, task.answer) for task in order[: turn - 1])
     last = order[turn - 1]
     return Task(PROSE, units, last.question, last.answer, last.expected, before=before)
@@ -282,21 +282,21 @@ def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
 
 
-def negative(task: Task, said: str) -> Task:
-    """`task` without the units that answer it. The answer restates what was asked for, `said`:
-    what would follow it is what is missing."""
-    there = tuple(unit for unit in task.units if not any(e in unit for e in task.expected))
-    return Task(task.filler, there, task.question, f"{said}? {ABSENT}", (), Check.NOT_SAID)
+def negative(task: Task, restated: str) -> Task:
+    """`task` without the units that answer it. Its answer restates the question and says that the
+    document has no answer."""
+    others = tuple(unit for unit in task.units if not any(e in unit for e in task.expected))
+    return Task(task.filler, others, task.question, f"{restated}? {ABSENT}", (), Check.NOT_SAID)
 
 
 def restatement(task: Task) -> str:
-    """What stands before the value in the answer of `task`."""
-    said = task.answer[: min(task.answer.index(e) for e in task.expected)]
-    return said.rstrip(" >:=").removesuffix(" is").removesuffix(" lautet")
+    """The part of the answer of `task` before the value."""
+    before = task.answer[: min(task.answer.index(e) for e in task.expected)]
+    return before.rstrip(" >:=").removesuffix(" is").removesuffix(" lautet")
 
 
 def absent(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A question about what is not there, though its neighbours are."""
+    """A question without an answer in the document, which has similar facts."""
     task = rng.choice((fact, needle, json_value, code_value))(rng, keys, held_out)
     return negative(task, restatement(task))
 

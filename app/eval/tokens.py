@@ -13,7 +13,7 @@ from app.sandbox.process import TextError, TextPiece, TextProcess
 
 
 class Tokens(Protocol):
-    """What is known of the target's tokens: how many a text has, and each one's characters."""
+    """Counts the tokens of a text, and gives the character range of each."""
 
     def count(self, text: str) -> int: ...
 
@@ -40,6 +40,6 @@ class FolderTokens:
         return self._texts.count(text)
 
     def offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        ((_, places),), _ = self._texts.encode([TextPiece(text, offsets=True)])
-        flat = np.frombuffer(places, np.int64).reshape(-1, 2)
+        ((_, offsets),), _ = self._texts.encode([TextPiece(text, offsets=True)])
+        flat = np.frombuffer(offsets, np.int64).reshape(-1, 2)
         return [(start, end) for start, end in flat.tolist()]

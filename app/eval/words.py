@@ -11,7 +11,8 @@ from typing import Any
 
 def load(file: str) -> dict[str, Any]:
     """A TOML file beside this module; lists as tuples, at any depth."""
-    return _tuples(tomllib.loads((files("app.eval") / file).read_text("utf-8")))
+    content: dict[str, Any] = _tuples(tomllib.loads((files("app.eval") / file).read_text("utf-8")))
+    return content
 
 
 def _tuples(value: Any) -> Any:

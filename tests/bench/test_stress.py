@@ -1,4 +1,4 @@
-"""`specchat doctor --stress`: whatever becomes of a run, the report says it."""
+"""`specchat doctor --stress`: however a run ends, the report says so."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FIGURES = {
 }
 
 
-def playing(code: str, runs: int = 1, patience: float = 30) -> Stress:
+def playing(code: str, runs: int = 1, timeout: float = 30) -> Stress:
     """Runs that do what `code` says."""
     say = f"import json, os, signal, sys, time\nFIGURES = json.loads({json.dumps(FIGURES)!r})\n"
     say += "def say(**what): print(json.dumps(what), flush=True)\n"
     command = (sys.executable, "-c", say + code)
-    return Stress(runs, 1000, "embedded", None, command, patience)
+    return Stress(runs, 1000, "embedded", None, command, timeout)
 
 
 def test_runs_that_work(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_runs_that_work(tmp_path: Path) -> None:
     assert "a machine\nbig + small" in report
     rows = [line for line in report.splitlines() if line.startswith("run ")]
     assert [row.split()[2] for row in rows] == ["sparse", "full", "sparse"]
-    assert "read 200 of 1,000 tokens  first word 1.5 s" in rows[0]
+    assert "read 200 of 1,000 tokens  TTFT 1.5 s" in rows[0]
     assert "3 runs: none failed" in report
     assert str(tmp_path / "logs" / "stress.txt") in report
 
@@ -59,17 +59,17 @@ def test_runs_that_work(tmp_path: Path) -> None:
             "sys.stderr.write('metal: no memory\\n'); sys.stderr.flush(); os.abort()",
             "SIGABRT: metal",
         ),
-        ("sys.exit('it broke')", "ended with 1: it broke"),
-        ("pass", "ended with 0"),
+        ("sys.exit('it broke')", "exit status 1: it broke"),
+        ("pass", "exit status 0"),
         ("say(failed='There is no such model: look.')", "There is no such model"),
         ("say(**{**FIGURES, 'failed': 'Sparse reading failed.'})", "Sparse reading failed."),
-        ("time.sleep(60)", "hung: it said nothing"),
+        ("time.sleep(60)", "hung: it printed nothing"),
     ],
     ids=["killed", "aborted", "raised", "silent", "refused", "fell back", "hung"],
 )
 def test_runs_that_fail(tmp_path: Path, code: str, words: str) -> None:
     out = io.StringIO()
-    assert stress(playing(code, patience=1 if "sleep" in code else 30), tmp_path, out) == 1
+    assert stress(playing(code, timeout=1 if "sleep" in code else 30), tmp_path, out) == 1
     assert f"FAILED {words}" in out.getvalue()
     assert "1 failed. Please report" in out.getvalue()
 
@@ -82,17 +82,17 @@ def test_a_failure_is_no_reason_to_stop(tmp_path: Path) -> None:
     assert "a machine" in out.getvalue()
 
 
-def test_the_file_tells_of_the_run_that_took_the_machine_down(
+def test_the_file_has_the_run_that_took_the_machine_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def went_down(*_: object) -> None:
-        raise SystemError(told())
+        raise SystemError(report())
 
-    def told() -> str:
+    def report() -> str:
         return (tmp_path / "stress.txt").read_text()
 
     monkeypatch.setattr(room, "one_run", went_down)
-    with pytest.raises(SystemError, match=r"Run 1, sparse, begins\.\n$"):
+    with pytest.raises(SystemError, match=r"Run 1, sparse, starts\.\n$"):
         stress(playing("pass"), tmp_path, io.StringIO())
 
 
@@ -108,11 +108,11 @@ def test_stopped_it_reports_what_there_is_and_leaves_nothing_running(
 ) -> None:
     pids: list[int] = []
 
-    def look(pid: int, *_: object) -> None:
+    def sample(pid: int, *_: object) -> None:
         pids.append(pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room, "_look", look)
+    monkeypatch.setattr(room, "_sample_memory", sample)
     out = io.StringIO()
     with pytest.raises(KeyboardInterrupt):
         stress(playing("time.sleep(60)", runs=5), tmp_path, out)
@@ -126,7 +126,7 @@ def test_how_far_it_is_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     code = "say(phase='prefill', done=2048, total=32000); say(**FIGURES)"
     run = one_run(playing(code), Mode.FULL, shown.append)
     assert shown == ["prefill 2,048 of 32,000", ""]
-    assert run.figures["tokens"] == 1000
+    assert run.stats["tokens"] == 1000
     assert run.process >= 0
 
 

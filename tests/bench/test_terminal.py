@@ -24,9 +24,9 @@ while True:
 def test_what_is_written_comes_back_drawn_and_timed() -> None:
     with Terminal([sys.executable, "-c", ECHO], os.environ) as terminal:
         assert terminal.wait_for("ready") > terminal.started
-        begun = time.perf_counter()
+        started = time.perf_counter()
         terminal.write("ж".encode() + ENTER)
-        assert terminal.wait_for("got ж") > begun
+        assert terminal.wait_for("got ж") > started
 
 
 def test_a_megabyte_is_written_while_the_program_answers() -> None:

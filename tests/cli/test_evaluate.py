@@ -202,11 +202,11 @@ REFUSALS = {
     "unknown scoring": (["--scoring", "best"], "lookahead, question, both, random, lexical"),
     "no items": (["--n", "0"], "from 1 on"),
     "half an item": (["--n", "1.5"], "whole number"),
-    "a negative seed": (["--seed", "-1"], "'-1' is no seed"),
+    "a negative seed": (["--seed", "-1"], "'-1' is not a valid seed"),
     "unknown tuning": (["--tune", "width=3"], "NAME from lookahead, pool, chunk"),
     "an unknown thing to ablate": (["--ablate", "width=3"], "NAME from lookahead, pool, chunk"),
     "a tuning without value": (["--tune", "chunk"], "NAME=VALUE"),
-    "a chunk of nothing": (["--tune", "chunk=0"], "'0' is no chunk"),
+    "a chunk of nothing": (["--tune", "chunk=0"], "'0' is not a valid chunk"),
     "an even pool": (["--tune", "pool=4"], "odd"),
     "carry above 1": (["--tune", "carry=2"], "from 0 to 1"),
     "recall at times": (["--tune", "recall=maybe"], "choose from yes, no"),
@@ -223,7 +223,7 @@ REFUSALS = {
     "auto with nothing in full": (["--sparse-only", "--auto"], "--auto is compared with"),
     "perplexity with nothing in full": (
         ["--sparse-only", "--suite", "perplexity", "--file", "{room}/text.txt"],
-        "compared with reading in full",
+        "compared with a full prefill",
     ),
     "no file": (["--suite", "perplexity"], "--file"),
     "no perplexity": (["--file", "{room}/text.txt"], "--suite perplexity"),
@@ -275,8 +275,8 @@ def test_when_nothing_fits_it_says_why(reader: Reader, capsys: pytest.CaptureFix
     assert run(SHORT) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    left_out, problem = err.splitlines()
-    assert "3 of 3 items left out" in left_out
+    skipped, problem = err.splitlines()
+    assert "3 of 3 items skipped" in skipped
     assert problem == "specchat: Nothing was measured: choose another --length or --suite."
 
 
@@ -304,7 +304,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     assert run([*SHORT, "--report", str(report)]) == 130
     assert signal.getsignal(signal.SIGINT) is before
     out, err = capsys.readouterr()
-    assert f"Stopped after {at - 1} of {RUNS} runs; the same command goes on" in err
+    assert f"Stopped after {at - 1} of {RUNS} runs; the same command continues" in err
     assert "Nothing was written yet." in err
     assert "needle-single" in out if at > 3 else "Nothing was measured yet." in out
     assert not report.exists()

@@ -256,7 +256,7 @@ def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     assert len(outcome.records) == len(whole.records) + 1
 
 
-def test_what_the_context_does_not_hold_is_left_out_in_one_sentence(file: Path) -> None:
+def test_what_the_context_does_not_hold_is_skipped_in_one_sentence(file: Path) -> None:
     settings = replace(SETTINGS, lengths=(1024, 2048))
     outcome, asks = measure(file, settings, Reader(context=1500))
     assert {record.length for record in outcome.records} == {1024}
@@ -265,17 +265,17 @@ def test_what_the_context_does_not_hold_is_left_out_in_one_sentence(file: Path) 
         "needle-single at 2,048 tokens",
         "count at 2,048 tokens",
     ]
-    assert all("4 of 4 items left out" in sentence for sentence in outcome.skipped)
+    assert all("4 of 4 items skipped" in sentence for sentence in outcome.skipped)
     assert all("1,500" in sentence for sentence in outcome.skipped)
 
 
-def test_what_does_not_fit_a_length_is_left_out_in_one_sentence(file: Path) -> None:
+def test_what_does_not_fit_a_length_is_skipped_in_one_sentence(file: Path) -> None:
     settings = replace(SETTINGS, suites=("count",), lengths=(200,), n=10)
     outcome, _ = measure(file, settings)
     left = len({record.item for record in outcome.records})
     assert 0 < left < 10
     (sentence,) = outcome.skipped
-    assert sentence.startswith(f"count at 200 tokens: {10 - left} of 10 items left out, ")
+    assert sentence.startswith(f"count at 200 tokens: {10 - left} of 10 items skipped, ")
     assert outcome.done == outcome.total == 3 * left
 
 
@@ -368,7 +368,7 @@ def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "eval").write_text("a file where a folder should be")
-    with pytest.raises(UserError, match="cannot be kept"):
+    with pytest.raises(UserError, match="cannot be written"):
         ResultsLog(tmp_path / "eval" / "results.jsonl")
 
 
