@@ -72,7 +72,7 @@ class ChatScreen(MessageSelection):
             "set_keep",
             "Keep",
             id="chat.keep",
-            tooltip="How much is read (for a selected answer: read again)",
+            tooltip="How much is read (selected answer: read again)",
             priority=True,
         ),
         Binding(

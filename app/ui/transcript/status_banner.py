@@ -89,5 +89,5 @@ class StatusBanner(HangingLines):
 def _model_line(part: str, model: ModelInfo) -> str:
     facts = [sanitize_line(model.name), formatting.short_count(model.parameters)]
     if model.context_length:
-        facts.append(f"context_length {formatting.count(model.context_length)}")
+        facts.append(f"context {formatting.count(model.context_length)}")
     return f"{part:<6} {' · '.join(facts)}"

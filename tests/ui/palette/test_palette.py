@@ -70,14 +70,14 @@ async def test_it_does_what_a_key_does() -> None:
 async def test_themes_and_settings_are_set_from_it() -> None:
     async with app_with(FakeEngine()).run_test(size=(60, 20)) as pilot:
         await until_shown(pilot, "ready")
-        await find(pilot, "nord", "theme: set to nord")
+        await find(pilot, "nord", "Theme: set to nord")
         await pilot.press("enter")
         await until(pilot, lambda: pilot.app.theme == "nord")
-        await find(pilot, "trash days", "trash days: 30")
+        await find(pilot, "trash days", "Trash (days): 30")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.focused, SettingRow))
         await until_shown(pilot, "How long a deleted conversation")
-        await find(pilot, "animations", "animations: ")
+        await find(pilot, "animations", "Animations: ")
         await pilot.press("escape")
 
 

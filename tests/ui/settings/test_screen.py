@@ -79,9 +79,9 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
     async with app_with(engine, file).run_test(size=NARROW) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("f2", *"mode")
-        await until_gone(pilot, "animations")
+        await until_gone(pilot, "Animations")
         await pilot.press("enter", "right")
-        await until_shown(pilot, "• mode", "● sparse")
+        await until_shown(pilot, "• Mode", "● sparse")
         await until(pilot, lambda: 'mode = "sparse"' in on_disk(file), "the save")
         await pilot.press(*"nonsense")  # a letter begins another search
         await until(pilot, lambda: pilot.app.screen.query_one(Input).value == "nonsense")
@@ -91,7 +91,7 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
         await pilot.press("right", "pageup", "left")
         await until_shown(pilot, "‹ 0.3 ›")
         await pilot.press("7", "enter")
-        await until_shown(pilot, "'keep' must be a number from 0.01 to 1.", "‹ 0.3 ›")
+        await until_shown(pilot, "'Keep' must be a number from 0.01 to 1.", "‹ 0.3 ›")
         await pilot.press("0", ".", "4", "5", "6", "backspace", "enter")
         await until_shown(pilot, "‹ 0.45 ›")
         await until(pilot, lambda: "keep = 0.45" in on_disk(file), "the save")
@@ -107,7 +107,7 @@ async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
 
         def drawn() -> str:
             lines = screen_text(pilot).splitlines()
-            return next((line for line in lines if "animations  " in line), "")
+            return next((line for line in lines if "Animations  " in line), "")
 
         await until(pilot, lambda: "● on  ○ off" in drawn(), "the row")
         x = drawn().index("○ off")
