@@ -156,6 +156,6 @@ def test_a_pipe_beside_named_files_is_not_read_and_that_is_said(
         assert capsys.readouterr().err == ""
         os.write(start, b"text")
         assert len(read_inputs([str(docs / "a")]).documents) == 1
-        assert "not read beside -f" in capsys.readouterr().err
+        assert "not read with -f" in capsys.readouterr().err
         os.close(start)
         assert len(read_inputs([str(docs / "a"), "-"]).documents) == 2

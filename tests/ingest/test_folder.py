@@ -38,7 +38,7 @@ def test_a_folder_is_a_tree_and_its_files(tmp_path: Path) -> None:
         "docs/\n  README.md\n  .env (skipped: private)\n  .hidden\n  a\n"
         "  b/\n    README\n    x\n    y\n  c\n  logo (skipped: binary)\n",
     )
-    assert taken.summary == "docs: 7 files, 7 bytes; skipped 2: 1 private, 1 binary"
+    assert taken.summary == "docs: 7 files, 7 B; skipped 2: 1 private, 1 binary"
     for each in taken.skipped:
         check_sentence(each.sentence)
 

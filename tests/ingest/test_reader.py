@@ -117,7 +117,7 @@ def test_a_folder_without_text(tmp_path: Path) -> None:
     written(tmp_path / "docs" / "a", b"\0")
     assert "has no readable text files (docs/a is a binary" in refusal(tmp_path / "docs")
     written(tmp_path / "docs" / "b", b"")
-    assert "(2: 1 binary, 1 empty)" in refusal(tmp_path / "docs")
+    assert "(skipped 2: 1 binary, 1 empty)" in refusal(tmp_path / "docs")
 
 
 def test_standard_input_is_read_once() -> None:
