@@ -1,11 +1,11 @@
-"""The folder of models that huggingface_hub and mlx-lm look into, and what of it is ours.
+"""The model cache of huggingface_hub and mlx-lm, and our folder in it.
 
-    models--ORG--NAME/blobs/DIGEST                the bytes
-    models--ORG--NAME/snapshots/COMMIT/PATH       links to them: what a loader opens
-    models--ORG--NAME/refs/main                   the commit that counts
-    .specchat/                                    parts, records and the trash: no loader looks here
+    models--ORG--NAME/blobs/DIGEST                the file contents
+    models--ORG--NAME/snapshots/COMMIT/PATH       links to blobs, which loaders open
+    models--ORG--NAME/refs/main                   the current commit
+    .specchat/                                    downloads, manifests and the trash
 
-All of it is on one disk, so that a finished file only changes its name.
+All of it is on one file system, so that a finished download is only renamed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from uuid import uuid4
 from app.models.check import check_files
 from app.models.errors import ModelError
 from app.models.manifest import COMMIT, Manifest, read_manifest
-from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.util.atomic_files import make_folder, write_durably
 from app.util.durable import sync_path
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)
@@ -29,17 +29,17 @@ _PREFIX = "models--"
 
 
 def is_repository(name: str) -> bool:
-    """Is this of the form `organisation/name`?"""
-    # huggingface_hub forbids these two, and in the cache `--` stands for the slash.
+    """Whether this has the form `organisation/name`."""
+    # huggingface_hub forbids both, and `--` stands for the slash in the cache.
     return bool(_REPOSITORY.fullmatch(name)) and "--" not in name and ".." not in name
 
 
 def check_repository(name: str) -> str:
-    """`name`. ModelError when it cannot be a repository's."""
+    """Returns `name`. ModelError when it is not a repository name."""
     if not is_repository(name):
         raise ModelError(
-            f"{name!r} is no name of a model at the hub",
-            "give it as organisation/name, such as mlx-community/Qwen3-0.6B-4bit",
+            f"{name!r} is not a model name",
+            "use organisation/name, such as mlx-community/Qwen3-0.6B-4bit",
         )
     return name
 
@@ -49,7 +49,7 @@ def folder_name(repository: str) -> str:
 
 
 def default_cache() -> ModelCache:
-    """The one that huggingface_hub uses: HF_HUB_CACHE, or below HF_HOME."""
+    """The cache that huggingface_hub uses: HF_HUB_CACHE, or a folder in HF_HOME."""
     from huggingface_hub import constants
 
     return ModelCache(Path(constants.HF_HUB_CACHE))
@@ -57,8 +57,9 @@ def default_cache() -> ModelCache:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One model in the cache. `size` in bytes is what all its commits take on the disk, `older`
-    what of it only commits other than `commit` use. `fault` says why it cannot be used, if so."""
+    """One model in the cache. `size`: bytes on disk of all its commits; `older`: bytes of those
+    that only other commits than `commit` use. `fault` says why the model cannot be used, if it
+    cannot."""
 
     repository: str
     commit: str
@@ -70,46 +71,46 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class ModelCache:
-    """A model cache in `folder`. Nothing is created before something is written."""
+    """A model cache in `folder`. Folders are created when something is written."""
 
     folder: Path
 
     @property
     def app_folder(self) -> Path:
-        """What is specchat's in it."""
+        """Our folder in the cache."""
         return self.folder / ".specchat"
 
     def repository_folder(self, name: str) -> Path:
         return self.folder / folder_name(name)
 
     def download_folder(self, name: str) -> Path:
-        """Where an unfinished download of a model lies."""
+        """The folder of an unfinished download."""
         return self.app_folder / "pulls" / folder_name(name)
 
     def lock_path(self, name: str) -> Path:
-        """Held by whoever fetches, removes or restores a model. Never removed itself."""
+        """The lock file for downloading, removing or restoring a model. It is never deleted."""
         return self.app_folder / "locks" / f"{folder_name(name)}.lock"
 
     def manifest_path(self, name: str, commit: str) -> Path:
-        """The manifest of what was verified and published."""
+        """The manifest of a verified and published commit."""
         return self.app_folder / "verified" / folder_name(name) / f"{commit}.json"
 
     def commit(self, name: str) -> str | None:
-        """The commit that `main` is at here."""
+        """The commit of `main` in the cache."""
         with suppress(OSError, UnicodeDecodeError):
             commit = (self.repository_folder(name) / "refs" / "main").read_text("ascii").strip()
             return commit if COMMIT.fullmatch(commit) else None
         return None
 
     def snapshot_folder(self, name: str) -> Path | None:
-        """The folder that a loader opens, if the model is here; it may be incomplete when another
-        program left it so."""
+        """The folder that loaders open, if the model is installed. It may be incomplete if another
+        program wrote it."""
         commit = self.commit(name)
         folder = self.repository_folder(name) / "snapshots" / commit if commit else None
         return folder if folder is not None and folder.is_dir() else None
 
     def names(self) -> list[str]:
-        """The repositories of which something is here, in the order of their names."""
+        """All repositories in the cache, sorted by name."""
         with suppress(OSError):
             found = (path.name for path in self.folder.iterdir() if path.name.startswith(_PREFIX))
             names = (name.removeprefix(_PREFIX).replace("--", "/", 1) for name in found)
@@ -117,7 +118,7 @@ class ModelCache:
         return []
 
     def installed(self) -> list[Installed]:
-        """Every model whose main commit is here. Reads no weights."""
+        """Every model whose main commit is in the cache. Reads no weights."""
         return [found for name in self.names() if (found := self.find(name)) is not None]
 
     def find(self, name: str) -> Installed | None:
@@ -136,23 +137,23 @@ class ModelCache:
         return Installed(name, snapshot.name, snapshot, size, older, fault)
 
     def verified(self, name: str, commit: str) -> Manifest | None:
-        """What was published of a commit, if all of it is still here in its right size."""
+        """The manifest of a published commit, if all its files still have the right size."""
         manifest = read_manifest(self.manifest_path(name, commit))
         if manifest is None or manifest.commit != commit:
             return None
         folder = self.repository_folder(name) / "snapshots" / commit
-        here = all(_size(folder / file.path) == file.size for file in manifest.files)
-        return manifest if here else None
+        complete = all(_size(folder / file.path) == file.size for file in manifest.files)
+        return manifest if complete else None
 
     def publish(self, manifest: Manifest, blobs: dict[str, Path]) -> Path:
-        """Make a commit's files findable; returns the snapshot's folder. `blobs` maps digests to
-        verified files below `own`; digests not among them must be blobs here already. OSError.
+        """Move a verified download into the cache; returns the snapshot's folder. `blobs` maps
+        digests to files in `app_folder`; all other digests must already be blobs. OSError.
 
-        Bytes first, then the links to them, then the name: whenever this is cut short, there is
-        either the old state or the new one, and doing it again goes on.
+        Blobs first, then links, then the ref: if this is interrupted, either the old or the new
+        state is valid, and it can be repeated.
         """
         repository = self.repository_folder(manifest.repository)
-        # The folders of a cache are for whom the user's umask says, as huggingface_hub's are.
+        # Default permissions, as huggingface_hub's folders have.
         for folder in ("blobs", "snapshots", "refs"):
             (repository / folder).mkdir(parents=True, exist_ok=True)
         for digest, path in blobs.items():
@@ -160,7 +161,7 @@ class ModelCache:
         sync_path(repository / "blobs")
         snapshot = repository / "snapshots" / manifest.commit
         snapshot.mkdir(exist_ok=True)
-        # Configuration last: a folder without it is no model to any loader.
+        # config.json last: no loader takes a folder without it for a model.
         for file in sorted(manifest.files, key=lambda file: file.path == "config.json"):
             path = snapshot / file.path
             path.parent.mkdir(exist_ok=True)
@@ -170,10 +171,7 @@ class ModelCache:
         sync_path(snapshot.parent)
         manifest.write(self.manifest_path(manifest.repository, manifest.commit))
         main = repository / "refs" / "main"
-        aside = self.app_folder / f"{uuid4().hex}.part"
-        with temp_file(aside) as out:
-            out.write(manifest.commit.encode("ascii"))
-        replace_durably(aside, main)
+        write_durably(main, manifest.commit.encode("ascii"), self.app_folder)
         sync_path(self.folder)
         return snapshot
 
@@ -185,7 +183,7 @@ class ModelCache:
         os.replace(aside, path)
 
     def prepare(self) -> None:
-        """Create what is specchat's in it. OSError."""
+        """Create our folders. OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("pulls", "locks", "verified", "trash"):
             make_folder(self.app_folder / name)
@@ -199,12 +197,12 @@ def blobs(repository: Path) -> list[Path]:
 
 
 def links(snapshot: Path) -> dict[Path, Path]:
-    """Every file of a snapshot, to the blob that it is a link to, or to itself when it is none."""
+    """The files of a snapshot, mapped to the blobs that they link to, or to themselves."""
     return {path: _blob(path) for path in walk(snapshot)}
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Every file and link in a folder, in order; links to folders are not followed."""
+    """All files and links in a folder, sorted; links to folders are not followed."""
     for root, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
@@ -212,7 +210,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def _blob(path: Path) -> Path:
-    """Where one link leads, but not further: a blob may itself be a link into a store that
+    """The target of one link, not resolved further: a blob may be a link into a store that
     huggingface_hub shares between repositories."""
     if not path.is_symlink():
         return path
@@ -220,7 +218,7 @@ def _blob(path: Path) -> Path:
 
 
 def disk_size(folder: Path) -> int:
-    """Bytes of the files in it; what is reached over links counts where it lies."""
+    """Bytes of the files in it, without following links."""
     total = 0
     for path in walk(folder):
         with suppress(OSError):
@@ -229,7 +227,7 @@ def disk_size(folder: Path) -> int:
 
 
 def _size(path: Path) -> int:
-    """Bytes, following links; -1 when there is nothing."""
+    """Bytes, following links; -1 when the file is missing."""
     try:
         return path.stat().st_size
     except OSError:

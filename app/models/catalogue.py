@@ -1,5 +1,4 @@
-"""The models that are known by name: those of `catalog.toml`, and those a user added to a file of
-the same form."""
+"""The catalogue of known models: those in our `catalog.toml`, and those in the user's."""
 
 from __future__ import annotations
 
@@ -9,13 +8,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from app.models.architecture import Architecture, parse_architecture
 from app.models.cache import is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError
-from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.util.atomic_files import make_folder, write_durably
 
 FILE = "catalog.toml"
 
@@ -38,83 +36,88 @@ class Entry:
 
     def matches(self, word: str) -> bool:
         architecture = self.architecture.model_type if self.architecture else ""
-        said = (self.name, self.family, self.quantised, self.licence, architecture)
-        return any(word in text.casefold() for text in said)
+        texts = (self.name, self.family, self.quantised, self.licence, architecture)
+        return any(word in text.casefold() for text in texts)
 
 
 def catalogue(folder: Path | None = None) -> tuple[Entry, ...]:
-    """Every model known by name, a user's own ones first; these are read from the catalogue's file
-    in `folder`, if it is there. One of theirs takes the place of ours of the same name. ModelError,
-    in one sentence, when their file cannot be used."""
-    ours = _entries((files("app.models") / FILE).read_text("utf-8"), FILE, own=False)
-    own: tuple[Entry, ...] = ()
+    """All models of both catalogues. The user's is read from `folder`, if it is there; its entries
+    come first and replace ours of the same name. ModelError when the user's file is invalid."""
+    ours = _entries((files("app.models") / FILE).read_text("utf-8"), FILE, custom=False)
+    custom: tuple[Entry, ...] = ()
     path = folder / FILE if folder is not None else None
     if path is not None and path.is_file():
         try:
-            own = _entries(path.read_text("utf-8"), str(path), own=True)
+            custom = _entries(path.read_text("utf-8"), str(path), custom=True)
         except (OSError, UnicodeDecodeError) as error:
-            raise ModelError(f"'{path}' cannot be read ({error})", "put it right") from None
-    taken = {entry.name for entry in own}
-    return (*own, *(entry for entry in ours if entry.name not in taken))
+            raise ModelError(f"'{path}' cannot be read ({error})", "correct it") from None
+    names = {entry.name for entry in custom}
+    return (*custom, *(entry for entry in ours if entry.name not in names))
 
 
 def search(entries: tuple[Entry, ...], text: str) -> tuple[Entry, ...]:
-    """Those that mention every word of `text`, in the order given."""
+    """The entries that contain every word of `text`."""
     words = text.casefold().split()
     return tuple(entry for entry in entries if all(map(entry.matches, words)))
 
 
 def find(entries: tuple[Entry, ...], name: str) -> Entry | None:
-    """The one of this name, whatever the case of its letters."""
+    """The entry of this name, ignoring case."""
     return next((e for e in entries if e.name.casefold() == name.casefold()), None)
 
 
 def add(folder: Path | None, name: str) -> str:
-    """Write a model into the user's catalogue in `folder`: a repository, or the path of a folder
-    with a model. Returns its name there. ModelError when it is neither, or cannot be written."""
+    """Add a repository or a model's folder to the user's catalogue in `folder`. Returns its name
+    there. ModelError when it is neither, or the catalogue cannot be written."""
     if folder is None:
-        raise ModelError("There is no place for a catalogue", "name the model with --target")
-    kept = name.strip()
-    if not is_repository(kept):
-        path = Path(kept).expanduser().absolute()
+        raise ModelError(
+            "There is no settings folder for a catalogue", "name the model with --target"
+        )
+    entry = name.strip()
+    if not is_repository(entry):
+        path = Path(entry).expanduser().absolute()
         check_model(path)
-        kept = str(path)
-    if not kept.isprintable():
-        raise ModelError(f"{kept!r} cannot be written into a catalogue", "rename the folder")
+        entry = str(path)
+    if not entry.isprintable():
+        raise ModelError(f"{entry!r} cannot be written to the catalogue", "rename the folder")
     path = folder / FILE
     try:
         text = path.read_text("utf-8") if path.is_file() else _BEGINNING
-        if find(_entries(text, str(path), own=True) if "[[model]]" in text else (), kept) is None:
-            text = f"{text.rstrip()}\n\n[[model]]\nname = {json.dumps(kept, ensure_ascii=False)}\n"
-            _entries(text, str(path), own=True)
+        if (
+            find(_entries(text, str(path), custom=True) if "[[model]]" in text else (), entry)
+            is None
+        ):
+            text = f"{text.rstrip()}\n\n[[model]]\nname = {json.dumps(entry, ensure_ascii=False)}\n"
+            _entries(text, str(path), custom=True)
             make_folder(folder)
-            aside = folder / f"{uuid4().hex}.part"
-            with temp_file(aside) as out:
-                out.write(text.encode())
-            replace_durably(aside, path)
+            write_durably(path, text.encode())
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"'{path}' cannot be changed ({error})", "put it right") from None
-    return kept
+        raise ModelError(f"'{path}' cannot be changed ({error})", "check its permissions") from None
+    return entry
 
 
-_BEGINNING = "# Your own models, beside those that specchat knows: `name` is all that is needed.\n"
+_BEGINNING = (
+    "# Your own models, in addition to those that specchat knows. Only `name` is required.\n"
+)
 _TEXTS = ("name", "family", "tokenizer", "quantised", "licence", "measured", "known")
 _OLD_KEYS = {"known": "measured"}
-"""Keys of catalogues that were written before they were renamed."""
+"""Renamed keys, which older catalogues have."""
 
 
-def _entries(text: str, file: str, own: bool) -> tuple[Entry, ...]:
+def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ModelError(f"'{file}' is not valid TOML ({error})", "put it right") from None
+        raise ModelError(f"'{file}' is not valid TOML ({error})", "correct it") from None
     models = content.get("model")
     if not isinstance(models, list):
-        raise ModelError(f"'{file}' lists no models", "begin each with a line [[model]]")
-    return tuple(_entry(model, f"model {i} of '{file}'", own) for i, model in enumerate(models, 1))
+        raise ModelError(f"'{file}' lists no models", "start each with a line [[model]]")
+    return tuple(
+        _entry(model, f"model {i} of '{file}'", custom) for i, model in enumerate(models, 1)
+    )
 
 
-def _entry(model: Any, where: str, own: bool) -> Entry:
+def _entry(model: Any, where: str, custom: bool) -> Entry:
     if not isinstance(model, dict) or not model.get("name"):
         raise ModelError(f"{where[0].upper()}{where[1:]} has no name", "add a line name = …")
     kinds = dict.fromkeys(_TEXTS, str) | {"download": int, "draft": bool, "config": dict}
@@ -122,18 +125,15 @@ def _entry(model: Any, where: str, own: bool) -> Entry:
         kind = kinds.get(key)
         if kind is None:
             raise ModelError(
-                f"{where[0].upper()}{where[1:]} has a line {key!r}, which means nothing",
-                f"leave it out; there may be {', '.join(kinds)}",
+                f"{where[0].upper()}{where[1:]} has an unknown key {key!r}",
+                f"remove it; the keys are {', '.join(kinds)}",
             )
         if type(value) is not kind:
-            raise ModelError(
-                f"{key!r} in {where} is no {_KINDS[kind]}", "write it as specchat's own are"
-            )
-    rest: dict[str, Any] = {
-        _OLD_KEYS.get(key, key): value for key, value in model.items() if key != "config"
-    }
-    architecture = parse_architecture(model["config"]) if "config" in model else None
-    return Entry(**rest, architecture=architecture, custom=own)
+            raise ModelError(f"{key!r} in {where} must be {_KINDS[kind]}", "correct it")
+    values: dict[str, Any] = {_OLD_KEYS.get(str(key), str(key)): model[key] for key in model}
+    config = values.pop("config", None)
+    architecture = None if config is None else parse_architecture(config)
+    return Entry(**values, architecture=architecture, custom=custom)
 
 
-_KINDS = {str: "text in quotes", int: "whole number", bool: "true or false", dict: "table"}
+_KINDS = {str: "text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}

@@ -1,4 +1,4 @@
-"""Fetches files in parallel segments until each is whole and its digest is right."""
+"""Downloads files in parallel segments, and verifies their digests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threading import Event
 
 import httpx2
 
-from app.models.errors import DownloadError, disk_error
+from app.models.errors import DownloadError, disk_errors
 from app.models.hub import Hub
 from app.models.manifest import Manifest, file_digest
 from app.models.partial_file import PartialFile, Segment
@@ -23,8 +23,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """How much is fetched at once, and how often it is secured. Sizes in bytes: what may be
-    fetched twice after a kill is `connections` times `checkpoint`."""
+    """How much is downloaded at once, and how often it is saved. After a crash, up to `connections`
+    times `checkpoint_bytes` are downloaded again."""
 
     connections: int = 4
     segment_bytes: int = 64 << 20
@@ -32,35 +32,35 @@ class Concurrency:
 
 
 class Downloader:
-    """Brings the parts of one commit here."""
+    """Downloads the files of one commit."""
 
     def __init__(
         self,
         hub: Hub,
         manifest: Manifest,
-        effort: Concurrency,
-        patience: RetryPolicy,
+        concurrency: Concurrency,
+        policy: RetryPolicy,
         meter: ProgressMeter,
     ) -> None:
         self._hub = hub
         self._manifest = manifest
-        self._effort = effort
-        self._patience = patience
+        self._concurrency = concurrency
+        self._policy = policy
         self._meter = meter
         self._queue: deque[tuple[PartialFile, Segment]] = deque()
         self._halted = Event()
 
     async def run(self, parts: Iterable[PartialFile]) -> None:
-        """Return when all parts are verified. Raises DownloadError or ModelError for the first
-        that cannot be; the others then keep what they have, as they do when this is cancelled."""
+        """Return when all files are verified. Raises DownloadError or ModelError for the first that
+        fails. Then, and on cancellation, all files keep what was downloaded."""
         parts = list(parts)
         try:
-            whole = [part for part in parts if part.complete]
+            complete = [part for part in parts if part.complete]
             self._queue.extend((p, s) for p in parts for s in p.segments if not s.complete)
             async with asyncio.TaskGroup() as group:
-                for part in whole:
+                for part in complete:
                     group.create_task(self._finish(part))
-                for _ in range(self._effort.connections):
+                for _ in range(self._concurrency.connections):
                     group.create_task(self._work())
         except BaseExceptionGroup as several:
             raise _first(several) from None
@@ -77,25 +77,23 @@ class Downloader:
                 await self._finish(part)
 
     async def _finish(self, part: PartialFile) -> None:
-        """Compare the digest. A wrong one is fetched once more, from the first byte."""
+        """Verify the digest. A file with a wrong digest is downloaded once more from the start."""
         part.hashing = True
-        path, wanted = part.path, part.file.digest
+        path, expected = part.path, part.file.digest
         self._meter.note = f"checking {part.file.path}"
-        try:
-            found = await asyncio.to_thread(
-                file_digest, path, wanted, lambda _: None, self._halted.is_set
+        with disk_errors():
+            digest = await asyncio.to_thread(
+                file_digest, path, expected, lambda _: None, self._halted.is_set
             )
-        except OSError as error:
-            raise disk_error(error) from None
         self._meter.note = ""
-        if found == wanted:
+        if digest == expected:
             return part.mark_verified()
         part.mismatches += 1
         self._restart(part)
         if part.mismatches > 1:
             raise DownloadError(
-                f"{part.file.path!r} arrived altered twice",
-                "pull again later; if it stays so, the file is damaged at the hub",
+                f"{part.file.path!r} had a wrong digest twice",
+                "pull again later; if it happens again, the file is damaged at the hub",
             )
         await self._work()
 
@@ -105,21 +103,21 @@ class Downloader:
         self._queue.extendleft((part, segment) for segment in reversed(part.segments))
 
     async def _fetch(self, part: PartialFile, segment: Segment) -> None:
-        """Until the segment is whole, or the part was begun anew."""
-        failures, most = 0, segment.done
+        """Request the segment until it is complete, or its file was restarted."""
+        failures, furthest = 0, segment.done
         while not segment.complete and segment in part.segments:
             try:
                 await self._request(part, segment)
             except RetryableError as retry:
-                # Fetching the same bytes again and again is no progress.
-                if segment.done >= most + min(self._patience.min_bytes, segment.end - most):
+                # Only new bytes count as progress.
+                if segment.done >= furthest + min(self._policy.min_bytes, segment.end - furthest):
                     failures = 0
-                most = max(most, segment.done)
+                furthest = max(furthest, segment.done)
                 failures += 1
                 await self._hub.backoff(retry, failures)
 
     async def _request(self, part: PartialFile, segment: Segment) -> None:
-        """One request. Returns early when the part was begun anew meanwhile."""
+        """Send one request. Returns early when the file was restarted meanwhile."""
         first, last = segment.start + segment.done, segment.end - 1
         alone = len(part.segments) == 1
         ranged = not (alone and segment.done == 0)
@@ -140,53 +138,53 @@ class Downloader:
                 self._meter.add(-segment.done)
                 part.rewind(segment)
             else:
-                raise _other_size(part)
+                raise _wrong_size(part)
             await self._receive(part, segment, response)
 
     async def _receive(
         self, part: PartialFile, segment: Segment, response: httpx2.Response
     ) -> None:
         try:
-            async for chunk in self._patience.with_stall_timeout(response.aiter_raw()):
+            async for chunk in self._policy.with_stall_timeout(response.aiter_raw()):
                 if segment not in part.segments:
                     return
                 if segment.start + segment.done + len(chunk) > segment.end:
-                    raise _other_size(part)
+                    raise _wrong_size(part)
                 part.write(segment, chunk)
                 self._meter.add(len(chunk))
-                if segment.done - segment.recorded >= self._effort.checkpoint_bytes:
+                if segment.done - segment.recorded >= self._concurrency.checkpoint_bytes:
                     await asyncio.to_thread(part.checkpoint, segment)
         finally:
-            # Also when cancelled: what came is kept.
+            # Also when cancelled, so that nothing is downloaded twice.
             if segment in part.segments:
                 part.checkpoint(segment)
         if not segment.complete:
-            raise RetryableError("the connection ended early")
+            raise RetryableError("the connection closed early")
 
 
 def _check_range(part: PartialFile, response: httpx2.Response, first: int, last: int) -> None:
-    told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
-    if told is None or int(told[1]) != first or int(told[2]) > last:
-        raise RetryableError("the server sent other bytes than it was asked for")
-    if told[3] != "*" and int(told[3]) != part.file.size:
-        raise _other_size(part)
+    sent = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    if sent is None or int(sent[1]) != first or int(sent[2]) > last:
+        raise RetryableError("the server sent the wrong range")
+    if sent[3] != "*" and int(sent[3]) != part.file.size:
+        raise _wrong_size(part)
 
 
 def _check_length(part: PartialFile, response: httpx2.Response) -> None:
     length = response.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:19]) != part.file.size:
-        raise _other_size(part)
+        raise _wrong_size(part)
 
 
-def _other_size(part: PartialFile) -> DownloadError:
+def _wrong_size(part: PartialFile) -> DownloadError:
     return DownloadError(
-        f"{part.file.path!r} is not as long as the hub's list says, {part.file.size:,} bytes",
-        "pull again, and take another model if it stays so",
+        f"{part.file.path!r} does not have the {part.file.size:,} bytes that the hub lists",
+        "pull again; if it happens again, choose another model",
     )
 
 
 def _first(several: BaseExceptionGroup) -> BaseException:
-    """The error to report: tasks that fail at the same time mostly do so for the same reason."""
+    """The first error: tasks that fail together mostly do so for the same reason."""
     error: BaseException = several
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,25 +1,35 @@
-"""What can be wrong with a model, and with fetching one."""
+"""Errors of models and of downloads."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from app.errors import UserError
 
 
 class ModelError(UserError):
-    """A model is not here, or its folder cannot be used."""
+    """A model is not installed, or its folder cannot be used."""
 
 
 class DownloadError(ModelError):
-    """A download could not go on. What was fetched is kept."""
+    """A download stopped. What was downloaded is saved."""
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raises DownloadError for every OSError inside."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error) from None
 
 
 def disk_error(error: OSError) -> DownloadError:
-    """One sentence for a disk that refuses what a download wants of it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadError(
-            "The disk is full, and what was fetched so far is kept",
+            "The disk is full; what was downloaded so far is saved",
             "free some space and pull again, or set HF_HUB_CACHE to a folder on another disk",
         )
     return DownloadError(

@@ -1,6 +1,6 @@
-"""From the hub's list of a model's files to those that are fetched, or a refusal.
+"""Chooses which files of a model to download, or rejects the model.
 
-The list is not trusted: nothing in it becomes a path before it was looked at here.
+The hub's list is untrusted: every path in it is checked here before it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 
 MAX_FILES = 10_000
-_WANTED = re.compile(
+_DOWNLOADED = re.compile(
     r"[\w+-][\w.+-]*\.json|model[\w.+-]*\.safetensors|[\w+-][\w.+-]*\.jinja"
     r"|additional_chat_templates/[\w+-][\w.+-]*\.jinja"
     r"|tokenizer\.model|[\w+-][\w.+-]*\.tiktoken|tiktoken\.model|merges\.txt|vocab\.txt",
@@ -26,24 +26,24 @@ _PICKLES = frozenset(
 
 
 def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, ...]:
-    """The files to fetch, in the order of their names: JSON, safetensors, tokenizer and templates.
+    """The files to download, sorted by name: JSON, safetensors, tokenizer and templates.
 
-    `entries` are those of the hub's recursive tree. ModelError when the model brings code or
-    pickles, when it is no whole text model, or when the list cannot be true.
+    `entries` are the hub's list of all files. ModelError when the model contains code or pickles,
+    is not a complete text model, or when the list is inconsistent.
     """
     if len(entries) > MAX_FILES:
         raise too_many_files(repository)
     files: dict[str, ModelFile] = {}
     folded: set[str] = set()
     for entry in entries:
-        path, is_file = _checked(repository, entry)
+        path, is_file = _check_entry(repository, entry)
         if not is_file:
             continue
         _refuse_code(repository, path)
-        if not _WANTED.fullmatch(path):
+        if not _DOWNLOADED.fullmatch(path):
             continue
         if path.casefold() in folded:
-            raise _untrue(repository, f"it names {path!r} twice")
+            raise _invalid_list(repository, f"it names {path!r} twice")
         folded.add(path.casefold())
         files[path] = _file(repository, path, entry)
     for name in ("config.json", "tokenizer.json"):
@@ -54,10 +54,10 @@ def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, .
     return tuple(files[name] for name in sorted(files))
 
 
-def _checked(repository: str, entry: Any) -> tuple[str, bool]:
-    """An entry's path and whether it is a file. ModelError when the path leads elsewhere."""
+def _check_entry(repository: str, entry: Any) -> tuple[str, bool]:
+    """An entry's path, and whether it is a file. ModelError for unsafe paths."""
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-        raise _untrue(repository, "an entry has no name")
+        raise _invalid_list(repository, "an entry has no name")
     path: str = entry["path"]
     parts = path.split("/")
     if (
@@ -68,7 +68,7 @@ def _checked(repository: str, entry: Any) -> tuple[str, bool]:
         or any(part in ("", ".", "..") for part in parts)
     ):
         shown = path if len(path) < 80 else f"{path[:80]}…"
-        raise _untrue(repository, f"{shown!r} is no name of a file in it")
+        raise _invalid_list(repository, f"{shown!r} is not a valid path")
     return path, entry.get("type") == "file"
 
 
@@ -76,14 +76,13 @@ def _refuse_code(repository: str, path: str) -> None:
     suffix = PurePosixPath(path).suffix.lower()
     if suffix in _CODE:
         raise ModelError(
-            f"{repository} brings code ({path!r}), and specchat runs no code that comes with a"
-            " model",
-            "take a model that mlx-lm supports itself, such as one of mlx-community",
+            f"{repository} contains code ({path!r}), and specchat never runs code from a model",
+            "choose a model that mlx-lm supports without it, such as one of mlx-community",
         )
     if suffix in _PICKLES:
         raise ModelError(
-            f"{repository} brings {path!r}, a kind of file that can hold code (a pickle)",
-            "take a copy of the model that has safetensors only, such as one of mlx-community",
+            f"{repository} contains {path!r}, a pickle, which may contain code",
+            "choose a copy of the model with safetensors only, such as one of mlx-community",
         )
 
 
@@ -91,34 +90,34 @@ def _file(repository: str, path: str, entry: dict[str, Any]) -> ModelFile:
     size, digest, lfs = entry.get("size"), entry.get("oid"), entry.get("lfs")
     if lfs is not None:
         if not isinstance(lfs, dict):
-            raise _untrue(repository, f"{path!r} has no digest")
+            raise _invalid_list(repository, f"{path!r} has no digest")
         size, digest = lfs.get("size"), str(lfs.get("oid")).removeprefix("sha256:")
-    # What the digest is, is told by its length: the two may not stand in for each other.
-    right = 40 if lfs is None else 64
-    if type(size) is not int or not isinstance(digest, str) or len(digest) != right:
-        raise _untrue(repository, f"{path!r} has no size or no digest")
+    # The length of the digest says which kind it is; the kinds must not be mixed up.
+    length = 40 if lfs is None else 64
+    if type(size) is not int or not isinstance(digest, str) or len(digest) != length:
+        raise _invalid_list(repository, f"{path!r} has no size or no digest")
     try:
         return ModelFile(path, size, digest)
     except ValueError:
-        raise _untrue(repository, f"{path!r} has no size or no digest") from None
+        raise _invalid_list(repository, f"{path!r} has no size or no digest") from None
 
 
 def too_many_files(repository: str) -> ModelError:
     return ModelError(
-        f"{repository} lists more than {MAX_FILES:,} files, which no model needs",
+        f"{repository} has more than {MAX_FILES:,} files, more than any model",
         "check its name",
     )
 
 
 def _unusable(repository: str, what: str) -> ModelError:
     return ModelError(
-        f"{repository} is no text model in mlx-lm's format, it has no {what}",
-        "take one that was converted for MLX, such as one of mlx-community",
+        f"{repository} is not a text model in mlx-lm's format: it has no {what}",
+        "choose one that was converted for MLX, such as one of mlx-community",
     )
 
 
-def _untrue(repository: str, why: str) -> ModelError:
+def _invalid_list(repository: str, why: str) -> ModelError:
     return ModelError(
-        f"The hub's list of {repository} cannot be right, {why}",
-        "try again, and take another model if it stays so",
+        f"The hub's list of {repository} is invalid ({why})",
+        "try again, and choose another model if it happens again",
     )

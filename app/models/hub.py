@@ -1,8 +1,8 @@
-"""The hub's public API: which commit, which files, and their bytes.
+"""A client of the hub's public API: a model's commit, its list of files, and their bytes.
 
-Three requests are all it takes: `/api/models/R/revision/main` for the commit, its paged
+It needs three requests: `/api/models/R/revision/main` for the commit, the paged
 `/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
-files to a storage host with a signed address. Nothing a server says is shown but its status.
+files to a storage host with a signed address. Of what a server sends, only its status is shown.
 """
 
 from __future__ import annotations
@@ -22,99 +22,100 @@ from app.models.file_filter import MAX_FILES, too_many_files
 from app.models.manifest import COMMIT
 from app.models.retry import RetryableError, RetryPolicy, retry_after
 
-_REDIRECTS = 8
-_LONGEST_ANSWER = 32 << 20
-"""Bytes of one page of the API; a page of 1,000 files is about 300 KB."""
-_PAGES = 20
-_SHORT = 1 << 16
-"""Bytes of a redirect's own text, which is read so that its connection can be used again."""
+_MAX_REDIRECTS = 8
+_MAX_PAGE_BYTES = 32 << 20
+"""For one page of the API; a page of 1,000 files has about 300 KB."""
+_MAX_PAGES = 20
+_MAX_REDIRECT_BYTES = 1 << 16
+"""Of a redirect's body, which is read so that its connection can be reused."""
 LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=120.0)
-"""A large file comes in many requests: setting a connection up for each would cost more than some
-of them take, and a segment may take longer than the usual five seconds."""
+"""A large file takes many requests, so connections are kept alive longer than the usual five
+seconds, which one segment may take."""
 
 T = TypeVar("T")
 
 
-def hub_client(patience: RetryPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
-    """What connections are made with. Raises ModelError for a proxy that cannot be used."""
-    timeout = httpx2.Timeout(patience.stall_timeout, connect=patience.connect_timeout, pool=None)
+def hub_client(policy: RetryPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    """The HTTP client. Raises ModelError for an invalid proxy."""
+    timeout = httpx2.Timeout(policy.stall_timeout, connect=policy.connect_timeout, pool=None)
     try:
         return httpx2.AsyncClient(timeout=timeout, verify=tls or True, limits=LIMITS)
     except (httpx2.InvalidURL, ValueError):
         raise ModelError(
-            "The proxy that the environment names is no web address",
+            "The proxy in the environment is not a web address",
             "correct HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them",
         ) from None
 
 
 class Hub:
-    """One hub, spoken to over one client. The token goes to the hub's own address alone: same
-    scheme, host and port."""
+    """One hub, reached through one HTTP client. The token is only sent to the hub's own scheme,
+    host and port."""
 
     def __init__(
-        self, client: httpx2.AsyncClient, endpoint: str, token: str | None, patience: RetryPolicy
+        self, client: httpx2.AsyncClient, endpoint: str, token: str | None, policy: RetryPolicy
     ) -> None:
-        """Raises ModelError when `endpoint` or `token` cannot be used."""
+        """Raises ModelError when `endpoint` or `token` is invalid."""
         self._client = client
         self._endpoint = endpoint.rstrip("/")
         try:
             url = httpx2.URL(self._endpoint)
         except (httpx2.InvalidURL, ValueError):
             url = httpx2.URL("")
-        if not _reachable(url):
+        if not _is_valid(url):
             raise ModelError(
-                "HF_ENDPOINT is no web address", "set it to one that begins with https://"
+                "HF_ENDPOINT is not a web address", "set it to one that starts with https://"
             )
         self._origin = _origin(url)
-        # A header with other characters in it would be quoted in the error of the HTTP library.
+        # The HTTP library would quote a header with other characters in its error.
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
             raise ModelError("The stored token is damaged", "log in again with `hf auth login`")
         self._token = token
-        self._patience = patience
+        self._policy = policy
         self.on_wait: Callable[[str], object] = lambda note: None
 
     async def commit(self, repository: str) -> str:
-        """The commit that the repository's main branch is at."""
+        """The commit of the repository's main branch."""
         url = f"{self._endpoint}/api/models/{repository}/revision/main"
         answer, _ = await self._json(repository, url)
         sha = answer.get("sha") if isinstance(answer, dict) else None
         if not isinstance(sha, str) or not COMMIT.fullmatch(sha):
-            raise _no_hub()
+            raise _not_the_hub()
         return sha
 
-    async def search(self, words: str, most: int) -> list[Any]:
-        """Models converted for MLX that mention these words, the most downloaded first, as the hub
-        sent them."""
+    async def search(self, words: str, limit: int) -> list[Any]:
+        """The hub's entries of MLX models with these words in their names, most downloaded
+        first."""
         url = (
             f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
-            f"&sort=downloads&direction=-1&limit={most}"
+            f"&sort=downloads&direction=-1&limit={limit}"
         )
-        answer, _ = await self._json("of these words", url)
+        answer, _ = await self._json("with these words", url)
         if not isinstance(answer, list):
-            raise _no_hub()
+            raise _not_the_hub()
         return answer
 
     async def tree(self, repository: str, commit: str) -> list[Any]:
-        """The entries of the repository's recursive tree, as the hub sent them."""
+        """The hub's entries of all files in the repository."""
         entries: list[Any] = []
         url = f"{self._endpoint}/api/models/{repository}/tree/{commit}?recursive=True&expand=False"
-        for _ in range(_PAGES):
-            page, following = await self._json(repository, url)
+        for _ in range(_MAX_PAGES):
+            page, next_url = await self._json(repository, url)
             if not isinstance(page, list):
-                raise _no_hub()
+                raise _not_the_hub()
             entries += page
             if len(entries) > MAX_FILES:
                 raise too_many_files(repository)
-            if following is None:
+            if next_url is None:
                 return entries
-            url = following
+            url = next_url
         raise too_many_files(repository)
 
     @asynccontextmanager
     async def file(
         self, repository: str, commit: str, path: str, bytes_range: str | None
     ) -> AsyncIterator[httpx2.Response]:
-        """A file's answer with status 200, 206 or 416, not yet read. Raises Retry, ModelError."""
+        """The response for a file, with status 200, 206 or 416, and not yet read. Raises
+        RetryableError, ModelError."""
         url = f"{self._endpoint}/{repository}/resolve/{commit}/{quote(path)}"
         headers = {"Range": bytes_range} if bytes_range else {}
         async with self._get(repository, url, headers, commit) as response:
@@ -124,80 +125,86 @@ class Hub:
             yield response
 
     async def with_retries(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The result of `action`, tried again on Retry. DownloadError when it never succeeds."""
-        for failures in range(1, self._patience.max_attempts + 1):
+        """The result of `action`, retried on RetryableError. DownloadError when it never
+        succeeds."""
+        for failures in range(1, self._policy.max_attempts + 1):
             try:
                 return await action()
             except RetryableError as retry:
                 await self.backoff(retry, failures)
-        raise AssertionError("rest raises at the last try")
+        raise AssertionError("backoff raises at the last attempt")
 
     async def backoff(self, retry: RetryableError, failures: int) -> None:
-        """Wait before the next try. DownloadError after too many, or when the hub asks for more
-        than one waits for here."""
-        if retry.retry_after is not None and retry.retry_after > self._patience.max_wait:
+        """Wait before the next attempt. DownloadError after too many, or when the hub asks for a
+        longer wait than the policy allows."""
+        if retry.retry_after is not None and retry.retry_after > self._policy.max_wait:
             raise DownloadError(
-                f"The hub asks to wait {retry.retry_after / 60:,.0f} minutes, and what was"
-                " fetched is kept",
+                f"The hub asks to wait {retry.retry_after / 60:,.0f} minutes; what was downloaded"
+                " is saved",
                 "pull again after that",
             )
-        if failures >= self._patience.max_attempts:
+        if failures >= self._policy.max_attempts:
             raise DownloadError(
-                f"The download stopped after {failures} tries, {retry.reason}, and what was"
-                " fetched is kept",
+                f"The download stopped after {failures} attempts ({retry.reason}); what was"
+                " downloaded is saved",
                 "check the connection and pull again",
             )
-        wait = self._patience.delay(failures, retry.retry_after)
-        self.on_wait(f"{retry.reason}, trying again in {wait:.0f} s")
+        wait = self._policy.delay(failures, retry.retry_after)
+        self.on_wait(f"{retry.reason}, retrying in {wait:.0f} s")
         await asyncio.sleep(wait)
         self.on_wait("")
 
     async def _json(self, repository: str, url: str) -> tuple[Any, str | None]:
-        """A page of the API and the address of the next one, if there is one."""
+        """A page of the API, and the URL of the next page, if there is one."""
 
         async def once() -> tuple[bytes, str | None]:
-            body = bytearray()
             async with self._get(repository, url, {}) as response:
-                if response.status_code != 200:
-                    raise RetryableError(f"the hub answered with status {response.status_code}")
-                async for chunk in self._patience.with_stall_timeout(response.aiter_raw()):
-                    body += chunk
-                    if len(body) > _LONGEST_ANSWER:
-                        raise _no_hub()
-                return bytes(body), response.links.get("next", {}).get("url")
+                body = await self.read_body(response, _MAX_PAGE_BYTES)
+                return body, response.links.get("next", {}).get("url")
 
-        body, following = await self.with_retries(once)
+        body, next_url = await self.with_retries(once)
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
-            raise _no_hub() from None
-        if following is not None:
-            target = _joined(httpx2.URL(url), following)
+            raise _not_the_hub() from None
+        if next_url is not None:
+            target = _joined(httpx2.URL(url), next_url)
             if _origin(target) != self._origin:
-                raise _no_hub()
-            following = str(target)
-        return answer, following
+                raise _not_the_hub()
+            next_url = str(target)
+        return answer, next_url
+
+    async def read_body(self, response: httpx2.Response, max_bytes: int) -> bytes:
+        """The body of a response with status 200. Raises RetryableError, DownloadError."""
+        if response.status_code != 200:
+            raise RetryableError(f"the hub answered with status {response.status_code}")
+        body = bytearray()
+        async for chunk in self._policy.with_stall_timeout(response.aiter_raw()):
+            body += chunk
+            if len(body) > max_bytes:
+                raise _not_the_hub()
+        return bytes(body)
 
     @asynccontextmanager
     async def _get(
         self, repository: str, url: str, headers: dict[str, str], commit: str | None = None
     ) -> AsyncIterator[httpx2.Response]:
-        """The answer after all redirects. Raises Retry, ModelError, DownloadError."""
+        """The response after all redirects. Raises RetryableError, ModelError, DownloadError."""
         try:
             async with AsyncExitStack() as stack:
-                yield await self._followed(stack, repository, url, headers, commit)
+                yield await self._follow_redirects(stack, repository, url, headers, commit)
         except httpx2.TimeoutException:
             raise RetryableError("the server does not answer") from None
         except httpx2.ConnectError:
             raise RetryableError("the server cannot be reached") from None
         except httpx2.ProxyError:
-            raise RetryableError("the proxy refuses") from None
+            raise RetryableError("the proxy refused the connection") from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError):
             raise RetryableError("the connection broke") from None
         except httpx2.InvalidURL:
-            raise _no_hub() from None
+            raise _not_the_hub() from None
 
-    async def _followed(
+    async def _follow_redirects(
         self,
         stack: AsyncExitStack,
         repository: str,
@@ -206,52 +213,50 @@ class Hub:
         commit: str | None,
     ) -> httpx2.Response:
         url = httpx2.URL(address)
-        for _ in range(_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             at_hub = _origin(url) == self._origin
-            response = await self._sent(url, headers, at_hub)
+            response = await self._send(url, headers, at_hub)
             stack.push_async_callback(response.aclose)
-            told = response.headers.get("x-repo-commit")
-            if at_hub and commit is not None and told is not None and told != commit:
+            sent_commit = response.headers.get("x-repo-commit")
+            if at_hub and commit is not None and sent_commit not in (None, commit):
                 raise RetryableError("the hub answered with another commit")
             if not response.has_redirect_location:
                 if response.status_code not in (200, 206, 416):
                     raise self._failure(repository, response, at_hub)
                 return response
-            following = _joined(url, response.headers["location"])
-            if following.scheme not in ("http", "https") or (
-                url.scheme == "https" and following.scheme == "http"
+            target = _joined(url, response.headers["location"])
+            if target.scheme not in ("http", "https") or (
+                url.scheme == "https" and target.scheme == "http"
             ):
                 raise DownloadError(
-                    "The hub redirects to an address that is not encrypted",
+                    "The hub redirects to an unencrypted address",
                     "check HF_ENDPOINT and the network, and pull again",
                 )
-            if not _reachable(following):
-                raise _no_hub()
-            await self._empty(response)
-            url = following
+            if not _is_valid(target):
+                raise _not_the_hub()
+            await self._drain(response)
+            url = target
         raise RetryableError("the server redirects in a circle")
 
-    async def _empty(self, response: httpx2.Response) -> None:
-        """Let the connection of an answer that says nothing go back to where it is taken from."""
+    async def _drain(self, response: httpx2.Response) -> None:
+        """Read the body of a redirect, so that its connection goes back to the pool."""
         read = 0
         with suppress(httpx2.HTTPError, httpx2.StreamError, OSError, RetryableError):
-            async for chunk in self._patience.with_stall_timeout(response.aiter_raw()):
+            async for chunk in self._policy.with_stall_timeout(response.aiter_raw()):
                 read += len(chunk)
-                if read > _SHORT:
+                if read > _MAX_REDIRECT_BYTES:
                     break
         await response.aclose()
 
-    async def _sent(
+    async def _send(
         self, url: httpx2.URL, headers: dict[str, str], at_hub: bool
     ) -> httpx2.Response:
-        own = {"Accept-Encoding": "identity", "User-Agent": "specchat"}
+        defaults = {"Accept-Encoding": "identity", "User-Agent": "specchat"}
         if at_hub and self._token is not None:
-            own["Authorization"] = f"Bearer {self._token}"
-        request = self._client.build_request("GET", url, headers=own | headers)
+            defaults["Authorization"] = f"Bearer {self._token}"
+        request = self._client.build_request("GET", url, headers=defaults | headers)
         try:
-            async with asyncio.timeout(
-                self._patience.connect_timeout + self._patience.stall_timeout
-            ):
+            async with asyncio.timeout(self._policy.connect_timeout + self._policy.stall_timeout):
                 return await self._client.send(request, stream=True, follow_redirects=False)
         except TimeoutError:
             raise RetryableError("the server does not answer") from None
@@ -263,15 +268,15 @@ class Hub:
         after = retry_after(response.headers)
         if status in (408, 425, 429) or status >= 500 or status < 400:
             who = "the hub" if at_hub else "the storage server"
-            busy = "has had too many requests" if status == 429 else f"answers with status {status}"
-            return RetryableError(f"{who} {busy}", after)
+            problem = "got too many requests" if status == 429 else f"answered with status {status}"
+            return RetryableError(f"{who} {problem}", after)
         if not at_hub:
-            # Signed addresses expire: the next try asks the hub for a fresh one.
-            return RetryableError(f"the storage server refuses with status {status}", after)
+            # Signed addresses expire: the next attempt asks the hub for a new one.
+            return RetryableError(f"the storage server answered with status {status}", after)
         if code == "GatedRepo" or status == 403:
             if self._token is None:
                 return ModelError(
-                    f"{repository} is open only to accounts that were granted access",
+                    f"{repository} is only open to accounts with access",
                     "accept its terms on its page at the hub, log in with `hf auth login`, and"
                     " pull again",
                 )
@@ -282,12 +287,12 @@ class Hub:
             )
         if status == 401 and self._token is not None:
             return ModelError(
-                f"The hub refuses the stored token, or {repository} is not there",
+                f"The hub rejects the stored token, or {repository} does not exist",
                 "check the model's name, and log in again with `hf auth login`",
             )
         if code == "RevisionNotFound" or code == "EntryNotFound":
             return DownloadError(
-                f"{repository} has changed at the hub meanwhile, and what was fetched is kept",
+                f"{repository} changed at the hub meanwhile; what was downloaded is saved",
                 "pull again",
             )
         if status in (401, 404, 410):
@@ -295,7 +300,7 @@ class Hub:
                 f"The hub has no model {repository}, or it is private",
                 "check its name, or log in with `hf auth login`",
             )
-        return DownloadError(f"The hub refuses with status {status}", "try again later")
+        return DownloadError(f"The hub answered with status {status}", "try again later")
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:
@@ -304,21 +309,21 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int]:
 
 
 def _joined(url: httpx2.URL, address: str) -> httpx2.URL:
-    """Where a server sends us from `url`."""
+    """`address`, relative to `url`."""
     try:
         return url.join(address)
     except (httpx2.InvalidURL, ValueError):
-        raise _no_hub() from None
+        raise _not_the_hub() from None
 
 
-def _reachable(url: httpx2.URL) -> bool:
-    """Whether a connection could be made; the HTTP library takes any port."""
+def _is_valid(url: httpx2.URL) -> bool:
+    """Whether scheme, host and port are valid; the HTTP library accepts any port."""
     port = 1 if url.port is None else url.port
     return url.scheme in ("http", "https") and bool(url.host) and 0 < port < 2**16
 
 
-def _no_hub() -> DownloadError:
+def _not_the_hub() -> DownloadError:
     return DownloadError(
-        "What answers is not the hub",
+        "The answer is not from the hub",
         "check HF_ENDPOINT and the connection (a login page may be in the way), and pull again",
     )

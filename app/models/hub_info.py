@@ -1,4 +1,4 @@
-"""What the hub says of a model without downloading it: its configuration, and how large it is."""
+"""Asks the hub about models without downloading them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from app.models.file_filter import files_to_download
 from app.models.hub import Hub, hub_client
 from app.models.manifest import ModelFile
 from app.models.pull import HubSettings
-from app.models.retry import RetryableError, RetryPolicy
 
-_LARGEST = 4 << 20
-"""Bytes of a config.json; the longest are under 100 KB."""
-_MOST_FOUND = 30
+_MAX_CONFIG_BYTES = 4 << 20
+"""The largest are under 100 KB."""
+_MAX_RESULTS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model at the hub: the object in its config.json, and the files that a pull would fetch."""
+    """A model at the hub: its config.json, and the files that a pull would download."""
 
     repository: str
     config: dict[str, Any]
@@ -32,25 +31,25 @@ class HubModel:
 
 
 def fetch_hub_model(repository: str, settings: HubSettings) -> HubModel:
-    """Ask the hub. Blocks; ModelError when there is no such model, when it would be refused, or
-    when the hub cannot be reached."""
+    """Ask the hub about a model. Blocks; ModelError when the model does not exist or cannot be
+    used, or when the hub cannot be reached."""
     check_repository(repository)
     try:
         return asyncio.run(_look(repository, settings))
     except DownloadError:
         raise ModelError(
             f"The hub could not be asked about {repository}",
-            "check the connection, or take a model from `specchat models search`",
+            "check the connection, or choose a model from `specchat models search`",
         ) from None
 
 
 def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
-    """Repositories of models for MLX whose names have these words, the most used first. Blocks;
-    ModelError when the hub cannot be asked."""
+    """Repositories of MLX models with these words in their names, most downloaded first. Blocks;
+    ModelError when the hub cannot be reached."""
 
     async def found() -> list[Any]:
-        async with _asked(settings) as (hub, _):
-            return await hub.search(words, _MOST_FOUND)
+        async with _hub(settings) as hub:
+            return await hub.search(words, _MAX_RESULTS)
 
     try:
         entries = asyncio.run(found())
@@ -61,30 +60,21 @@ def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def _asked(settings: HubSettings) -> AsyncIterator[tuple[Hub, RetryPolicy]]:
-    """Somebody waits for the answer: better none soon than one in minutes."""
-    patience = replace(
-        settings.retry_policy, max_attempts=min(settings.retry_policy.max_attempts, 2)
-    )
-    async with hub_client(patience, settings.tls) as connections:
-        yield Hub(connections, settings.endpoint, settings.token, patience), patience
+async def _hub(settings: HubSettings) -> AsyncIterator[Hub]:
+    """With at most two attempts, because the user waits for the answer."""
+    policy = replace(settings.retry_policy, max_attempts=min(settings.retry_policy.max_attempts, 2))
+    async with hub_client(policy, settings.tls) as connections:
+        yield Hub(connections, settings.endpoint, settings.token, policy)
 
 
 async def _look(repository: str, settings: HubSettings) -> HubModel:
-    async with _asked(settings) as (hub, patience):
+    async with _hub(settings) as hub:
         commit = await hub.commit(repository)
         files = files_to_download(repository, await hub.tree(repository, commit))
 
         async def read() -> bytes:
-            body = bytearray()
             async with hub.file(repository, commit, "config.json", None) as response:
-                if response.status_code != 200:
-                    raise RetryableError(f"the hub answered with status {response.status_code}")
-                async for chunk in patience.with_stall_timeout(response.aiter_raw()):
-                    body += chunk
-                    if len(body) > _LARGEST:
-                        break
-            return bytes(body)
+                return await hub.read_body(response, _MAX_CONFIG_BYTES)
 
         body = await hub.with_retries(read)
     try:
@@ -93,6 +83,6 @@ async def _look(repository: str, settings: HubSettings) -> HubModel:
         config = None
     if not isinstance(config, dict):
         raise ModelError(
-            f"The config.json of {repository} holds no JSON object", "take another model"
+            f"The config.json of {repository} is not a JSON object", "choose another model"
         )
     return HubModel(repository, config, files)

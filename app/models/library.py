@@ -1,5 +1,4 @@
-"""Where models come from and lie: the cache, the catalogues and the hub, as one thing to be given
-to whoever looks after models."""
+"""The cache, the catalogues and the hub in one object."""
 
 from __future__ import annotations
 
@@ -25,30 +24,30 @@ def _user_settings() -> HubSettings:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`own` is the folder of the user's catalogue; `hub` says how the hub is reached. What speaks
-    to it is imported when it is needed: that takes longer than all else here."""
+    """`config_folder` has the user's catalogue. The modules for the hub are imported when they are
+    needed, because they are slow."""
 
     cache: ModelCache
     config_folder: Path | None = None
     hub_settings: Callable[[], HubSettings] = _user_settings
 
     def entries(self) -> tuple[Entry, ...]:
-        """Of both catalogues. ModelError when the user's cannot be used."""
+        """The entries of both catalogues. ModelError when the user's is invalid."""
         return catalogue(self.config_folder)
 
     def fetch_hub_model(self, repository: str) -> HubModel:
-        """Ask the hub for a repository. Blocks; ModelError."""
+        """Ask the hub about a repository. Blocks; ModelError."""
         from app.models.hub_info import fetch_hub_model
 
         return fetch_hub_model(repository, self.hub_settings())
 
     def search(self, words: str) -> tuple[str, ...]:
-        """Ask the hub for models with these words in their names. Blocks; ModelError."""
+        """Search the hub for models with these words in their names. Blocks; ModelError."""
         from app.models.hub_info import search_hub
 
         return search_hub(words, self.hub_settings())
 
 
 def default_library() -> Library:
-    """The user's own."""
+    """The user's library."""
     return Library(default_cache(), config_path())

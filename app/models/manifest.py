@@ -1,4 +1,4 @@
-"""Which files make up one commit of a model, and how each is recognised."""
+"""The list of files of one commit of a model, and their digests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
-from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.util.atomic_files import make_folder, write_durably
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _GIT, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
@@ -20,15 +19,15 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a commit. `size` in bytes; `digest` is the SHA-256 of the content in hexadecimal
-    for a file of LFS (64 digits), and git's SHA-1 of a blob for another one (40 digits)."""
+    """One file of a commit. `size` in bytes; `digest` is the SHA-256 in hexadecimal for files in
+    LFS (64 digits), and git's SHA-1 of the blob for others (40 digits)."""
 
     path: str
     size: int
     digest: str
 
     def __post_init__(self) -> None:
-        """ValueError when this cannot be a file's place, size and digest."""
+        """ValueError when the path, size or digest is impossible."""
         known = _SHA256.fullmatch(self.digest) or _GIT.fullmatch(self.digest)
         if not (_PATH.fullmatch(self.path) and known and self.size >= 0):
             raise ValueError(self.path)
@@ -36,7 +35,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files of `repository` at `commit` that are fetched."""
+    """The files of `repository` at `commit` that are downloaded."""
 
     repository: str
     commit: str
@@ -44,22 +43,19 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes; what two files share counts once."""
+        """Bytes; files with the same content count once."""
         return sum({file.digest: file.size for file in self.files}.values())
 
     def write(self, path: Path) -> None:
-        """Durably, in one step. OSError."""
+        """Replace the file at `path` durably. OSError."""
         make_folder(path.parent)
         files = [{"path": f.path, "size": f.size, "digest": f.digest} for f in self.files]
         content = {"repository": self.repository, "commit": self.commit, "files": files}
-        aside = path.parent / f"{uuid4().hex}.part"
-        with temp_file(aside) as out:
-            out.write(json.dumps(content, indent=1).encode())
-        replace_durably(aside, path)
+        write_durably(path, json.dumps(content, indent=1).encode())
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """What was written there; None when there is nothing, or something else."""
+    """The manifest at `path`; None when it is missing or invalid."""
     try:
         content = json.loads(path.read_bytes())
         files = tuple(ModelFile(f["path"], int(f["size"]), f["digest"]) for f in content["files"])
@@ -71,19 +67,19 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 class HashingStopped(Exception):
-    """Hashing was asked to stop."""
+    """Hashing was cancelled."""
 
 
 def file_digest(
     path: Path,
-    like: str,
+    expected: str,
     on_bytes: Callable[[int], object] = lambda count: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> str:
-    """The digest of a file, of the kind that `like` is. `on_bytes` is told of every piece read.
-    OSError; Interrupted when `stopped` says so. About a second per gigabyte."""
+    """The digest of a file, of the same kind as `expected`. `on_bytes` is called with the size of
+    each block read. OSError; HashingStopped when `stopped` returns true. A second per gigabyte."""
     with path.open("rb") as file:
-        if _SHA256.fullmatch(like):
+        if _SHA256.fullmatch(expected):
             state = hashlib.sha256()
         else:
             size = file.seek(0, 2)

@@ -1,8 +1,8 @@
-"""A file while it is fetched: its bytes, and a journal of which of them are there.
+"""A partly downloaded file: its data, and a journal of the bytes that are complete.
 
-The journal only names bytes that are on the disk, so what it says is true after a crash and after
-a power cut; at worst a few megabytes are fetched twice. No loader looks where parts lie. Whole and
-verified, a part gets another name, and only such parts are published.
+The journal only lists bytes that are on the disk, so it is valid after a crash or a power cut; at
+worst a few megabytes are downloaded twice. Loaders never see partial files. A complete and verified
+file is renamed, and only renamed files are published.
 """
 
 from __future__ import annotations
@@ -10,31 +10,30 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.models.errors import disk_error
+from app.models.errors import disk_errors
 from app.models.manifest import ModelFile
 from app.util.durable import sync
 
 _HEADER = struct.Struct("<8sQQ")
-"""Magic, the file's size, the size of a segment. Then, per segment, the bytes it has."""
+"""Magic, the size of the file, the size of a segment. The bytes done of each segment follow."""
 _DONE = struct.Struct("<Q")
 _MAGIC = b"SPCPART1"
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Bytes `start` to `end` of a file, of which the first `done` are there."""
+    """Bytes `start` to `end` of a file, of which the first `done` are downloaded."""
 
     index: int
     start: int
     end: int
     done: int = 0
     recorded: int = 0
-    """How many of them the journal names."""
+    """The bytes done according to the journal."""
 
     @property
     def complete(self) -> bool:
@@ -42,8 +41,8 @@ class Segment:
 
 
 class PartialFile:
-    """One file being fetched into `folder`. Every method but the constructor raises DownloadError
-    for what the disk refuses."""
+    """One file being downloaded into `folder`. All methods except the constructor raise
+    DownloadError for disk errors."""
 
     def __init__(self, folder: Path, file: ModelFile, segment_bytes: int) -> None:
         self.file = file
@@ -54,9 +53,9 @@ class PartialFile:
         self._data = folder / file.digest
         self._journal = folder / f"{file.digest}.journal"
         self.verified_path = folder / f"{file.digest}.verified"
-        """Where it lies once its digest was right."""
+        """Its path once the digest is verified."""
         self._descriptors: tuple[int, int] | None = None
-        # Checkpoints run on other threads, and a closed descriptor's number may be another file's.
+        # Checkpoints run on other threads, where a closed descriptor's number may be reused.
         self._lock = threading.RLock()
 
     @property
@@ -65,7 +64,7 @@ class PartialFile:
 
     @property
     def done(self) -> int:
-        """Bytes that are there."""
+        """Bytes downloaded."""
         return sum(segment.done for segment in self.segments)
 
     @property
@@ -73,34 +72,34 @@ class PartialFile:
         return all(segment.complete for segment in self.segments)
 
     def load(self) -> None:
-        """Go on with what an earlier process left, or begin. A model has many files, so none is
-        kept open before it is written."""
-        with _disk_errors():
+        """Resume an earlier download, or start one. Files are opened when they are first written,
+        because a model may have many."""
+        with disk_errors():
             segments = read_journal(self._data, self._journal, self.file.size)
             if segments is None:
                 return self.restart()
             self.segments = segments
 
     def restart(self, whole: bool = False) -> None:
-        """Forget every byte. `whole` makes one segment of it, for servers that send no ranges."""
+        """Discard all bytes. `whole` makes it one segment, for servers that send no ranges."""
         size = self.file.size
         step = max(size, 1) if whole else self._segment_bytes
-        with self._lock, _disk_errors():
+        with self._lock, disk_errors():
             self.close()
             self.hashing = False
             segments = _segments(size, step)
-            # Not yet brought to the disk: the first checkpoint does that, and what a power cut
-            # mixes up before has the wrong digest.
+            # Not synced yet: the first checkpoint does that, and data that a power cut damages
+            # before has a wrong digest.
             self._journal.write_bytes(_HEADER.pack(_MAGIC, size, step) + bytes(8 * len(segments)))
             with self._data.open("wb") as data:
                 data.truncate(size)
             self.segments = segments
 
     def write(self, segment: Segment, chunk: bytes) -> None:
-        """Append to a segment. `chunk` must fit into it."""
+        """Append to a segment, into which `chunk` must fit."""
         offset = segment.start + segment.done
         assert offset + len(chunk) <= segment.end
-        with _disk_errors():
+        with disk_errors():
             data, _ = self._open()
             view = memoryview(chunk)
             while view:
@@ -109,22 +108,22 @@ class PartialFile:
         segment.done += len(chunk)
 
     def rewind(self, segment: Segment) -> None:
-        """Forget the bytes of a segment."""
+        """Discard the bytes of a segment."""
         segment.done = 0
-        with self._lock, _disk_errors():
+        with self._lock, disk_errors():
             self._record(segment, 0)
 
     def checkpoint(self, segment: Segment) -> None:
-        """Bring a segment's bytes to the disk, then name them in the journal."""
+        """Sync a segment's bytes, then record them in the journal."""
         done = segment.done
-        with self._lock, _disk_errors():
+        with self._lock, disk_errors():
             if self._descriptors is not None and done != segment.recorded:
                 sync(self._descriptors[0])
                 self._record(segment, done)
 
     def mark_verified(self) -> None:
-        """Its digest is right: from now on it lies at `verified`."""
-        with _disk_errors():
+        """Rename the file to `verified_path`, after its digest was verified."""
+        with disk_errors():
             if self._descriptors is not None:
                 sync(self._descriptors[0])
             self.close()
@@ -140,12 +139,12 @@ class PartialFile:
     def _record(self, segment: Segment, done: int) -> None:
         if not self._is_current(segment):
             return
-        place = _HEADER.size + _DONE.size * segment.index
-        os.pwrite(self._open()[1], _DONE.pack(done), place)
+        offset = _HEADER.size + _DONE.size * segment.index
+        os.pwrite(self._open()[1], _DONE.pack(done), offset)
         segment.recorded = done
 
     def _is_current(self, segment: Segment) -> bool:
-        """Not one from before a restart."""
+        """Whether the segment is not from before a restart."""
         return segment.index < len(self.segments) and self.segments[segment.index] is segment
 
     def _open(self) -> tuple[int, int]:
@@ -159,17 +158,8 @@ class PartialFile:
         return self._descriptors
 
 
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    """DownloadError for what the disk refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise disk_error(error) from None
-
-
 def read_journal(data: Path, journal: Path, size: int) -> list[Segment] | None:
-    """What a part of `size` bytes has already, or None when that cannot be told."""
+    """The segments of a partial file of `size` bytes, or None when the journal is invalid."""
     with suppress(OSError, struct.error):
         content = journal.read_bytes()
         magic, total, step = _HEADER.unpack_from(content)
@@ -179,8 +169,8 @@ def read_journal(data: Path, journal: Path, size: int) -> list[Segment] | None:
             return None
         segments = _segments(size, step)
         for segment in segments:
-            place = _HEADER.size + _DONE.size * segment.index
-            (segment.done,) = _DONE.unpack_from(content, place)
+            offset = _HEADER.size + _DONE.size * segment.index
+            (segment.done,) = _DONE.unpack_from(content, offset)
             segment.recorded = segment.done
             if segment.done > segment.end - segment.start:
                 return None
@@ -189,7 +179,7 @@ def read_journal(data: Path, journal: Path, size: int) -> list[Segment] | None:
 
 
 def fetched_bytes(folder: Path, file: ModelFile) -> int:
-    """How many bytes of a file lie in a folder of parts."""
+    """Bytes of a file that a folder of partial files has."""
     if (folder / f"{file.digest}.verified").exists():
         return file.size
     data, journal = folder / file.digest, folder / f"{file.digest}.journal"

@@ -1,4 +1,4 @@
-"""How far a download is, how fast it goes, and when it will be done."""
+"""Progress, speed and remaining time of a download."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _WINDOW = 10.0
-"""Seconds that the speed is averaged over."""
+"""Seconds over which the speed is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` and `total` in bytes, and `done` never shrinks; `speed` in bytes a second over the
-    last ten seconds; `left` in seconds, None as long as nothing arrives. `note` says what goes on
-    beside fetching, such as a wait, as a clause; it may quote names that came from elsewhere."""
+    """`done` and `total` in bytes, where `done` never decreases; `speed` in bytes a second over the
+    last ten seconds; `seconds_left` is None while nothing arrives. `note` is a clause about waits
+    and checks; it may quote untrusted names."""
 
     done: int
     total: int
@@ -25,7 +25,7 @@ class Progress:
 
 
 class ProgressMeter:
-    """Counts bytes. Not for several threads."""
+    """Counts bytes. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,19 +33,19 @@ class ProgressMeter:
         self.total = 0
         self.note = ""
         self._done = 0
-        self._most = 0
+        self._max_done = 0
         self._fetched = 0
 
     def start(self, done: int, total: int) -> None:
-        """From here on, with `done` of `total` bytes there already."""
+        """Start with `done` of `total` bytes."""
         self._done, self.total = done, total
-        self._most = max(self._most, done)
+        self._max_done = max(self._max_done, done)
         self._samples.clear()
 
     def add(self, count: int) -> None:
-        """So many bytes arrived, or, when negative, must be fetched once more."""
+        """Count bytes that arrived, or, when negative, that must be downloaded again."""
         self._done += count
-        self._most = max(self._most, self._done)
+        self._max_done = max(self._max_done, self._done)
         self._fetched += max(count, 0)
 
     def read(self) -> Progress:
@@ -54,7 +54,7 @@ class ProgressMeter:
         while now - self._samples[0][0] > _WINDOW:
             self._samples.popleft()
         since, fetched = self._samples[0]
-        # Over less than half a second it would be a guess.
+        # Half a second is needed for a meaningful speed.
         speed = (self._fetched - fetched) / (now - since) if now - since >= 0.5 else 0.0
         left = max(self.total - self._done, 0) / speed if speed > 0 else None
-        return Progress(min(self._most, self.total), self.total, speed, left, self.note)
+        return Progress(min(self._max_done, self.total), self.total, speed, left, self.note)

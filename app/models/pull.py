@@ -1,7 +1,8 @@
-"""Bring a model here: the commit, the list, the space, the configuration, the rest, its name.
+"""Downloads a model: finds the commit, lists the files, checks the disk, downloads the
+configuration and then the weights, and publishes them in the cache.
 
-Every step can be cut off; the next pull goes on from what is there. Parts are kept by their digest,
-so that a model that changed at the hub is only fetched where it changed.
+Every step can be interrupted, and the next pull continues. Partial files are named by their digest,
+so that only what changed at the hub is downloaded again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from threading import Event
 from app.models.cache import ModelCache, check_repository
 from app.models.check import INDEX, check_configs, check_model, shards
 from app.models.download import Concurrency, Downloader
-from app.models.errors import DownloadError, ModelError, disk_error
+from app.models.errors import DownloadError, ModelError, disk_errors
 from app.models.file_filter import files_to_download
 from app.models.hub import Hub, hub_client
 from app.models.manifest import Manifest, file_digest, read_manifest
@@ -29,23 +30,24 @@ from app.models.progress import Progress, ProgressMeter
 from app.models.retry import RetryPolicy
 from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder
+from app.util.formatting import size
 
 _TICK = 0.2
-"""Seconds between two reports, and until a pause or a stop is seen."""
+"""Seconds between two progress reports, and between two checks for a pause or a stop."""
 
 
 class Outcome(Enum):
     DOWNLOADED = "fetched"
     UP_TO_DATE = "here"
-    """This commit was here already."""
+    """The current commit was already installed."""
     STOPPED = "stopped"
     PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """Where the hub is and how it is treated. `reserve`: bytes that stay free on the disk; `tls`:
-    instead of the system's certificates."""
+    """How to reach the hub, and how to download. `reserve_bytes` stay free on the disk; `tls`
+    replaces the system's certificates."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
@@ -57,18 +59,18 @@ class HubSettings:
 
 
 def default_hub_settings() -> HubSettings:
-    """The endpoint (HF_ENDPOINT) and token that huggingface_hub itself would use. ModelError when
-    it is set to be offline, or its token cannot be had."""
+    """The endpoint (HF_ENDPOINT) and token of huggingface_hub. ModelError when it is set to offline
+    mode, or its token cannot be read."""
     from huggingface_hub import constants, get_token
 
     if constants.is_offline_mode():
-        raise ModelError("HF_HUB_OFFLINE is set, so nothing is downloaded", "unset it to pull")
+        raise ModelError("HF_HUB_OFFLINE is set, so nothing can be downloaded", "unset it")
     token = None
     if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         try:
             token = get_token()
         except Exception:
-            # Whatever it says might quote the token.
+            # Its message might quote the token.
             raise ModelError(
                 "The stored token cannot be read", "log in again with `hf auth login`"
             ) from None
@@ -76,7 +78,7 @@ def default_hub_settings() -> HubSettings:
 
 
 class Pull:
-    """One download of one model. `run` blocks; `stop` may be called from anywhere."""
+    """One download of a model. `run` blocks; `stop` may be called from any thread."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Pull:
         settings: HubSettings,
         on_progress: Callable[[Progress], object] = lambda progress: None,
     ) -> None:
-        """ModelError when `repository` is no name."""
+        """ModelError when `repository` is not a repository name."""
         self.repository = check_repository(repository)
         self._cache = cache
         self._settings = settings
@@ -93,36 +95,32 @@ class Pull:
         self._folder = cache.download_folder(repository)
         self._meter = ProgressMeter()
         self.progress = self._meter.read()
-        """As last reported."""
+        """The last report."""
         self._reused: dict[str, Path] = {}
         self._stop = Event()
         self._halt_hashing = Event()
 
     def stop(self) -> None:
-        """End `run` within about half a second; what was fetched is kept. Safe in a signal handler
-        and from other threads."""
+        """End `run` within about half a second; what was downloaded is saved. Safe in signal
+        handlers and from other threads."""
         self._stop.set()
 
     def run(self) -> Outcome:
-        """Fetch what is missing. Raises ModelError: a DownloadError when pulling again goes on."""
-        try:
+        """Download what is missing. Raises ModelError, and DownloadError when it can be
+        continued."""
+        with disk_errors():
             self._cache.prepare()
-            lock = lock_model(self._cache, self.repository)
-            try:
-                make_folder(self._folder / "parts")
-                self._pause_file.unlink(missing_ok=True)
-                return asyncio.run(self._supervised())
-            finally:
-                lock.release()
-        except OSError as error:
-            raise disk_error(error) from None
+        with lock_model(self._cache, self.repository):
+            make_folder(self._folder / "parts")
+            self._pause_file.unlink(missing_ok=True)
+            return asyncio.run(self._supervised())
 
     @property
     def _pause_file(self) -> Path:
         return self._folder / "pause"
 
     async def _supervised(self) -> Outcome:
-        """The work, with reports while it goes on, until it is done or no longer wanted."""
+        """Run the download with progress reports until it is done, paused or stopped."""
         work = asyncio.create_task(self._work())
         while True:
             done, _ = await asyncio.wait({work}, timeout=_TICK)
@@ -140,9 +138,9 @@ class Pull:
                     return Outcome.PAUSED if paused else Outcome.STOPPED
 
     async def _work(self) -> Outcome:
-        patience = self._settings.retry_policy
-        async with hub_client(patience, self._settings.tls) as connections:
-            hub = Hub(connections, self._settings.endpoint, self._settings.token, patience)
+        policy = self._settings.retry_policy
+        async with hub_client(policy, self._settings.tls) as connections:
+            hub = Hub(connections, self._settings.endpoint, self._settings.token, policy)
             hub.on_wait = self._note
             self._note("asking the hub")
             commit = await hub.commit(self.repository)
@@ -152,17 +150,17 @@ class Pull:
             files = files_to_download(self.repository, await hub.tree(self.repository, commit))
             manifest = Manifest(self.repository, commit, files)
             await self._fetch_all(hub, manifest)
-        # Hashed and looked at; from here on nothing waits for the network or can be cancelled.
-        found = self._verified_paths(manifest)
-        self._inspect(manifest, found, check_model)
-        own = {digest: path for digest, path in found.items() if path.is_relative_to(self._folder)}
-        self._cache.publish(manifest, own)
+        # All files are verified. From here on, nothing uses the network or can be cancelled.
+        paths = self._verified_paths(manifest)
+        self._inspect(manifest, paths, check_model)
+        new = {digest: path for digest, path in paths.items() if path.is_relative_to(self._folder)}
+        self._cache.publish(manifest, new)
         shutil.rmtree(self._folder, ignore_errors=True)
         return Outcome.DOWNLOADED
 
     def _is_up_to_date(self, commit: str) -> bool:
-        here = self._cache.verified(self.repository, commit)
-        return here is not None and self._cache.commit(self.repository) == commit
+        installed = self._cache.verified(self.repository, commit)
+        return installed is not None and self._cache.commit(self.repository) == commit
 
     async def _fetch_all(self, hub: Hub, manifest: Manifest) -> None:
         self._check_space(manifest)
@@ -176,7 +174,7 @@ class Pull:
         work = (hub, manifest, self._settings.concurrency, self._settings.retry_policy, self._meter)
         weights = [part for part in parts if part.file.path.endswith(".safetensors")]
         await Downloader(*work).run(part for part in parts if part not in weights)
-        # Before the weights: a model that will be refused is not worth hours.
+        # Before the weights, because those may take hours.
         try:
             check = partial(self._check_small, manifest=manifest)
             self._inspect(manifest, self._verified_paths(manifest), check)
@@ -187,13 +185,13 @@ class Pull:
         await Downloader(*work).run(weights)
 
     def _check_small(self, folder: Path, manifest: Manifest) -> None:
-        """ModelError when the files but the weights already say that the model cannot be used."""
+        """ModelError when the files without the weights already show that the model is unusable."""
         check_configs(folder)
         if (folder / INDEX).is_file():
             missing = shards(folder) - {file.path for file in manifest.files}
             if missing:
                 raise ModelError(
-                    f"its {INDEX} names {min(missing)!r}, which it has not", "take another model"
+                    f"its {INDEX} lists {min(missing)!r}, which is missing", "choose another model"
                 )
 
     def _check_space(self, manifest: Manifest) -> None:
@@ -206,20 +204,20 @@ class Pull:
         free, reserve = self._settings.free_bytes(self._cache.folder), self._settings.reserve_bytes
         if needed and needed + reserve > free:
             raise DownloadError(
-                f"{self.repository} needs {needed / 1e9:,.1f} GB more, and {reserve / 1e9:,.1f} GB"
-                f" must stay free, but only {free / 1e9:,.1f} GB of the disk are",
+                f"{self.repository} needs {size(needed)}, and {size(reserve)} must stay free, but"
+                f" the disk has only {size(free)}",
                 "free some space, or set HF_HUB_CACHE to a folder on another disk",
             )
 
     def _delete_stale_parts(self, manifest: Manifest) -> None:
-        """Remove parts of files that this commit no longer has."""
-        wanted = {file.digest for file in manifest.files}
+        """Delete partial files that are not in this commit."""
+        current = {file.digest for file in manifest.files}
         for path in (self._folder / "parts").iterdir():
-            if path.name.partition(".")[0] not in wanted:
+            if path.name.partition(".")[0] not in current:
                 path.unlink(missing_ok=True)
 
     async def _reuse_blobs(self, manifest: Manifest) -> None:
-        """Blobs that another program fetched are used once their digest was found to be right."""
+        """Use blobs that another program downloaded, after checking their digests."""
         blobs = self._cache.repository_folder(self.repository) / "blobs"
         records = self._cache.manifest_path(self.repository, manifest.commit).parent.glob("*.json")
         earlier = [record for record in map(read_manifest, records) if record is not None]
@@ -229,14 +227,14 @@ class Pull:
             if not blob.exists() or blob.stat().st_size != file.size:
                 continue
             if file.digest not in trusted:
-                self._note(f"checking {file.path}, which is here already")
+                self._note(f"checking {file.path}, which is already on disk")
                 digest = (blob, file.digest, lambda _: None, self._halt_hashing.is_set)
                 if await asyncio.to_thread(file_digest, *digest) != file.digest:
                     continue
             self._reused[file.digest] = blob
 
     def _parts(self, manifest: Manifest) -> list[PartialFile]:
-        """Of the files that are not here in full, each content once."""
+        """The files that are not complete, each content once."""
         parts: dict[str, PartialFile] = {}
         for file in manifest.files:
             part = PartialFile(
@@ -249,7 +247,7 @@ class Pull:
         return list(parts.values())
 
     def _verified_paths(self, manifest: Manifest) -> dict[str, Path]:
-        """Where the verified bytes of each digest lie by now."""
+        """The path of each digest whose file is verified."""
         parts = self._folder / "parts"
         return self._reused | {
             file.digest: verified
@@ -258,24 +256,24 @@ class Pull:
         }
 
     def _inspect(
-        self, manifest: Manifest, found: dict[str, Path], check: Callable[[Path], object]
+        self, manifest: Manifest, paths: dict[str, Path], check: Callable[[Path], object]
     ) -> None:
-        """Let `check` look at the files that are here, under their names, where no loader looks.
-        Raises ModelError."""
+        """Run `check` on a folder that links to the verified files under their names. Raises
+        ModelError."""
         folder = self._folder / "inspected"
         shutil.rmtree(folder, ignore_errors=True)
         for file in manifest.files:
-            if file.digest in found:
+            if file.digest in paths:
                 path = folder / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.symlink_to(found[file.digest].resolve())
+                path.symlink_to(paths[file.digest].resolve())
         try:
             check(folder)
         except ModelError as error:
             problem = error.problem.replace(f"{folder}{os.sep}", "").replace(str(folder), "it")
             raise ModelError(
                 f"{self.repository} cannot be used, {problem[:1].lower()}{problem[1:]}",
-                "take another model",
+                "choose another model",
             ) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""From the name of a model, as a user gives it, to its folder on this machine. Never downloads."""
+"""Finds the folder of a model by the name that a user typed. Never downloads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def resolve_model(name: str, *, draft: bool = False, cache: ModelCache | None = None) -> Path:
-    """The folder of a model: `embedded`, the path of a folder, or a Hugging Face repository id
-    (`organisation/name`) whose files are already in the local cache, or in `cache`.
+    """The folder of `embedded`, of a path, or of a Hugging Face repository (`organisation/name`) in
+    `cache`, by default the user's.
 
-    `draft` picks the embedded pair's draft instead of its target. A folder comes before a
-    repository of the same name. ModelError when there is no such model here; whether the folder
-    holds a usable model is `check_model`'s business.
+    `draft` selects the embedded pair's draft instead of its target. A folder takes precedence over
+    a repository of the same name. ModelError when there is no such model; whether it can be loaded
+    is checked by `check_model`.
     """
     if not name.strip():
         raise ModelError("The name of the model is empty", _ADVICE)
@@ -27,7 +27,7 @@ def resolve_model(name: str, *, draft: bool = False, cache: ModelCache | None = 
     folder = _folder(name)
     if folder is not None:
         return folder
-    # Here and not above: this import takes a while, and a folder does not need it.
+    # Imported here because it is slow, and a folder does not need it.
     from app.models.cache import default_cache, is_repository
 
     if not is_repository(name):
@@ -35,13 +35,13 @@ def resolve_model(name: str, *, draft: bool = False, cache: ModelCache | None = 
     snapshot = (cache or default_cache()).snapshot_folder(name)
     if snapshot is None:
         raise ModelError(
-            f"There is no folder {name!r}, and the local cache has no model of that name",
-            f"download it first with `specchat models pull {name}`, or give the folder of a model",
+            f"There is no folder {name!r}, and no installed model of that name",
+            f"download it with `specchat models pull {name}`, or use a model's folder",
         )
     return snapshot
 
 
-_ADVICE = "give a model's folder, the id of a repository in the local cache, or 'embedded'"
+_ADVICE = "use a model's folder, the name of an installed model, or `embedded`"
 
 
 def _folder(name: str) -> Path | None:
@@ -54,6 +54,6 @@ def _folder(name: str) -> Path | None:
         return None
     if exists:
         raise ModelError(
-            f"{name!r} is a file, not a model's folder", "give the folder that holds config.json"
+            f"{name!r} is a file, not a model's folder", "use the folder with its config.json"
         )
     return None

@@ -1,4 +1,4 @@
-"""How long a download waits for a server, and when it tries again."""
+"""Timeouts and retries of downloads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d{1,9})\b")
 
 
 class RetryableError(Exception):
-    """A request failed in a way that may pass. `reason` is a clause for people, without a full
-    stop; `after` is how many seconds the server asked to wait, if it did."""
+    """A request failed in a way that may be temporary. `reason` is a clause to show;
+    `retry_after` are the seconds that the server asked to wait, if it did."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
@@ -25,28 +25,27 @@ class RetryableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Seconds, but for `least` (bytes) and `tries` (attempts in a row that brought nothing)."""
+    """All times in seconds. `max_attempts` counts attempts in a row without progress."""
 
     connect_timeout: float = 15.0
     stall_timeout: float = 20.0
-    """A connection that brings fewer than `least` bytes in this time is given up."""
+    """A connection with fewer than `min_bytes` in this time is closed."""
     min_bytes: int = 2048
     max_attempts: int = 6
     backoff: float = 1.0
     max_wait: float = 120.0
-    """The longest wait between two tries, also when the server asks for more."""
+    """The longest wait between two attempts, even if the server asks for more."""
 
     def delay(self, failures: int, after: float | None) -> float:
-        """Seconds before the next try: doubling from `backoff`, never less than the server asked
-        for, and scattered so that many clients do not return at once."""
-        # Not a secret: it only has to differ from client to client.
-        scattered = self.backoff * 2.0 ** (failures - 1) * random.uniform(0.75, 1.25)
-        return max(min(scattered, self.max_wait), after or 0.0)
+        """Seconds before the next attempt: exponential backoff with jitter, and at least what the
+        server asked for."""
+        jittered = self.backoff * 2.0 ** (failures - 1) * random.uniform(0.75, 1.25)
+        return max(min(jittered, self.max_wait), after or 0.0)
 
     async def with_stall_timeout(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The chunks, as long as they come fast enough. Retry when they do not."""
+        """Pass the chunks on. RetryableError when they come too slowly."""
         clock = asyncio.get_running_loop().time
-        deadline, got = clock() + self.stall_timeout, 0
+        deadline, received = clock() + self.stall_timeout, 0
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -55,21 +54,21 @@ class RetryPolicy:
                 return
             except TimeoutError:
                 raise RetryableError("the connection stalled") from None
-            got += len(chunk)
-            if got >= self.min_bytes:
-                deadline, got = clock() + self.stall_timeout, 0
+            received += len(chunk)
+            if received >= self.min_bytes:
+                deadline, received = clock() + self.stall_timeout, 0
             yield chunk
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from Retry-After (a number or a date) or a used-up RateLimit; None without."""
+    """Seconds from Retry-After (a number or a date) or an exhausted RateLimit; None without."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
     if value:
         try:
             date = parsedate_to_datetime(value)
-        except (ValueError, OverflowError):  # of a zone or a year that no calendar has
+        except (ValueError, OverflowError):  # an impossible zone or year
             return None
         date = date if date.tzinfo else date.replace(tzinfo=UTC)
         return max(0.0, (date - datetime.now(UTC)).total_seconds())

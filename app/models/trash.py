@@ -1,4 +1,4 @@
-"""Removed models, until the trash is emptied. Each step is one rename, so nothing is copied."""
+"""The trash of removed models. Moving there and back only renames; nothing is copied."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from app.models.cache import ModelCache, blobs, check_repository, disk_size, links
-from app.models.errors import ModelError, disk_error
+from app.models.errors import ModelError, disk_errors
 from app.models.unfinished import lock_model
-from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.util.atomic_files import make_folder, write_durably
 from app.util.durable import sync_path
 
 
 @dataclass(frozen=True, slots=True)
 class TrashedModel:
-    """A removed model, `whole` or only its older commits. `size` in bytes is what emptying the
-    trash frees."""
+    """A removed model: the `whole` model, or only its older commits. `size`: bytes freed by
+    emptying the trash."""
 
     repository: str
     whole: bool
@@ -31,29 +31,24 @@ class TrashedModel:
 
 
 def remove(cache: ModelCache, repository: str, older: bool = False) -> TrashedModel:
-    """Move a model to the trash, with an unfinished download of it. `older` moves only commits
-    other than the one in use, and of the blobs those that no commit left uses. ModelError when
-    there is nothing to remove, or another process is busy with it."""
+    """Move a model and its unfinished download to the trash. `older` moves only commits other than
+    the current one, and blobs that it does not use. ModelError when there is nothing to remove, or
+    another process is using the model."""
     folder = cache.repository_folder(check_repository(repository))
-    try:
+    with disk_errors():
         cache.prepare()
-        lock = lock_model(cache, repository)
-        try:
-            if older:
-                return _remove_older(cache, repository, folder)
-            if not folder.is_dir() and not cache.download_folder(repository).is_dir():
-                raise not_installed(repository)
-            entry = _entry(cache, repository, whole=True)
-            for path, name in ((folder, "repository"), (cache.download_folder(repository), "pull")):
-                if path.is_dir():
-                    os.rename(path, entry / name)
-                    sync_path(path.parent)
-            sync_path(entry)
-            return _read(entry)
-        finally:
-            lock.release()
-    except OSError as error:
-        raise disk_error(error) from None
+    with lock_model(cache, repository):
+        if older:
+            return _remove_older(cache, repository, folder)
+        if not folder.is_dir() and not cache.download_folder(repository).is_dir():
+            raise not_installed(repository)
+        entry = _entry(cache, repository, whole=True)
+        for path, name in ((folder, "repository"), (cache.download_folder(repository), "pull")):
+            if path.is_dir():
+                os.rename(path, entry / name)
+                sync_path(path.parent)
+        sync_path(entry)
+        return _read(entry)
 
 
 def _remove_older(cache: ModelCache, repository: str, folder: Path) -> TrashedModel:
@@ -64,19 +59,19 @@ def _remove_older(cache: ModelCache, repository: str, folder: Path) -> TrashedMo
     used = set(links(snapshot).values())
     unused = [blob for blob in blobs(folder) if blob not in used]
     if not old and not unused:
-        raise ModelError(f"{repository} has no older commits here", "nothing is to be done")
+        raise ModelError(f"{repository} has no older commits", "there is nothing to remove")
     entry = _entry(cache, repository, whole=False)
-    # Links first: no loader may find a snapshot whose bytes have gone.
+    # Links first, so that no loader finds a snapshot without its blobs.
     for path in (*old, *unused):
-        place = entry / "repository" / path.relative_to(folder)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(path, place)
+        target = entry / "repository" / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, target)
     sync_path(snapshot.parent)
     return _read(entry)
 
 
 def trashed(cache: ModelCache) -> list[TrashedModel]:
-    """What is in the trash, the newest first."""
+    """The trash, newest first."""
     found = []
     with suppress(OSError):
         for entry in (cache.app_folder / "trash").iterdir():
@@ -86,91 +81,80 @@ def trashed(cache: ModelCache) -> list[TrashedModel]:
 
 
 def restore(cache: ModelCache, repository: str) -> TrashedModel:
-    """Bring back what was removed last of a model. ModelError when that is nothing, or when the
-    model is here again."""
+    """Restore what was last removed of a model. ModelError when the trash has nothing of it, or
+    when the model is installed again."""
     check_repository(repository)
     entry = next((each for each in trashed(cache) if each.repository == repository), None)
     if entry is None:
         raise ModelError(
-            f"{repository} is not in the trash", "`specchat models list --trash` shows what is"
+            f"{repository} is not in the trash", "`specchat models list --trash` lists it"
         )
-    try:
-        lock = lock_model(cache, repository)
-        try:
-            if entry.whole:
-                _restore_whole(cache, entry)
-            else:
-                _restore_older(cache, entry)
-        finally:
-            lock.release()
+    with lock_model(cache, repository):
+        if entry.whole:
+            _restore_whole(cache, entry)
+        else:
+            _restore_older(cache, entry)
         shutil.rmtree(entry.folder, ignore_errors=True)
-    except OSError as error:
-        raise disk_error(error) from None
     return entry
 
 
 def _restore_whole(cache: ModelCache, entry: TrashedModel) -> None:
-    places = {
+    targets = {
         "repository": cache.repository_folder(entry.repository),
         "pull": cache.download_folder(entry.repository),
     }
-    if (entry.folder / "repository").exists() and places["repository"].exists():
+    if (entry.folder / "repository").exists() and targets["repository"].exists():
         raise ModelError(
-            f"{entry.repository} is here again",
-            f"remove it first with `specchat models rm {entry.repository}`, or keep it",
+            f"{entry.repository} is installed again",
+            f"remove it first with `specchat models rm {entry.repository}`",
         )
-    for name, place in places.items():
+    for name, target in targets.items():
         path = entry.folder / name
-        if path.exists() and not place.exists():
-            os.rename(path, place)
-            sync_path(place.parent)
+        if path.exists() and not target.exists():
+            os.rename(path, target)
+            sync_path(target.parent)
 
 
 def _restore_older(cache: ModelCache, entry: TrashedModel) -> None:
     source, folder = entry.folder / "repository", cache.repository_folder(entry.repository)
-    # Bytes first, as when a commit is published.
+    # Blobs first, as when a commit is published.
     for kind in ("blobs", "snapshots"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for path in (source / kind).iterdir() if (source / kind).is_dir() else ():
-            place = folder / kind / path.name
-            if not os.path.lexists(place):
-                os.rename(path, place)
+            target = folder / kind / path.name
+            if not os.path.lexists(target):
+                os.rename(path, target)
         sync_path(folder / kind)
 
 
 def empty(cache: ModelCache) -> int:
-    """Delete what is in the trash, for good; returns the bytes that were freed. ModelError when
-    the disk refuses; then the rest is still there."""
+    """Permanently delete the trash; returns the bytes freed. ModelError when the disk refuses; then
+    the rest stays."""
     freed = 0
     entries = trashed(cache)
-    try:
+    with disk_errors():
         for entry in entries:
             shutil.rmtree(entry.folder)
             freed += entry.size
-        # Whatever was being moved when a process ended, without an entry to show for it.
+        # Remains of moves that were interrupted.
         with suppress(FileNotFoundError):
             for path in (cache.app_folder / "trash").iterdir():
                 shutil.rmtree(path, ignore_errors=True)
-    except OSError as error:
-        raise disk_error(error) from None
     return freed
 
 
 def not_installed(repository: str) -> ModelError:
     return ModelError(
-        f"{repository} is not in the model cache", "`specchat models list` shows what is"
+        f"{repository} is not installed", "`specchat models list` lists the installed models"
     )
 
 
 def _entry(cache: ModelCache, repository: str, whole: bool) -> Path:
-    """A new place in the trash."""
+    """A new folder in the trash."""
     entry = cache.app_folder / "trash" / uuid4().hex
     make_folder(entry)
     content = {"repository": repository, "whole": whole, "when": datetime.now().astimezone()}
-    aside = entry / "entry.part"
-    with temp_file(aside) as out:
-        out.write(json.dumps(content, default=datetime.isoformat).encode())
-    replace_durably(aside, entry / "entry.json")
+    write_durably(entry / "entry.json", json.dumps(content, default=datetime.isoformat).encode())
     return entry
 
 

@@ -1,25 +1,25 @@
-"""Downloads that were begun: how far each is, who is at it, and the lock that only one holds."""
+"""Unfinished downloads: their progress, and the lock that only one process holds."""
 
 from __future__ import annotations
 
-import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from app.models.cache import ModelCache, check_repository
-from app.models.errors import ModelError, disk_error
+from app.models.errors import ModelError, disk_errors
 from app.models.manifest import Manifest, ModelFile, read_manifest
 from app.models.partial_file import fetched_bytes
 from app.util.atomic_files import Lock
 
-_PATIENCE = 0.15
-"""Seconds: `is_running` holds the lock for an instant."""
+_LOCK_SECONDS = 0.15
+"""How long to wait for the lock, which `is_running` holds for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedDownload:
-    """A download that was begun: bytes that are here of all, and whether a process is at it."""
+    """Bytes downloaded, bytes in all, and whether a process is downloading it now."""
 
     repository: str
     done: int
@@ -27,20 +27,26 @@ class UnfinishedDownload:
     running: bool
 
 
-def lock_model(cache: ModelCache, repository: str) -> Lock:
-    """The lock of one model. ModelError when another process has it; OSError."""
-    try:
-        return Lock(cache.lock_path(repository), _PATIENCE)
-    except BlockingIOError:
-        pass
-    raise ModelError(
-        f"Another specchat is busy with {repository}",
-        f"wait for it, or stop a download with `specchat models pause {repository}`",
-    )
+@contextmanager
+def lock_model(cache: ModelCache, repository: str) -> Iterator[None]:
+    """Hold the lock of one model. ModelError when another process has it; an OSError inside becomes
+    a DownloadError."""
+    with disk_errors():
+        try:
+            lock = Lock(cache.lock_path(repository), _LOCK_SECONDS)
+        except BlockingIOError:
+            raise ModelError(
+                f"Another specchat is using {repository}",
+                f"wait for it, or stop a download with `specchat models pause {repository}`",
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def is_running(cache: ModelCache, repository: str) -> bool:
-    """Is a process fetching, removing or restoring this model?"""
+    """Whether a process is downloading, removing or restoring this model."""
     if not cache.lock_path(repository).exists():
         return False
     try:
@@ -48,13 +54,13 @@ def is_running(cache: ModelCache, repository: str) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        # Nobody can hold what cannot be opened.
+        # A lock that cannot be opened cannot be held.
         pass
     return False
 
 
 def unfinished(cache: ModelCache) -> list[UnfinishedDownload]:
-    """The downloads that were begun and are not done."""
+    """All unfinished downloads."""
     found = []
     with suppress(OSError):
         for folder in sorted((cache.app_folder / "pulls").iterdir()):
@@ -67,19 +73,15 @@ def unfinished(cache: ModelCache) -> list[UnfinishedDownload]:
 
 
 def pause(cache: ModelCache, repository: str) -> None:
-    """Ask the process that fetches this model to stop and keep what it has. ModelError when there
-    is none."""
+    """Ask the process that downloads this model to stop. What it downloaded is saved. ModelError
+    when there is none."""
     check_repository(repository)
     if not (cache.download_folder(repository).is_dir() and is_running(cache, repository)):
         raise ModelError(
-            f"No download of {repository} is running", "`specchat models list` shows what is"
+            f"No download of {repository} is running", "`specchat models list` shows all downloads"
         )
-    try:
-        os.close(
-            os.open(cache.download_folder(repository) / "pause", os.O_CREAT | os.O_WRONLY, 0o600)
-        )
-    except OSError as error:
-        raise disk_error(error) from None
+    with disk_errors():
+        (cache.download_folder(repository) / "pause").touch(0o600)
 
 
 def _done(cache: ModelCache, manifest: Manifest) -> int:
@@ -93,20 +95,13 @@ def _done(cache: ModelCache, manifest: Manifest) -> int:
 
 
 def discard(cache: ModelCache, repository: str) -> None:
-    """Delete what was fetched of a download that is not done. The model itself, if an earlier
-    commit of it is here, stays. ModelError when there is no such download, or a process is at
-    it."""
+    """Delete an unfinished download. An installed earlier commit of the model stays. ModelError
+    when there is no such download, or a process is using it."""
     folder = cache.download_folder(check_repository(repository))
     if not folder.is_dir():
         raise ModelError(
             f"There is no unfinished download of {repository}",
-            "`specchat models list` shows what there is",
+            "`specchat models list` shows all downloads",
         )
-    try:
-        lock = lock_model(cache, repository)
-        try:
-            shutil.rmtree(folder)
-        finally:
-            lock.release()
-    except OSError as error:
-        raise disk_error(error) from None
+    with lock_model(cache, repository):
+        shutil.rmtree(folder)

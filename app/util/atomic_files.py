@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from app.util.durable import sync, sync_path
 
@@ -42,6 +43,14 @@ def replace_durably(aside: Path, path: Path) -> None:
         aside.unlink(missing_ok=True)
         raise
     sync_path(path.parent)
+
+
+def write_durably(path: Path, data: bytes, temp_folder: Path | None = None) -> None:
+    """Replace the whole file in one step. The temporary file is in `temp_folder`, or beside it."""
+    aside = (temp_folder or path.parent) / f"{uuid4().hex}.part"
+    with temp_file(aside) as file:
+        file.write(data)
+    replace_durably(aside, path)
 
 
 _RETRY_SECONDS = 0.02

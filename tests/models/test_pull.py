@@ -234,7 +234,7 @@ def test_a_pause_from_elsewhere(puller: Puller, hub: FakeHub) -> None:
 
 def test_a_second_one_is_told_so(puller: Puller) -> None:
     with running(puller) as (pull, _):
-        with pytest.raises(ModelError, match=f"busy with {NAME}: wait for it, or stop"):
+        with pytest.raises(ModelError, match=f"using {NAME}: wait for it, or stop"):
             Pull(puller.cache, NAME, puller.settings()).run()
         pull.stop()
 
@@ -320,14 +320,14 @@ def test_a_model_that_is_not_there(puller: Puller) -> None:
 )
 def test_an_endpoint_that_is_none(puller: Puller, endpoint: str) -> None:
     settings = dataclasses.replace(puller.settings(), endpoint=endpoint)
-    with pytest.raises(ModelError, match="HF_ENDPOINT is no web address"):
+    with pytest.raises(ModelError, match="HF_ENDPOINT is not a web address"):
         puller.pull(settings=settings)
 
 
 @pytest.mark.parametrize("proxy", ["ftp://proxy", "http://[::1", "http://proxy:x"])
 def test_a_proxy_that_is_none(puller: Puller, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy)
-    with pytest.raises(ModelError, match="proxy that the environment names is no web address"):
+    with pytest.raises(ModelError, match="proxy in the environment is not a web address"):
         puller.pull()
 
 
@@ -381,7 +381,7 @@ def test_the_hubs_wish_to_wait_is_honoured(puller: Puller, hub: FakeHub) -> None
     assert puller.pull(settings=puller.settings(patience=patient)) is Outcome.DOWNLOADED
     first, second = (asked.at for asked in hub.asked if "/tree/" in asked.path)
     assert second - first >= 1
-    assert any("status 503, trying again in 1 s" in report.note for report in puller.reports)
+    assert any("status 503, retrying in 1 s" in report.note for report in puller.reports)
 
 
 def test_waits_double_up_to_the_longest() -> None:

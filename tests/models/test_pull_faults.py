@@ -109,24 +109,24 @@ FAILING: dict[str, tuple[Callable[[FakeHub], list[Fault]], str]] = {
         ],
         "broke",
     ),
-    "another file": (lambda hub: bad(WEIGHTS, fake.flip, ALWAYS), "altered twice"),
-    "longer than it says": (lambda hub: bad(SMALL, fake.longer), "not as long as"),
-    "shorter than it says": (lambda hub: bad(SMALL, fake.shorter), "not as long as"),
+    "another file": (lambda hub: bad(WEIGHTS, fake.flip, ALWAYS), "wrong digest twice"),
+    "longer than it says": (lambda hub: bad(SMALL, fake.longer), "bytes that the hub lists"),
+    "shorter than it says": (lambda hub: bad(SMALL, fake.shorter), "bytes that the hub lists"),
     "too much in a range": (
         lambda hub: bad(WEIGHTS, lambda answer, asked: chunked_and_longer(answer)),
-        "not as long as",
+        "bytes that the hub lists",
     ),
-    "416": (lambda hub: bad(WEIGHTS, fake.status(416)), "not as long as"),
+    "416": (lambda hub: bad(WEIGHTS, fake.status(416)), "bytes that the hub lists"),
     "404 for the model": (lambda hub: bad(REVISION, fake.status(404)), "has no model"),
     "404 for the commit": (
         lambda hub: bad(RESOLVE, fake.status(404, X_Error_Code="RevisionNotFound")),
-        "has changed",
+        "changed at the hub",
     ),
     "404 for a file": (
         lambda hub: bad(RESOLVE, fake.status(404, X_Error_Code="EntryNotFound")),
-        "has changed",
+        "changed at the hub",
     ),
-    "401": (lambda hub: bad(REVISION, fake.status(401)), "refuses the stored token"),
+    "401": (lambda hub: bad(REVISION, fake.status(401)), "rejects the stored token"),
     "403": (lambda hub: bad(RESOLVE, fake.status(403)), "has no access"),
     "418": (lambda hub: bad(REVISION, fake.status(418)), "status 418"),
     "429 for ever": (lambda hub: bad(TREE, fake.status(429), ALWAYS), "too many requests"),
@@ -141,18 +141,24 @@ FAILING: dict[str, tuple[Callable[[FakeHub], list[Fault]], str]] = {
         "asks to wait",
     ),
     "500 for ever": (lambda hub: bad(WEIGHTS, fake.status(500), ALWAYS), "status 500"),
-    "a login page": (lambda hub: bad(REVISION, fake.body(b"<html>")), "not the hub"),
-    "a login page for a file": (lambda hub: bad(WEIGHTS, fake.body(b"<html>")), "not as long as"),
-    "JSON without a commit": (lambda hub: bad(REVISION, fake.body(b'{"sha": 3}')), "not the hub"),
+    "a login page": (lambda hub: bad(REVISION, fake.body(b"<html>")), "not from the hub"),
+    "a login page for a file": (
+        lambda hub: bad(WEIGHTS, fake.body(b"<html>")),
+        "bytes that the hub lists",
+    ),
+    "JSON without a commit": (
+        lambda hub: bad(REVISION, fake.body(b'{"sha": 3}')),
+        "not from the hub",
+    ),
     "a commit that is a path": (
         lambda hub: bad(REVISION, fake.body(b'{"sha": "../../../etc"}')),
-        "not the hub",
+        "not from the hub",
     ),
-    "JSON that is too deep": (lambda hub: bad(TREE, fake.body(b"[" * 200_000)), "not the hub"),
-    "a list that is none": (lambda hub: bad(TREE, fake.body(b'{"a": 1}')), "not the hub"),
+    "JSON that is too deep": (lambda hub: bad(TREE, fake.body(b"[" * 200_000)), "not from the hub"),
+    "a list that is none": (lambda hub: bad(TREE, fake.body(b'{"a": 1}')), "not from the hub"),
     "a next page elsewhere": (
         lambda hub: bad(TREE, fake.header("Link", f'<{hub.storage}/x>; rel="next"')),
-        "not the hub",
+        "not from the hub",
     ),
     "pages without end": (
         lambda hub: bad(
@@ -168,15 +174,15 @@ FAILING: dict[str, tuple[Callable[[FakeHub], list[Fault]], str]] = {
     ),
     "redirected to a file": (
         lambda hub: bad(RESOLVE, fake.redirect("file:///etc/passwd")),
-        "not encrypted",
+        "an unencrypted address",
     ),
     "redirected to nonsense": (
         lambda hub: bad(RESOLVE, fake.redirect("http://[::1")),
-        "not the hub",
+        "not from the hub",
     ),
     "redirected to a port that is none": (
         lambda hub: bad(RESOLVE, fake.redirect("http://127.0.0.1:99999999/x")),
-        "not the hub",
+        "not from the hub",
     ),
     "redirected to a name that is none": (
         lambda hub: bad(RESOLVE, fake.redirect(f"http://{'a' * 300}/x"), ALWAYS),
@@ -271,5 +277,5 @@ def test_random_faults(logged_in: Puller, seed: int) -> None:
 
 def test_the_caches_name_for_a_model_cannot_leave_it(cache: ModelCache) -> None:
     for name in ("../x/y", "a/../b", "/etc/x", "a/b/c", "a--b/c", "", "a/", "a\0/b", "a/b\n"):
-        with pytest.raises(ModelError, match="no name of a model"):
+        with pytest.raises(ModelError, match="not a model name"):
             Puller(cache, FakeHub()).pull(name)

@@ -108,7 +108,7 @@ def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: ModelCache) -> None:
     _, err = second.communicate(timeout=60)
     assert second.returncode == 2
     assert err == (
-        f"specchat: Another specchat is busy with {BIG}: wait for it, or stop a download with"
+        f"specchat: Another specchat is using {BIG}: wait for it, or stop a download with"
         f" `specchat models pause {BIG}`.\n"
     )
     process.send_signal(signal.SIGINT)

@@ -66,12 +66,12 @@ def test_a_folder_comes_before_a_repository(cache: Path) -> None:
 
 @pytest.mark.usefixtures("cache")
 def test_a_repository_that_is_not_here() -> None:
-    assert "download it first" in refusal("org/other")
+    assert "download it with" in refusal("org/other")
 
 
 def test_a_repository_whose_main_is_not_here(cache: Path) -> None:
     (cache / "models--org--tiny" / "refs" / "main").write_text("c" * 40)
-    assert "download it first" in refusal("org/tiny")
+    assert "download it with" in refusal("org/tiny")
 
 
 @pytest.mark.parametrize(

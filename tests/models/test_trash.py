@@ -68,7 +68,7 @@ def test_the_last_removed_comes_back_first(here: Puller, cache: ModelCache) -> N
     assert len(trash.trashed(cache)) == 2
     newest = trash.trashed(cache)[0]
     assert trash.restore(cache, NAME).folder == newest.folder
-    with pytest.raises(ModelError, match="is here again"):
+    with pytest.raises(ModelError, match="is installed again"):
         trash.restore(cache, NAME)
     assert len(trash.trashed(cache)) == 1
 
@@ -131,9 +131,9 @@ def test_an_unfinished_download_goes_too(puller: Puller, cache: ModelCache, hub:
 
 
 def test_nothing_to_remove(cache: ModelCache) -> None:
-    with pytest.raises(ModelError, match="not in the model cache"):
+    with pytest.raises(ModelError, match="is not installed"):
         trash.remove(cache, NAME)
-    with pytest.raises(ModelError, match="no name of a model"):
+    with pytest.raises(ModelError, match="not a model name"):
         trash.remove(cache, "../..")
 
 
@@ -230,5 +230,5 @@ def test_stopped(here: Puller, cache: ModelCache) -> None:
 
 
 def test_not_here(cache: ModelCache) -> None:
-    with pytest.raises(ModelError, match="not in the model cache"):
+    with pytest.raises(ModelError, match="is not installed"):
         verify(cache, NAME)
