@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import pytest
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
@@ -26,6 +27,7 @@ from tests import fakes
 from tests.e2e.hostile import TEXTS
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.sessions.samples import answered
+from tests.ui import quick
 from tests.ui.helpers import paste, screen_text, type_in, until, until_shown
 
 SIZE = (120, 36)
@@ -165,6 +167,7 @@ async def show_models(folder: Path) -> None:
 
 if __name__ == "__main__":
     fakes.pieces = list  # type: ignore[assignment]
+    quick.install(pytest.MonkeyPatch())
     surface, folder = sys.argv[1], Path(sys.argv[2])
     try:
         asyncio.run(show_models(folder) if surface == "models" else show(surface, folder))

@@ -75,9 +75,11 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
 def test_the_first_word_comes_sooner_than_in_full(
     session: EngineSession, licence: Document
 ) -> None:
-    """Sparse 1.2 s against 4.3 s in full when this was written: the margin is no noise."""
-    _, sparse, _ = _answer(session, Question(QUESTION, (licence,), Mode.SPARSE, KEEP))
-    _, full, _ = _answer(session, Question(QUESTION, (licence,), Mode.FULL))
+    """Six times sooner at a quarter of the text when this was written: the margin is no noise."""
+    quarter = Document(FILE, licence.text[-len(licence.text) // 4 :])
+    _, sparse, _ = _answer(session, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
+    _, full, _ = _answer(session, Question(QUESTION, (quarter,), Mode.FULL))
+    assert full.prompt_tokens > 2000
     assert full.read_fraction == 1.0
     assert sparse.ttft < full.ttft
     assert sparse.peak_bytes < full.peak_bytes
@@ -94,9 +96,12 @@ def _others(licence: Document) -> list[tuple[str, str]]:
     return found
 
 
-def test_it_finds_most_other_passages_too(session: EngineSession, licence: Document) -> None:
-    asked = _others(licence)
-    assert len(asked) >= 10
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_it_finds_most_other_passages_too(
+    session: EngineSession, licence: Document, every: int
+) -> None:
+    asked = _others(licence)[::every]
+    assert len(asked) >= 10 // every
     right = 0
     for phrase, continued in asked:
         question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)

@@ -64,7 +64,7 @@ def test_a_fifth_is_enough_for_what_stands_in_one_place(
 
 
 def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
-    settings = Settings(("count", "cwe-3"), (1024,), (0.2,), (Scoring.BOTH,), n=10)
+    settings = Settings(("count", "cwe-3"), (512,), (0.2,), (Scoring.BOTH,), n=10)
     count, words = measure(session, settings, tmp_path)
     assert count.dense_right >= 7
     assert words.dense_right >= 3  # it is weak at them itself
@@ -74,7 +74,7 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_
 
 def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
-    settings = Settings(suites, (512,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
+    settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
     ledger = ResultsLog(tmp_path / "results.jsonl")
     try:
         outcome = Runner(session, settings, ledger, FolderTokens(target_path())).run()
