@@ -1,4 +1,4 @@
-"""The Textual app: the theme, the chat screen, and leaving in good order."""
+"""The Textual app: themes, the chat screen, and a clean exit."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 QUIT_WINDOW_SECONDS = 2.0
 QUIT_CONFIRM_SECONDS = 10.0
-"""For reading why a second ^Q is needed."""
+"""Time to read why a second ^Q is needed."""
 JOIN_SECONDS = 2.0
 SUPERVISOR_CHECK_SECONDS = 1.0
 LONG_TURN_SECONDS = 10.0
-"""Of whatever took longer, one is told who looked elsewhere meanwhile."""
+"""A user who has switched to another window is notified of turns that took longer."""
 SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
 
 
@@ -90,7 +90,7 @@ class SpecchatApp(App[None]):
             "command_palette",
             "Palette",
             id="app.palette",
-            tooltip="Find what can be done here, settings and conversations by name",
+            tooltip="Find commands, settings and conversations by name",
             priority=True,
         ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
@@ -99,7 +99,7 @@ class SpecchatApp(App[None]):
             "copy_or_quit",
             "Copy or quit",
             id="app.copy",
-            tooltip="Copy what is selected; pressed twice: quit",
+            tooltip="Copy the selection; press twice to quit",
             priority=True,
         ),
     ]
@@ -120,24 +120,28 @@ class SpecchatApp(App[None]):
         show_welcome: bool = False,
         library: Callable[[], Library] | None = None,
     ) -> None:
-        """Conversations are kept in `folder`, what was read of them in `snapshots`, and how long
-        that takes in `costs`. `news` is said first. Once `watched` says no, nobody would clean up
-        behind the app, so it ends. With `welcomes` a first start explains itself, and has a sample
-        to ask about."""
+        """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
+        `startup_message` is shown first. The app exits once `supervised` returns False, because
+        no parent process would restore the terminal. With `show_welcome` the first start explains
+        the app and has a sample to ask about."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
-        kept = settings or SettingsFile()
+        settings_file = settings or SettingsFile()
         self._engine = engine
         self._engine_clock = clock
         self._quit_asked_at: float | None = None
         self._closing_engine = False
         self._supervised = supervised
         self.window = Window(self._write)
-        self.chat = ChatScreen(engine, load, kept, clock, folder, snapshots, costs, startup_message)
-        self.chat.welcome.enabled = show_welcome and kept.is_new
+        self.chat = ChatScreen(
+            engine, load, settings_file, clock, folder, snapshots, costs, startup_message
+        )
+        self.chat.welcome.enabled = show_welcome and settings_file.is_new
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
-        self.settings = LiveSettings(self, kept, self.chat.apply_settings, self.chat.notice.show)
+        self.settings = LiveSettings(
+            self, settings_file, self.chat.apply_settings, self.chat.notice.show
+        )
         self._library = library
         self._models: ModelsController | None = None
 
@@ -160,21 +164,21 @@ class SpecchatApp(App[None]):
             self.push_screen(SmallScreen())
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """As `App.run`. The engine is waited for afterwards, when the terminal is restored."""
+        """As `App.run`, then waits for the engine once the terminal is restored."""
         try:
             super().run(*args, **kwargs)
         finally:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Keep what is to be kept; to be called when the screen is gone."""
+        """Save everything; called once the screen is gone."""
         self._close_engine()
         if self._models is not None:
             self._models.jobs.close()
         self._engine.join(JOIN_SECONDS)
         if not self.chat.shutdown():
             with suppress(OSError):  # the terminal may have gone
-                sys.stderr.write("Saving what was read, for the next start. ^C leaves at once.\n")
+                sys.stderr.write("Saving the caches for the next start. ^C quits now.\n")
             with suppress(KeyboardInterrupt):
                 self._engine.join()
             self.chat.shutdown()
@@ -184,22 +188,22 @@ class SpecchatApp(App[None]):
                 sys.stderr.write(f"{sanitize_line(problem)}\n")
 
     async def action_quit(self) -> None:
-        """At once, unless that would throw away what took long: then it takes a second ^Q."""
-        spent, left = self.chat.open_chats.elapsed_and_remaining
-        if max(spent, left) < LONG_TURN_SECONDS or self._confirms_quit(QUIT_CONFIRM_SECONDS):
+        """Quit, but ask for a second ^Q if a long answer would be lost."""
+        elapsed, remaining = self.chat.open_chats.elapsed_and_remaining
+        if max(elapsed, remaining) < LONG_TURN_SECONDS or self._confirms_quit(QUIT_CONFIRM_SECONDS):
             self._quit(0)
             return
-        long = f"{formatting.seconds(spent)} so far"
-        if left > spent:
-            long = f"about {formatting.seconds(left)} to the first word"
-        words = f"Still answering ({long}). Press ^Q again to quit."
+        long = f"{formatting.seconds(elapsed)} so far"
+        if remaining > elapsed:
+            long = f"about {formatting.seconds(remaining)} to the first word"
+        message = f"Still answering ({long}). Press ^Q again to quit."
         if self.screen is self.chat:
-            self.chat.notice.show(words)
+            self.chat.notice.show(message)
         else:
-            self.notify(words)
+            self.notify(message)
 
     def _confirms_quit(self, window: float) -> bool:
-        """Whether this is the second time within so many seconds."""
+        """Whether this is the second request within `window` seconds."""
         now, before = self._engine_clock(), self._quit_asked_at
         self._quit_asked_at = now
         return before is not None and now - before <= window
@@ -226,8 +230,8 @@ class SpecchatApp(App[None]):
             self._quit(1)
 
     def _on_hangup(self) -> None:
-        """The terminal has gone, and with it whatever would wait for it: Textual waits until all
-        is drawn."""
+        """The terminal is gone. A normal exit would hang, because Textual waits until everything is
+        drawn."""
         self.shutdown()
         os._exit(SIGNAL_EXIT_BASE + signal.SIGHUP)
 
@@ -242,12 +246,12 @@ class SpecchatApp(App[None]):
         self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Not every terminal passes on what is copied: ^V must not bring something older back."""
+        """Also into the system's clipboard: not every terminal does that, and ^V reads it."""
         super().copy_to_clipboard(text)
         if self._system_clipboard is not None:
             self._system_clipboard.write(text)
 
-    # Each screen is imported when it is opened: the first drawing waits for none of them.
+    # Screens are imported when they are opened, so that the first frame does not wait for them.
 
     def action_help(self) -> None:
         from app.ui.help.screen import HelpScreen
@@ -269,7 +273,7 @@ class SpecchatApp(App[None]):
             self.show_setting(None)
 
     def show_setting(self, setting: Setting | None) -> None:
-        """All settings, and of them this one at once."""
+        """Open the settings, at this one if given."""
         from app.ui.settings.screen import SettingsScreen
 
         if isinstance(self.screen, SettingsScreen):
@@ -349,7 +353,7 @@ class SpecchatApp(App[None]):
 
 
 def paste_safe_driver() -> type[Driver] | None:
-    """Our driver where Textual would take `LinuxDriver`; None leaves the choice to Textual."""
+    """Our driver where Textual would use `LinuxDriver`; None leaves the choice to Textual."""
     if sys.platform == "win32" or os.environ.get("TEXTUAL_DRIVER"):
         return None
     from app.ui.terminal.driver import PasteSafeDriver

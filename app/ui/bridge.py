@@ -1,8 +1,8 @@
-"""Carries events from the engine's thread to the screen, at most 20 times a second.
+"""Passes events from the engine's thread to the screen, at most 20 times a second.
 
-The engine's listener must return quickly, so it only appends to a queue and, when no hand-over is
-under way, posts one message (`post_message` is thread-safe and never waits). Tokens that come in
-faster than the screen draws pile up in the queue and are drawn together.
+The engine's listener must return quickly, so it only appends to a queue and, unless one is pending,
+posts one message (`post_message` is thread-safe and never waits). Tokens that arrive faster than
+the screen draws are drawn together.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Bridge:
             if self._announced:
                 return
             self._announced = True
-        with suppress(RuntimeError):  # the screen is gone; an engine that is closing still talks
+        with suppress(RuntimeError):  # the screen is gone, the engine is still closing
             self._receiver.post_message(EngineEvents())
 
     def wait(self) -> float:
-        """Seconds the screen should let pass before it takes again."""
+        """Seconds until the screen should take events again."""
         return max(0.0, self._last_taken + FLUSH_SECONDS - time.monotonic())
 
     def take(self) -> list[Event]:

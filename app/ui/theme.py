@@ -1,6 +1,6 @@
 """Our colours: ink on a page, dark or light, and one accent, the yellow of a highlighter.
 
-Textual's own themes get the shades of ink that they lack.
+Textual's own themes get the shades that they lack.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def our_themes() -> tuple[Theme, Theme]:
 
 
 def ink_shades(theme: Theme) -> dict[str, str]:
-    """Our own names for shades of ink, for a theme that does not know them: for what is said aside,
-    for text that was not read, for what is drawn faintly, and for lines and the chosen row."""
+    """Our shades for a theme that does not define them: for secondary text, skipped text, faint
+    drawing, and for rules and the selected row."""
     colours = theme.to_color_system().generate()
     page, ink = Color.parse(colours["background"]), Color.parse(colours["foreground"])
     parts = {"ink-dim": 0.7, "ink-unread": 0.6, "ink-faint": 0.45, "rule": 0.15}
@@ -53,7 +53,7 @@ def _theme(
     error: str,
     shades: tuple[str, str, str, str],
 ) -> Theme:
-    """`shades` are those of `inks`."""
+    """`shades` are those of `ink_shades`."""
     dim, unread, faint, rule = shades
     return Theme(
         name=name,

@@ -57,7 +57,7 @@ async def test_one_question_waits_and_a_second_is_refused() -> None:
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn", "Second?")
+        await until_shown(pilot, "queued · Esc takes it back", "Second?")
         await type_in(pilot, "Third?")
         await pilot.press("enter")
         await until_shown(pilot, "A question is already queued.", "Third?")
@@ -65,7 +65,7 @@ async def test_one_question_waits_and_a_second_is_refused() -> None:
         engine.advance_to(lambda event: isinstance(event, Finished))
         await until(pilot, lambda: len(engine.asks) == 2, "the waiting question to be sent")
         assert [m.text for m in engine.asks[1].messages][::2] == ["First?", "Second?"]
-        await until_gone(pilot, "waiting for its turn")
+        await until_gone(pilot, "queued · Esc takes it back")
 
 
 async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -> None:
@@ -74,7 +74,7 @@ async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -
         await until_shown(pilot, "loading the models")
         await type_in(pilot, "Early?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn")
+        await until_shown(pilot, "queued · Esc takes it back")
         assert engine.asks == []
         engine.finish()
         await until(pilot, lambda: len(engine.asks) == 1)
@@ -88,10 +88,10 @@ async def test_escape_takes_back_what_waits_and_then_stops() -> None:
         await paste(pilot, DOCUMENT)
         await type_in(pilot, "Second?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn")
+        await until_shown(pilot, "queued · Esc takes it back")
         await type_in(pilot, "Third?")
         await pilot.press("escape")
-        await until_gone(pilot, "waiting for its turn")
+        await until_gone(pilot, "queued · Esc takes it back")
         await until_shown(pilot, "Paste 1")
         assert pilot.app.screen.query_one(ComposeBox).text == "Second?\nThird?"
         assert engine.sent(Cancel) == []

@@ -132,7 +132,7 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
             await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[:5])
         shutil.copytree(folder, crashed)
     async with kept_app(crashed) as (pilot, _):
-        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · what was written stays")
+        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text so far stays")
         await until_shown(pilot, "An answer was cut off when specchat ended")
         assert "before the first word" not in screen_text(pilot)
 
@@ -195,7 +195,7 @@ async def test_without_a_usable_folder_nothing_is_kept_and_that_is_said(tmp_path
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
-        await until_shown(pilot, "make that folder writable", "specchat · not kept")
+        await until_shown(pilot, "make that folder writable", "specchat · not saved")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "Yes.", "▸ read")
 
@@ -267,7 +267,7 @@ async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
         await paste(pilot, DOCUMENT)
         await type_in(pilot, "Early?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn")
+        await until_shown(pilot, "queued · Esc takes it back")
     async with kept_app(tmp_path) as (pilot, _):
         await until_shown(pilot, "Paste 1", "❯ Early?")
 

@@ -1,4 +1,4 @@
-"""What goes with a question, one thing for each chip. No widgets."""
+"""What is attached to a question, one object for each chip. No widgets."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _PASTE = re.compile(r"paste-(\d+)\.txt")
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A paste, a file or a folder. A folder's first document is the tree of what it holds."""
+    """A paste, a file or a folder. A folder's first document is its file tree."""
 
     documents: tuple[Document, ...]
     size: int
-    """Bytes of its texts."""
+    """Bytes of its texts, without the tree."""
     lines: int
     files: int | None = field(default=None, compare=False)
-    """Of a folder, where that is known."""
+    """The number of files of a folder, if known."""
     skipped: tuple[Skipped, ...] = field(default=(), compare=False)
     lossy: tuple[str, ...] = field(default=(), compare=False)
-    """The paths of files that are not all text."""
+    """Paths of files that are not valid UTF-8."""
     tokens: int | None = field(default=None, compare=False)
-    """For the target, once they are counted."""
+    """Of the target model, once counted."""
 
     @property
     def is_folder(self) -> bool:
@@ -39,18 +39,18 @@ class Attachment:
 
     @property
     def name(self) -> str:
-        """As the chip shows it; not to be trusted."""
+        """As the chip shows it; not sanitised."""
         name = self.documents[0].name
         paste = _PASTE.fullmatch(name)
         return f"Paste {paste[1]}" if paste else name
 
     @property
     def facts(self) -> str:
-        """`34 files · 118,204 tok · 5,120 lines`; the size until the tokens are known."""
+        """`34 files · 118,204 tok · 5,120 lines`, with the size until the tokens are counted."""
         parts = []
         if self.is_folder and self.files is not None:
             parts.append(formatting.plural(self.files, "file"))
-        elif self.is_folder:  # small files share a document where there are many
+        elif self.is_folder:  # many small files share a document
             parts.append(formatting.plural(len(self.texts), "document"))
         counted = self.tokens is not None
         parts.append(f"{self.tokens:,} tok" if counted else formatting.size(self.size))
@@ -58,30 +58,30 @@ class Attachment:
 
     @property
     def skipped_text(self) -> str:
-        """`12 skipped`, or nothing."""
+        """`12 skipped`, or empty."""
         if not self.skipped:
             return ""
-        one_by_one = sum(not each.rest for each in self.skipped)
+        listed = sum(not each.rest for each in self.skipped)
         more = " or more" if any(each.rest for each in self.skipped) else ""
-        return f"{one_by_one:,}{more} skipped"
+        return f"{listed:,}{more} skipped"
 
 
 def make_attachment(documents: Iterable[Document]) -> Attachment:
-    """One thing. Raises nothing, but takes a while for megabytes."""
+    """Takes a while for megabytes."""
     whole = Attachment(tuple(documents), 0, 0)
     size = sum(len(each.text.encode(errors="replace")) for each in whole.texts)
     return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
 
 
 def paste_attachment(text: str, number: int) -> Attachment:
-    """Terminals send a carriage return for every line end of a paste; a text that has no other
-    line ends gets its newlines back. `number`: from 1 within a message."""
+    """Terminals send a carriage return for every line end of a paste; a text without newlines gets
+    them back. `number` counts the pastes of a message, from 1."""
     text = text if "\n" in text else text.replace("\r", "\n")
     return make_attachment([Document(f"paste-{number}.txt", text)])
 
 
 def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
-    """The documents of one message, as they were attached: those of a folder are one thing."""
+    """The documents of a message as attachments: those of a folder belong together."""
     groups: list[list[Document]] = []
     folder = ""
     for document in documents:
@@ -94,18 +94,18 @@ def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
 
 
 def documents_of(things: Iterable[Attachment]) -> tuple[Document, ...]:
-    """For the model: in the order of the chips."""
+    """For the model, in the order of the chips."""
     return tuple(document for each in things for document in each.documents)
 
 
 def next_paste_number(things: Iterable[Attachment]) -> int:
-    """Of the next paste."""
+    """For the next paste."""
     numbers = (_PASTE.fullmatch(each.documents[0].name) for each in things)
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
 
 
 def merge(first: Sequence[Attachment], second: Iterable[Attachment]) -> tuple[Attachment, ...]:
-    """All of them. Pastes of the second that have a number of the first get another one."""
+    """Both. Pastes of the second are renumbered if the first has their number."""
     every, names = [*first], {each.documents[0].name for each in first}
     for each in second:
         name = each.documents[0].name
@@ -118,12 +118,12 @@ def merge(first: Sequence[Attachment], second: Iterable[Attachment]) -> tuple[At
 
 
 def find_duplicate(new: Attachment, things: Iterable[Attachment]) -> Attachment | None:
-    """One that holds all texts of `new` already."""
-    wanted = {each.text for each in new.texts}
-    return next((old for old in things if wanted <= {each.text for each in old.texts}), None)
+    """An attachment that already has all texts of `new`."""
+    texts = {each.text for each in new.texts}
+    return next((old for old in things if texts <= {each.text for each in old.texts}), None)
 
 
 def line_count(text: str) -> int:
-    """A last line without a line end counts too."""
+    """Counts a last line without a line end too."""
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
     return ends + (not text.endswith(("\r", "\n")))

@@ -1,5 +1,5 @@
-"""What is known of attached folders besides their texts, as it is kept with a draft: how many files
-were read, and what was skipped and why."""
+"""Facts about attached folders that are saved with a draft: how many files were read, and what was
+skipped and why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.ingest.records import REASON_TEXTS, Reason, Skipped
 from app.ui.attach.attachment import Attachment
 
 MAX_SKIPPED = 500
-"""Things skipped in one folder: of more nothing is kept, since a draft is written often."""
+"""Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
 
 
 def to_notes(things: Iterable[Attachment]) -> str:
-    """For `with_notes`; empty where nothing is to be noted."""
+    """As JSON for `with_notes`; empty if there is nothing to save."""
     notes = {
         each.documents[0].name: {
             "files": each.files,
@@ -31,7 +31,7 @@ def to_notes(things: Iterable[Attachment]) -> str:
 
 
 def with_notes(things: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
-    """What is damaged, or of another version, is not known."""
+    """Attachments with their facts again. Damaged or unknown notes are ignored."""
     known: Any = {}
     with suppress(ValueError):
         known = json.loads(notes) if notes else {}
@@ -49,17 +49,17 @@ def _with(thing: Attachment, known: Any) -> Attachment:
 
 
 def _packed(skipped: Skipped) -> list[object]:
-    """Without the words that the reason itself has."""
+    """Without the text that the reason has by default."""
     _, detail, advice = REASON_TEXTS[skipped.reason]
-    own = [skipped.detail, skipped.advice]
+    custom = [skipped.detail, skipped.advice]
     return [
         skipped.path,
         str(skipped.reason),
         skipped.rest,
-        *(own if own != [detail, advice] else []),
+        *(custom if custom != [detail, advice] else []),
     ]
 
 
-def _unpacked(path: str, reason: str, rest: bool, *own: str) -> Skipped:
-    detail, advice = own or REASON_TEXTS[Reason(reason)][1:]
+def _unpacked(path: str, reason: str, rest: bool, *custom: str) -> Skipped:
+    detail, advice = custom or REASON_TEXTS[Reason(reason)][1:]
     return Skipped(str(path), Reason(reason), str(detail), str(advice), bool(rest))

@@ -1,7 +1,7 @@
-"""What goes with the next question, as chips above the compose box.
+"""The attachments of the next question, as chips above the compose box.
 
-The texts never enter the TextArea, which rewrites line ends, form feeds and U+2028: what was
-attached is what the model gets.
+Their texts never enter the TextArea, which rewrites line ends, form feeds and U+2028: the model
+gets exactly what was attached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.util.sanitize import sanitize_line
 
 CHIP_BYTES = 4096
 CHIP_CELLS = 62
-"""Cells that a chip should have at least; where there are twice as many, two stand side by side."""
+"""The least width of a chip; twice as wide, two chips fit side by side."""
 MIN_NAME_CELLS = 8
 CROSS = " ✕ "
 
@@ -32,12 +32,12 @@ Item = Attachment | FileJob
 
 
 def is_long(text: str) -> bool:
-    """Whether a paste becomes a chip: above 4 KB of UTF-8."""
+    """Whether a paste becomes a chip: above 4 KiB of UTF-8."""
     return len(text) > CHIP_BYTES or len(text.encode(errors="replace")) > CHIP_BYTES
 
 
 class Chip(Widget, can_focus=True):
-    """One line: a name, what is known of it, and a cross."""
+    """One line: a name, facts, and a cross that removes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -45,14 +45,14 @@ class Chip(Widget, can_focus=True):
             "skipped",
             "Skipped",
             id="chip.skipped",
-            tooltip="What of a folder was skipped, and why (Shift+Tab goes there, or click it)",
+            tooltip="What was skipped in a folder, and why (Shift+Tab goes there, or click it)",
         ),
         Binding(
             "backspace,delete",
             "remove",
             "Remove",
             id="chip.remove",
-            tooltip="Take it away, or stop reading it (or click its ✕)",
+            tooltip="Remove it, or stop reading it (or click its ✕)",
         ),
     ]
 
@@ -70,14 +70,14 @@ class Chip(Widget, can_focus=True):
         self._cross = 0
 
     def render(self) -> Content:
-        """The name gives way where it is narrow, then the facts."""
+        """If it is narrow, the name is shortened first, then the facts."""
         item, width = self.item, self.content_size.width - len(CROSS)
         facts = f" · {item.facts}"
-        left_out = item.skipped_text if isinstance(item, Attachment) else ""
-        tail = Content.assemble((facts, "$accent"), (f" · {left_out}" if left_out else ""))
+        skipped = item.skipped_text if isinstance(item, Attachment) else ""
+        tail = Content.assemble((facts, "$accent"), (f" · {skipped}" if skipped else ""))
         mark = "▣ " if isinstance(item, Attachment) else "◌ "
-        room = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)
-        name = Content(sanitize_line(item.name)).truncate(room, ellipsis=True)
+        available = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)
+        name = Content(sanitize_line(item.name)).truncate(available, ellipsis=True)
         line = Content.assemble((mark, "$accent"), name.stylize("$accent"), tail)
         line = line.truncate(max(1, width), ellipsis=True)
         self._cross = line.cell_length
@@ -110,7 +110,7 @@ class Chips(VerticalScroll, can_focus=False):
 
     @dataclass
     class Changed(Message):
-        """Others than before are shown."""
+        """The chips have changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,11 +122,11 @@ class Chips(VerticalScroll, can_focus=False):
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
-        """Those that are read."""
+        """Without those still being read."""
         return tuple(each for each in self._items if isinstance(each, Attachment))
 
     def paste(self, text: str) -> Attachment:
-        """A paste as it would be attached next."""
+        """The attachment that a paste would become."""
         return paste_attachment(text, next_paste_number(self.attached))
 
     def add(self, item: Item) -> None:
@@ -136,7 +136,7 @@ class Chips(VerticalScroll, can_focus=False):
         self.show(each for each in self._items if each is not item)
 
     def replace(self, item: Item, by: Item) -> None:
-        """In its place, if it is still there."""
+        """Replace a chip in its place, if it is still there."""
         if not any(each is item for each in self._items):
             return
         self._items = tuple(by if each is item else each for each in self._items)
@@ -146,14 +146,14 @@ class Chips(VerticalScroll, can_focus=False):
         self.post_message(self.Changed())
 
     def show(self, items: Iterable[Item]) -> None:
-        """These instead of all others."""
+        """Show these chips and no others."""
         self._items = tuple(items)
         self.display = bool(self._items)
         self.refresh(recompose=True)
         self.post_message(self.Changed())
 
     def tick(self) -> None:
-        """Time has passed: more may have been read."""
+        """Update the chips of files that are being read."""
         for chip in self.query(Chip):
             if isinstance(chip.item, FileJob):
                 chip.refresh()

@@ -1,4 +1,4 @@
-"""Of what is attached, what has to go when it is too much. No widgets."""
+"""Which attachments to leave out if they are too large together. No widgets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from app.ui.attach.attachment import Attachment, make_attachment
 from app.util import formatting
 
 BYTES_PER_TOKEN = 4
-"""A token, where nobody has counted."""
+"""Assumed where tokens have not been counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One document of what is attached; `tokens` are its share of those that were counted."""
+    """One attached document; `tokens` is its share of those counted for the attachment."""
 
     document: Document
     size: int
@@ -24,7 +24,7 @@ class Piece:
 
 
 def pieces(things: Sequence[Attachment]) -> list[Piece]:
-    """The largest first. A folder's tree is none: it goes with the last of its documents."""
+    """The largest first. A folder's tree is not a piece: it stays while any of its files does."""
     found = []
     for each in things:
         rate = _bytes_per_token([each])
@@ -35,17 +35,17 @@ def pieces(things: Sequence[Attachment]) -> list[Piece]:
 
 
 def without(things: Sequence[Attachment], left_out: Collection[Document]) -> tuple[Attachment, ...]:
-    """What is still to be attached. What loses nothing is the very thing that it was."""
-    kept = []
+    """What remains attached. Attachments that lose nothing stay the same objects."""
+    remaining: list[Attachment] = []
     for each in things:
         texts = [document for document in each.texts if document not in left_out]
         if len(texts) == len(each.texts):
-            kept.append(each)
+            remaining.append(each)
         elif texts:
             tree = each.documents[:1] if each.is_folder else ()
             fewer = make_attachment([*tree, *texts])
-            kept.append(replace(fewer, skipped=each.skipped, lossy=each.lossy))
-    return tuple(kept)
+            remaining.append(replace(fewer, skipped=each.skipped, lossy=each.lossy))
+    return tuple(remaining)
 
 
 def excess_text(excess: int, things: Sequence[Attachment]) -> str:

@@ -1,4 +1,4 @@
-"""A file or a folder on its way to becoming a chip."""
+"""Reading a file or a folder for a chip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.util import formatting
 
 @dataclass(eq=False)
 class FileJob:
-    """`typed` is what goes back into the box when it cannot be read."""
+    """`typed` goes back into the compose box if the file cannot be read."""
 
     path: str
     typed: str

@@ -1,4 +1,4 @@
-"""Too much is attached: which documents are left out?"""
+"""Asks which documents to leave out when the attachments are too large."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIN_NAME_CELLS = 12
 
 
 class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
-    """Gives back what is still to be attached; None: all of it, as it was."""
+    """Returns what remains attached; None if nothing changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move('cursor_up')", "Up", id="leave_out.up", tooltip="Up"),
@@ -38,17 +38,17 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
         Binding("space", "leave_out", "Leave out", id="leave_out.one", tooltip="Leave it out"),
         Binding("a", "leave_all_out", "All", id="leave_out.all", tooltip="Leave out all"),
         Binding("enter", "done", "Done", id="leave_out.done", tooltip="Attach what is ticked"),
-        Binding("escape", "close", "Close", id="leave_out.close", tooltip="Leave all as it was"),
+        Binding("escape", "close", "Close", id="leave_out.close", tooltip="Change nothing"),
     ]  # fmt: skip
 
     def __init__(self, attached: Sequence[Attachment], excess: int) -> None:
-        """`excess` is how many tokens have to go."""
+        """`excess` is how many tokens there are too many."""
         super().__init__()
         self._attached, self._excess = tuple(attached), excess
         self._pieces = pieces(attached)
         self._left_out: set[int] = set()
         self.list = OptionList(id="leave-out-list", compact=True, markup=False)
-        self.list.can_focus = False  # Enter is for all of them
+        self.list.can_focus = False  # Enter closes the dialog
 
     def help_sections(self) -> tuple[Section, ...]:
         return (("Too much is attached", LeaveOutScreen),)
@@ -76,11 +76,11 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
         self.query_one("#leave-out-head", Static).update(self._head())
 
     def _head(self) -> Content:
-        gone = sum(self._pieces[number].tokens for number in self._left_out)
-        if gone < self._excess:
-            words = excess_text(self._excess - gone, self._attached)
+        removed = sum(self._pieces[number].tokens for number in self._left_out)
+        if removed < self._excess:
+            words = excess_text(self._excess - removed, self._attached)
             return Content.assemble(("! ", "$accent"), (f"About {words}.", "bold"))
-        spare = formatting.plural(gone - self._excess, "token")
+        spare = formatting.plural(removed - self._excess, "token")
         return Content.assemble(("✓ It fits", "bold $accent"), (f", with {spare} to spare.", ""))
 
     def action_move(self, where: str) -> None:
@@ -97,8 +97,8 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
         self.action_leave_out()
 
     def action_leave_all_out(self) -> None:
-        every = set(range(len(self._pieces)))
-        self._left_out = every if self._left_out != every else set()
+        everything = set(range(len(self._pieces)))
+        self._left_out = everything if self._left_out != everything else set()
         self._draw(self.list.highlighted or 0)
 
     def action_done(self) -> None:
@@ -110,11 +110,11 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
 
 
 def line(piece: Piece, ticked: bool, width: int) -> Content:
-    """One line of at most `width` cells; the name gives way first."""
+    """One line of at most `width` cells; the name is shortened first."""
     facts = f"{formatting.size(piece.size)} · {formatting.count(piece.tokens)} tok"
     mark = Content.styled("✓ " if ticked else "  ", "$accent")
-    room = max(MIN_NAME_CELLS, width - 2 - len(facts) - 2)
-    name = Content(sanitize_line(piece.document.name)).truncate(room, ellipsis=True)
+    available = max(MIN_NAME_CELLS, width - 2 - len(facts) - 2)
+    name = Content(sanitize_line(piece.document.name)).truncate(available, ellipsis=True)
     gap = " " * max(1, width - 2 - name.cell_length - len(facts))
     text = Content.assemble(name, gap, (facts, "$ink-dim"))
     text = text if ticked else text.stylize("$ink-dim")

@@ -1,4 +1,4 @@
-"""What of a folder was skipped, and why."""
+"""Lists what was skipped in a folder, and why."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 500
-"""Of each kind; of what is more, the number is told."""
+"""Of each kind; of the rest only the number is shown."""
 DOT = Content.styled("· ", "$ink-dim")
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
 
 
 class SkippedScreen(ModalScreen[None]):
-    """Leaves on any of its keys."""
+    """Any of its keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
@@ -41,7 +41,7 @@ class SkippedScreen(ModalScreen[None]):
 
 
 class SkippedList(HangingLines):
-    """A heading and what is under it."""
+    """A heading and a list of sentences."""
 
     def __init__(self, lines: list[Content]) -> None:
         super().__init__()
@@ -52,15 +52,15 @@ class SkippedList(HangingLines):
 
 
 def lines(attached: Attachment) -> list[Content]:
-    """A heading, then one sentence each; what one expects to be left out comes last."""
+    """A heading, then one sentence each, with the expected reasons last."""
     read = formatting.plural(attached.files or 0, "file")
     heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
     skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    odd = [f"{path} is not all UTF-8: what is not reads as \\xff." for path in attached.lossy]
+    lossy = [f"{path} is not all UTF-8; other bytes appear as \\xff." for path in attached.lossy]
     found = [Content.styled(heading, "bold $accent")]
-    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], odd):
+    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], lossy):
         found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
-    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(odd) - MAX_LISTED)
+    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(lossy) - MAX_LISTED)
     if more:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found

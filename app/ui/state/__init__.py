@@ -1,0 +1,1 @@
+"""What the screens show, without widgets: drafts, open conversations, and their store."""

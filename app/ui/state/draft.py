@@ -1,4 +1,4 @@
-"""What is written and not sent, and how it would be read: on the screen, and as it is kept."""
+"""An unsent message and its read mode, on the screen and as a record of the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Draft:
     attached: tuple[Attachment, ...] = ()
 
     def prepend(self, question: Question, sent: Sequence[Attachment]) -> Draft:
-        """Behind a question that was sent and comes back; `sent`: what was sent last."""
+        """This draft after a question that was taken back; `sent` are its attachments, if known."""
         attached = tuple(sent)
         if documents_of(attached) != question.documents:
             attached = group_documents(question.documents)
@@ -31,7 +31,7 @@ class Draft:
         return first.append(self.text, self.attached)
 
     def append(self, text: str, attached: Sequence[Attachment]) -> Draft:
-        """This one, and behind it what was written since."""
+        """This draft, followed by what was typed since."""
         joined = "\n".join(filter(None, (self.text, text)))
         return Draft(self.next_mode, joined, merge(self.attached, attached))
 
@@ -47,7 +47,7 @@ def to_record(
 
 
 def from_record(record: records.Draft, documents: Sequence[Document], default: NextMode) -> Draft:
-    """`otherwise` is how it would be read where nobody has said."""
+    """`default` is the read mode if the record has none."""
     attached = with_notes(group_documents(documents), record.notes)
     _, once, settled = record.mode.rpartition(_ONCE)
     if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= record.keep <= 1:

@@ -1,7 +1,7 @@
 """Which conversations are open, and which of them the engine answers. No widgets.
 
-The engine answers one question at a time. One is on the screen; another may be answered behind it,
-and in each a question may wait.
+The engine answers one question at a time. One conversation is on the screen; another may
+be answered in the background, and each may have a queued question.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ RETRY_SECONDS = 2.0
 
 
 class OpenChats:
-    def __init__(self, shelf: ChatRepository, shown: OpenChat, clock: Clock) -> None:
-        self.repository, self.shown = shelf, shown
+    def __init__(self, repository: ChatRepository, shown: OpenChat, clock: Clock) -> None:
+        self.repository, self.shown = repository, shown
         self.committing: OpenChat | None = None
-        """Whose question is on its way to the disk."""
+        """The conversation whose question is being stored."""
         self.answering: OpenChat | None = None
         self.last_sent: AskedTurn | None = None
-        """The turn that the engine was given last, over or not."""
+        """The turn sent to the engine last, finished or not."""
         self._clock = clock
         self._started_at = clock()
         self._fully_cached: set[str] = set()
-        """Conversations, by the engine's names, that background reading has completed."""
+        """Engine names of conversations whose background prefill is complete."""
         self._queued: deque[OpenChat] = deque()
         self._finishing: list[tuple[OpenChat, AskedTurn]] = []
         self._stashed: list[OpenChat] = []
         self._unsaved: list[OpenChat] = []
-        """What was said in them is nowhere else."""
+        """Conversations that exist only here."""
         self._draft_save: Future[None] | None = None
         self._saving_stashed = False
         self._save_error: BaseException | None = None
@@ -51,17 +51,16 @@ class OpenChats:
 
     @property
     def running(self) -> Turn | None:
-        """The turn that is under way in the conversation on the screen."""
-        return (
-            None if self.answering is not self.shown or not self.last_sent else self.last_sent.turn
-        )
+        """The turn being answered in the conversation on the screen."""
+        answering = self.answering is self.shown and self.last_sent is not None
+        return self.last_sent.turn if answering and self.last_sent else None
 
     @property
     def busy(self) -> bool:
         return self.committing is not None or self.answering is not None
 
     def start_turn(self, chat: OpenChat, asked: AskedTurn) -> TurnProgress:
-        """The engine is given this turn now."""
+        """This turn is sent to the engine now."""
         self.committing, self.answering, self.last_sent = None, chat, asked
         self._fully_cached.discard(chat.chat.name)
         now, number = self._clock(), asked.turn.number
@@ -73,7 +72,7 @@ class OpenChats:
         return chat.progress[number]
 
     def apply(self, event: Event, turn: int) -> bool:
-        """Take in an event; False when its turn is not under way."""
+        """Handle an event; False if its turn is not running."""
         chat, asked = self.answering, self.last_sent
         if chat is None or asked is None or asked.turn.number != turn:
             return False
@@ -84,7 +83,7 @@ class OpenChats:
         return True
 
     def pop_finished(self) -> OpenChat | None:
-        """The conversation whose turn is over since the last call, if there is one."""
+        """The conversation whose turn has finished since the last call, if any."""
         chat, asked = self.answering, self.last_sent
         if chat is None or asked is None or asked.turn.state is TurnState.RUNNING:
             return None
@@ -94,8 +93,8 @@ class OpenChats:
 
     @property
     def elapsed_and_remaining(self) -> tuple[float, float]:
-        """Seconds: since the engine was given what it is answering, and until the first word, as
-        far as that is predicted. Both 0 where nothing is answered."""
+        """Seconds since the turn was sent, and the predicted seconds to its first token. Both are 0
+        if nothing is being answered."""
         if self.answering is None or self.last_sent is None:
             return 0.0, 0.0
         progress = self.answering.progress[self.last_sent.turn.number]
@@ -108,13 +107,13 @@ class OpenChats:
         return last and not self.busy and self.shown.progress[turn.number].has_scores
 
     def on_background_prefill(self, event: BackgroundProgress) -> None:
-        """How far background reading has come."""
+        """Progress of a background prefill."""
         if event.done == event.total:
             self._fully_cached.add(event.conversation)
 
     def cached_stats(self, turn: Turn) -> Statistics | None:
-        """The figures of a turn of the conversation on the screen, with what the engine has read
-        since; None where it may not have it any more."""
+        """The stats of a turn of the conversation on the screen, with what was prefilled in the
+        background since; None if the engine may not have it cached any more."""
         progress = self.shown.progress.get(turn.number)
         if progress is None or progress.restored or progress.statistics is None:
             return None
@@ -124,11 +123,11 @@ class OpenChats:
         return statistics
 
     def is_fully_cached(self, turn: Turn) -> bool:
-        """Whether no keep can save anything on what was read up to the end of this turn."""
+        """Whether all up to the end of this turn is cached, so that no keep saves anything."""
         cached = self.cached_stats(turn)
         return cached is not None and cached.eligible_tokens > 0 and cached.read_fraction == 1.0
 
-    # -------------------------------------------------------------------------- what waits
+    # -------------------------------------------------------------------------- the queue
 
     def enqueue(self, chat: OpenChat, question: Question) -> None:
         chat.conversation.queued = question
@@ -147,10 +146,10 @@ class OpenChats:
                 return chat, question
         return None
 
-    # -------------------------------------------------------------------------- what is open
+    # -------------------------------------------------------------------------- open chats
 
     def all_open(self) -> Iterator[OpenChat]:
-        """What is not only in the store, or not all of it as yet."""
+        """Conversations with state that is not (yet) in the store."""
         yield self.shown
         ending = (chat for chat, _ in self._finishing)
         busy = (self.answering, self.committing, *self._queued)
@@ -162,7 +161,7 @@ class OpenChats:
         return next((chat for chat in self.all_open() if chat.id == id), None)
 
     def statuses(self) -> dict[int, str]:
-        """What is done in conversations at present, in a word each, by their ids."""
+        """A word for each conversation that is being answered or queued, by id."""
         found = dict.fromkeys(self._queued, "waiting")
         if self.committing is not None:
             found[self.committing] = "waiting"
@@ -172,43 +171,42 @@ class OpenChats:
         return {chat.id: status for chat, status in found.items() if chat.id is not None}
 
     def apply_settings(self, settings: Settings) -> None:
-        """To every question that is asked from now on."""
+        """For every question asked from now on."""
         self.repository.apply_settings(settings)
         for chat in self.all_open():
             chat.conversation.sampling = settings.sampling()
 
     async def set_models(self, load: Load) -> None:
-        """Another pair answers from now on: scores and token ids of the one before are of no use
-        to it. To be called while nothing is answered."""
+        """Use another model pair, for which earlier scores and token ids are useless. Call it while
+        nothing is being answered."""
         self.last_sent = None
         await self.repository.set_models(load, self.all_open())
 
-    # -------------------------------------------------------------------------- keeping it
+    # -------------------------------------------------------------------------- saving
 
     @property
     def problem(self) -> str:
-        """Why something of what is said or read is not kept, as long as that is so: a sentence."""
+        """A sentence while an answer, a draft or a snapshot cannot be saved; else empty."""
         problem = self._save_error
         if self.last_sent is not None and self.answering is not None:
             problem = self.last_sent.problem or problem
         return self._snapshot_error if problem is None else str(problem)
 
     def on_snapshot_event(self, event: SnapshotFailed | SnapshotProgress) -> None:
-        """What became of a snapshot."""
+        """A snapshot was saved, or could not be."""
         if isinstance(event, SnapshotFailed):
             self._snapshot_error = event.reason
         elif event.done == event.total:
             self._snapshot_error = ""
 
     def stash(self, chat: OpenChat) -> None:
-        """It goes from the screen: what is written there is still to be kept."""
+        """It leaves the screen with a draft that is still to be saved."""
         (self._stashed if self.repository.writable else self._unsaved).append(chat)
 
     def save_pending(self) -> None:
-        """Keep what is not kept yet: drafts, and ends of answers that did not get to the disk.
-        Never waits; to be called now and then."""
-        begun = [self._draft_save, *(asked.saved for _, asked in self._finishing)]
-        futures = [future for future in begun if future is not None]
+        """Save drafts, and the ends of answers whose saving failed. Never waits; call it often."""
+        started = [self._draft_save, *(asked.saved for _, asked in self._finishing)]
+        futures = [future for future in started if future is not None]
         if not all(future.done() for future in futures):
             return
         self._save_error = next(filter(None, (future.exception() for future in futures)), None)
@@ -222,19 +220,19 @@ class OpenChats:
         self._save_drafts()
 
     def _save_drafts(self) -> None:
-        """What was left first: the draft that is kept last tells where the user was."""
-        kept = self._draft_save is None or self._draft_save.exception() is None
-        self._stashed = self._stashed[1:] if kept and self._saving_stashed else self._stashed
+        """Stashed ones first: the draft saved last is the one to return to at the next start."""
+        saved = self._draft_save is None or self._draft_save.exception() is None
+        self._stashed = self._stashed[1:] if saved and self._saving_stashed else self._stashed
         self._saving_stashed = bool(self._stashed)
         self._draft_save = self.repository.save_draft(
             self._stashed[0] if self._stashed else self.shown
         )
 
     def close(self) -> None:
-        """At the end of the program. Waits for the disk."""
+        """At exit. Waits for the disk."""
         if not self.repository.opening:
             for chat in (*self._stashed, self.shown):
                 if self._draft_save is not None:
-                    self._draft_save.exception()  # what is kept next is compared with it
+                    self._draft_save.exception()  # wait: the next draft is compared with it
                 self._draft_save = self.repository.save_draft(chat)
         self.repository.close()

@@ -1,7 +1,6 @@
-"""The store behind the screen: conversations are taken from it and put back. No widgets.
+"""Loads conversations from the store and saves them. No widgets.
 
-What waits for the disk runs on one thread of its own, one thing after the other, in the order in
-which it was asked for.
+Everything that waits for the disk runs on one thread, in the order of the calls.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class OpenChat:
-    """A conversation on the screen, or one that is answered behind it."""
+    """A conversation on the screen, or one that is answered in the background."""
 
     chat: Chat
     draft: Draft
     title: str = ""
     progress: dict[int, TurnProgress] = field(default_factory=dict)
-    """How each of its turns was read, by their numbers."""
+    """How each turn was read, by turn number."""
     sent_attachments: tuple[Attachment, ...] = ()
-    """What went with the last question that was sent here, in case it comes back."""
+    """The attachments of the last question sent here, in case it is taken back."""
 
     @property
     def id(self) -> int | None:
@@ -61,13 +60,13 @@ class OpenChat:
 
     @property
     def unsent_draft(self) -> Draft:
-        """The draft behind the question that waits, which is nowhere else yet."""
+        """The queued question, which is not stored yet, followed by the draft."""
         queued = self.conversation.queued
         return self.draft if queued is None else self.draft.prepend(queued, self.sent_attachments)
 
 
 class ChatRepository:
-    """Without a `folder` nothing is kept. Methods that wait are coroutines, and raise UserError."""
+    """Without a `folder` nothing is saved. Methods that wait are coroutines and raise UserError."""
 
     def __init__(self, folder: Path | None, load: Load, settings: Settings) -> None:
         self._folder, self._load, self._settings = folder, load, settings
@@ -80,9 +79,9 @@ class ChatRepository:
         self._notices_shown = 0
         self.opening = folder is not None
         self.open_error: UserError | None = None
-        """Why there is no store this time, or None."""
+        """Why the store could not be opened, or None."""
         self.is_first_run = False
-        """Whether nobody has ever written anything here."""
+        """Whether the store has never held a conversation or a draft."""
 
     @property
     def readable(self) -> bool:
@@ -90,38 +89,36 @@ class ChatRepository:
 
     @property
     def writable(self) -> bool:
-        """Whether what is said now is kept."""
+        """Whether conversations are saved."""
         return self._store is not None and self._store.read_only is None
 
     @property
     def status(self) -> str:
-        """In a few words, when something is not as it should be."""
+        """A few words if conversations are not saved."""
         if self._folder is None or self.opening or self.writable:
             return ""
-        return "read-only" if self.readable else "not kept"
+        return "read-only" if self.readable else "not saved"
 
     def unread_notices(self) -> list[str]:
-        """The store's sentences for the user that were not given yet."""
+        """Messages of the store that have not been shown yet."""
         if self._store is None:
             return []
-        fresh, self._notices_shown = (
-            self._store.notices[self._notices_shown :],
-            len(self._store.notices),
-        )
-        return fresh
+        unread = self._store.notices[self._notices_shown :]
+        self._notices_shown += len(unread)
+        return unread
 
     @property
     def trash_days(self) -> int:
         return self._settings.storage.trash_days
 
     def apply_settings(self, settings: Settings) -> None:
-        """To what is opened and attached from now on."""
+        """For conversations opened and files attached from now on."""
         self._settings = settings
         if self._store is not None:
             self._store.set_attachment_limit(settings.attachment_bytes)
 
     async def set_models(self, load: Load, open_chats: Iterable[OpenChat]) -> None:
-        """Another pair answers from now on."""
+        """Use another model pair from now on."""
         chats = tuple(open_chats)
 
         def task() -> None:
@@ -133,7 +130,7 @@ class ChatRepository:
         await self._on_disk(task)
 
     def new(self, next_mode: NextMode) -> OpenChat:
-        """A new conversation, which is kept with its first question."""
+        """A new conversation, which is stored with its first question."""
         if self._store is None:
             memory = Conversation(self._sampling)
             return OpenChat(UnkeptConversation(memory, self._next_number), Draft(next_mode))
@@ -141,18 +138,18 @@ class ChatRepository:
         return OpenChat(self._wrap(kept), Draft(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
-        """Open the store, and in it the place where the user was. Where that does not work,
-        `refusal` is set, and what comes is new."""
+        """Open the store and the conversation where the user was. If that fails, set `open_error`
+        and return a new conversation."""
         try:
             opened = await self._on_disk(lambda: self._open(next_mode))
         except UserError as error:
             self.open_error = error
             opened = self.new(next_mode)
-        self.opening = False  # not when this was cancelled: then nothing was opened
+        self.opening = False  # not after a cancellation: then nothing was opened
         return opened
 
     async def load_chat(self, id: int | None, next_mode: NextMode) -> OpenChat:
-        """A conversation, or a new one, with its draft; `next_mode` is for one without."""
+        """A conversation, or (None) a new one, with its draft. `next_mode` is the default."""
         return await self._on_disk(lambda: self._load_chat(id, next_mode))
 
     async def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> AskedTurn:
@@ -176,7 +173,7 @@ class ChatRepository:
         return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))
 
     async def change_branch(self, chat: OpenChat, change: Callable[[Chat], T]) -> T:
-        """Do what makes another branch the current one."""
+        """Run a change that makes another branch the current one."""
 
         def task() -> T:
             result = change(chat.chat)
@@ -186,28 +183,28 @@ class ChatRepository:
 
         return await self._on_disk(task)
 
-    async def set_overrides(self, chat: OpenChat, choices: records.Overrides) -> None:
-        """What holds for this conversation alone."""
-        await self._on_disk(lambda: chat.chat.set_overrides(choices))
+    async def set_overrides(self, chat: OpenChat, overrides: records.Overrides) -> None:
+        """Set what holds for this conversation only."""
+        await self._on_disk(lambda: chat.chat.set_overrides(overrides))
 
     async def write(self, task: Callable[[Store], T]) -> T:
-        """Do something with the store, which must be readable."""
+        """Run a task that writes to the store, which must be readable."""
         return await self._on_disk(lambda: task(self._open_store))
 
     async def read(self, task: Callable[[Store], T]) -> T:
-        """The same for what only reads: it waits for nothing else."""
+        """Run a task that only reads; it does not wait for other tasks."""
         return await asyncio.to_thread(lambda: task(self._open_store))
 
     def save_draft(self, chat: OpenChat) -> Future[None] | None:
-        """Begin to keep what is unsent; None when that is kept already, or nothing is."""
+        """Start saving what is unsent; None if it is saved already, or cannot be."""
         id, unsent = chat.id, chat.unsent_draft
         if not self.writable or (id, unsent) == self._last_draft:
             return None
-        # A question that is being kept may give the conversation its id before this has its turn.
+        # A question being stored may give the conversation its id before this task runs.
         return self._disk.submit(lambda: self._save_draft(chat.id, unsent))
 
     def close(self) -> None:
-        """Finish what was begun, and let another program write."""
+        """Finish pending tasks, and release the lock on the store."""
         self._disk.shutdown()
         if self._store is not None:
             self._store.close()
@@ -249,7 +246,7 @@ class ChatRepository:
         _replay_missing(chat, kept)
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
-            with suppress(StoreError):  # lost: the rest is worth something without it
+            with suppress(StoreError):  # one lost document is no reason to lose the rest
                 documents.append(Document(attachment.name, self._store.text(attachment)))
         chat.draft = from_record(draft, documents, next_mode)
         return chat
@@ -265,11 +262,11 @@ class ChatRepository:
         return next(self._numbers)
 
     def _commit(self, chat: OpenChat, ask: Callable[[], AskedTurn]) -> AskedTurn:
-        begins = chat.id is None
+        is_new = chat.id is None
         asked = ask()
         if self._store is not None and chat.id is not None and self.writable:
-            with suppress(StoreError):  # said where it is tried again: with the next change
-                if begins:
+            with suppress(StoreError):  # reported when it is tried again, with the next change
+                if is_new:
                     self._store.save_draft(records.Draft(None))
                 self._save_draft(chat.id, chat.unsent_draft)
             chat.title = self._store.conversation(chat.id).title
@@ -290,22 +287,22 @@ class ChatRepository:
 def _resolve_models(load: Load) -> ModelPair:
     try:
         return model_pair(load)
-    except UserError:  # the engine will say what is wrong with them
+    except UserError:  # the engine reports what is wrong with them
         return ModelPair(load.names[0], "", load.names[1])
 
 
 def _replay_missing(chat: OpenChat, kept: StoredConversation) -> None:
-    """How those turns were read of which that is not known yet."""
+    """Add the progress of turns that have none yet."""
     for turn in kept.conversation.turns:
         if turn.number in chat.progress:
             continue
-        if turn.state is TurnState.RUNNING:  # another specchat writes it, or ended just now
+        if turn.state is TurnState.RUNNING:  # another process is writing it, or has just ended
             turn.state = TurnState.STOPPED
         chat.progress[turn.number] = replay_progress(turn, kept.replay_events(turn))
 
 
 def replay_progress(turn: Turn, events: Iterable[Event]) -> TurnProgress:
-    """How a stored turn was read. Its scores are gone: no other keep can be tried on it."""
+    """How a stored turn was read. Its scores are gone, so no other keep can be previewed."""
     progress = TurnProgress(turn.question.keep, restored=True)
     for event in events:
         statistics = event.statistics if isinstance(event, Finished) else None

@@ -1,1 +1,4 @@
-"""Where the terminal's bytes come in: pastes survive whatever is in them."""
+"""Terminal input and output: pastes that arrive unchanged, the clipboard, the window title.
+
+`driver` and `paste` override private methods of Textual 8.2.8 (see `app/ui/transcript`).
+"""

@@ -1,6 +1,6 @@
-"""The system's clipboard, through the programs that come with the system.
+"""The system's clipboard, by the programs that come with the system.
 
-A terminal gives a program no way to read it, and Terminal.app none to write it either.
+Through a terminal it cannot be read, and in Terminal.app not even written.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from contextlib import suppress
 from typing import Protocol
 
 TIMEOUT_SECONDS = 2.0
-"""Seconds: another program may own the text and not answer."""
+"""Another program may own the text and not respond."""
 
 
 class Clipboard(Protocol):
-    """Both return at once. What is read after a write is what was written."""
+    """Both methods return at once. A read after a write returns what was written."""
 
     def read(self) -> Future[str | None]:
-        """Its text; None when it holds none, or cannot be read."""
+        """Its text; None if it has no text, or cannot be read."""
 
     def write(self, text: str) -> object: ...
 
@@ -31,13 +31,13 @@ class SystemClipboard:
     def __init__(self, reads: Sequence[str], writes: Sequence[str]) -> None:
         """The command lines of two programs."""
         self._reads, self._writes = reads, writes
-        self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="clipboard")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="clipboard")
 
     def read(self) -> Future[str | None]:
-        return self._in_turn.submit(self._read)
+        return self._executor.submit(self._read)
 
     def write(self, text: str) -> Future[None]:
-        return self._in_turn.submit(self._write, text)
+        return self._executor.submit(self._write, text)
 
     def _read(self) -> str | None:
         try:
@@ -55,7 +55,7 @@ class SystemClipboard:
         return text if done.returncode == 0 and text else None
 
     def _write(self, text: str) -> None:
-        # Some stay behind to hand the text out: nothing of ours may stay open in them.
+        # Some programs keep running to serve the text, so they must not inherit our streams.
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 self._writes,
@@ -68,7 +68,7 @@ class SystemClipboard:
 
 
 def system_clipboard() -> SystemClipboard | None:
-    """None where there is no clipboard, or no program that reads it."""
+    """None if there is no clipboard, or no program for it."""
     programs: list[tuple[str, str]] = []
     if sys.platform == "darwin":
         programs.append(("pbpaste", "pbcopy"))
@@ -77,19 +77,19 @@ def system_clipboard() -> SystemClipboard | None:
     if sys.platform != "darwin" and os.environ.get("DISPLAY"):
         programs.append(("xclip -selection clipboard -out", "xclip -selection clipboard -in"))
     for reads, writes in programs:
-        reader, writer = _found(reads), _found(writes)
+        reader, writer = _resolve(reads), _resolve(writes)
         if reader and writer:
             return SystemClipboard(reader, writer)
     return None
 
 
-def _found(command: str) -> list[str]:
-    """With the program's full path; nothing where it is not installed."""
+def _resolve(command: str) -> list[str]:
+    """The command with the program's full path; empty if it is not installed."""
     name, *arguments = command.split()
     program = shutil.which(name)
     return [program, *arguments] if program else []
 
 
 def _environment() -> dict[str, str]:
-    """pbpaste and pbcopy speak the encoding of the locale, which is ASCII where none is set."""
+    """pbpaste and pbcopy use the locale's encoding, which is ASCII if no locale is set."""
     return {**os.environ, "LC_CTYPE": "UTF-8"} if sys.platform == "darwin" else {**os.environ}

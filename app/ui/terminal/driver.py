@@ -1,10 +1,9 @@
-"""Textual's driver for Linux and macOS, with our parser; it puts the window's title back, and
-notices by itself that the terminal was closed: SIGHUP goes to the session's leader alone, which
-passes it on to nobody if it is `make`.
+"""Textual's driver for Linux and macOS with our parser. It restores the window's title, and detects
+a closed terminal itself: SIGHUP only goes to the session leader, and `make` does not pass it on.
 
-`LinuxDriver.run_input_thread` makes its parser itself, so the method is written anew here. It also
-decodes strictly there: one byte of a paste that is not UTF-8 would end the program. Here it shows
-as U+FFFD.
+`LinuxDriver.run_input_thread` creates its own parser, so the method is replaced here. It also
+decodes strictly: one byte of a paste that is not UTF-8 would end the program. Here it becomes
+U+FFFD.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from app.ui.terminal.window import POP_TITLE, PUSH_TITLE
 READ_BYTES = 64 * 1024
 TICK_SECONDS = 0.1
 CLOSED_TICKS = 5
-"""A terminal that says so often that its input has ended is closed. A single time it may be a ^D,
-typed while a shell had it."""
+"""After this many empty reads the terminal is closed. A single one may be a ^D, typed while a shell
+had the terminal."""
 
 
 class Output:
-    """The terminal, written to for as long as it is there. Textual's thread that writes would end
-    with an error, and whoever has something to draw wait for it for ever."""
+    """Ignores errors of a terminal that is gone. They would end Textual's writer thread, for which
+    drawing would wait forever."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -57,13 +56,13 @@ class PasteSafeDriver(LinuxDriver):
         self._file = Output(sys.__stderr__)  # type: ignore[arg-type, assignment]
 
     def _sigcont_application(self, *_: object) -> None:
-        """Start again on a terminal that may have been another program's meanwhile. After SIGTSTP
-        all was switched off first, after SIGSTOP nothing: what runs must end before it is started
-        once more. A signal handler may not wait for it."""
+        """Restart on a terminal that another program may have used. After SIGTSTP application mode
+        was stopped, after SIGSTOP it was not and must be stopped first, which takes too long for a
+        signal handler."""
         with suppress(RuntimeError):  # the app has just ended
-            self._loop.call_soon_threadsafe(self._start_again)
+            self._loop.call_soon_threadsafe(self._restart)
 
-    def _start_again(self) -> None:
+    def _restart(self) -> None:
         if not self._auto_restart or self._key_thread is None or not os.isatty(self.fileno):
             return
         if not self._must_signal_resume:
@@ -93,7 +92,7 @@ class PasteSafeDriver(LinuxDriver):
                     if empty == CLOSED_TICKS and self.input_tty:
                         os.kill(os.getpid(), signal.SIGHUP)
                         break
-                    if not received:  # closed or a finished pipe: readable for ever
+                    if not received:  # closed, or a finished pipe: always readable
                         self.exit_event.wait(TICK_SECONDS)
                     if text := decoder.decode(received):
                         self._process(parser.feed(text))
@@ -104,7 +103,7 @@ class PasteSafeDriver(LinuxDriver):
     def _read(self) -> bytes:
         try:
             return os.read(self.fileno, READ_BYTES)
-        except OSError:  # what a closed terminal says at first
+        except OSError:  # the first sign of a closed terminal
             return b""
 
     def _process(self, messages: Iterable[Message]) -> None:

@@ -1,9 +1,9 @@
-"""A parser of terminal input that keeps pastes whole.
+"""A parser of terminal input that leaves pastes unchanged.
 
 Textual 8.2.8 parses escape sequences inside a bracketed paste: after an ESC in the pasted text it
 drops the characters that look like a sequence, and turns others into key events, Enter among them.
-It also removes NUL. A paste must arrive as it was sent, so its text never enters that parser here:
-we cut it out of the stream first, and give the parent only the keys around it.
+It also removes NUL. So a paste is cut out of the stream
+first, and the parent only gets the keys around it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from textual.message import Message
 
 
 def partial_marker(text: str, marker: str) -> str:
-    """The longest end of `text` that may be the beginning of `marker`, but not all of it."""
+    """The longest suffix of `text` that is a proper prefix of `marker`."""
     for length in range(min(len(marker) - 1, len(text)), 0, -1):
         if text.endswith(marker[:length]):
             return marker[:length]
@@ -24,11 +24,11 @@ def partial_marker(text: str, marker: str) -> str:
 
 
 class PasteSafeParser(XTermParser):
-    """`XTermParser`, but what lies between the paste markers becomes one `Paste`, unchanged.
+    """`XTermParser`, but the text between paste markers becomes one `Paste`, unchanged.
 
-    Reads may split the stream anywhere, inside a marker too. A terminal that does not remove the
-    end marker from what it pastes can still end a paste early; that cannot be told from here in
-    general, so only an end marker followed by another one in the same read is taken for text.
+    Reads may split the stream anywhere, even inside a marker. A terminal that does not remove end
+    markers from pasted text can end a paste early. In general that cannot be detected; only an end
+    marker followed by another one in the same read is treated as text.
     """
 
     def __init__(self, debug: bool = False) -> None:
@@ -44,12 +44,12 @@ class PasteSafeParser(XTermParser):
             data = yield from reader(data)
 
     def tick(self) -> Iterable[Message]:
-        # From `ESC [ 2` on, only a slow line can have split it: no key sends that alone.
+        # No key sends `ESC [ 2` alone, so after it the rest of a marker is still to come.
         if self._pasted is None and len(self._tail) < 3:
             yield from super().tick()
 
     def _read_keys(self, data: str) -> Generator[Message, None, str]:
-        """Give `data` to the parent up to the end of a start marker; returns what follows it."""
+        """Pass `data` to the parent up to the end of a start marker; returns the rest."""
         seen = self._tail + data
         start = seen.find(BRACKETED_PASTE_START)
         if start < 0:
@@ -58,7 +58,7 @@ class PasteSafeParser(XTermParser):
             return ""
         body = start + len(BRACKETED_PASTE_START) - len(self._tail)
         yield from super().feed(data[:body])
-        # The parent now believes to be in a paste. End that at once; ours begins.
+        # Now the parent is in its paste mode. End that at once and start ours.
         for message in super().feed(BRACKETED_PASTE_END):
             if not isinstance(message, Paste):
                 yield message
@@ -67,7 +67,7 @@ class PasteSafeParser(XTermParser):
         return data[body:]
 
     def _read_paste(self, data: str) -> Generator[Message, None, str]:
-        """Collect pasted text up to the end marker; returns what follows it."""
+        """Collect pasted text up to the end marker; returns the rest."""
         assert self._pasted is not None
         seen = self._tail + data
         end = self._find_end(seen)

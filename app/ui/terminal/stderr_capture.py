@@ -1,8 +1,7 @@
-"""What native libraries write on standard error must not run over the screen, nor be lost.
+"""Redirects what native libraries write to standard error from the screen to a log.
 
-Textual draws on `sys.__stderr__`. So that stays with the terminal, while descriptor 2, which is all
-that native code knows, leads into a file. Metal's reason for an abort is found there, and Python's
-word on where it was.
+Textual draws on `sys.__stderr__`, which stays with the terminal; descriptor 2, which native code
+uses, leads to a file. There Metal's reason for an abort is found, and Python's traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ STDERR = 2
 
 @contextmanager
 def capture_stderr(log: int) -> Iterator[None]:
-    """As long as this lasts, native code writes its errors to the descriptor `log`."""
+    """In this context, native code writes its errors to the descriptor `log`."""
     terminal = os.dup(STDERR)
     before = sys.stderr, sys.__stderr__
     with os.fdopen(terminal, "w", encoding="utf-8", errors="replace", buffering=1) as drawn:

@@ -1,4 +1,4 @@
-"""The terminal's window as others see it: its title, and a word when it is not looked at."""
+"""The title of the terminal's window, and notifications."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE_LENGTH = 80
 
 
 class Window:
-    """`write` passes escape sequences to the terminal. What they quote is made harmless here."""
+    """`write` passes escape sequences to the terminal. Text in them is sanitised here."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -26,14 +26,14 @@ class Window:
         self._draw()
 
     def notify(self, text: str) -> None:
-        """Ask for attention, by all that terminals know: OSC 9 (iTerm2, kitty, Ghostty, WezTerm),
-        the bell (Terminal.app), and a mark in the title."""
+        """Ask for attention, in all ways that terminals have: OSC 9 (iTerm2, kitty, Ghostty,
+        WezTerm), the bell (Terminal.app), and a mark in the title."""
         self._write(f"\x1b]9;{sanitize_line(text)[:TITLE_LENGTH]}\x07\x07")
         self._done = True
         self._draw()
 
     def clear_mark(self) -> None:
-        """The user looks at it again."""
+        """The window has the focus again."""
         self._done = False
         self._draw()
 

@@ -1,4 +1,4 @@
-"""The text of an answer: Markdown, of which only what is near is drawn."""
+"""The text of an answer: Markdown, rendered only near the visible part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Section(LazyContainer):
-    """Some tens of lines."""
+    """About forty lines of Markdown."""
 
     def __init__(self, text: str, before: str = "") -> None:
         """`before` is the section above it."""
@@ -29,7 +29,9 @@ class Section(LazyContainer):
         self._streamed = False
 
     def content(self) -> Sequence[Widget]:
-        from app.ui.transcript.markdown import answer_markdown  # not before there is an answer
+        from app.ui.transcript.markdown import (
+            answer_markdown,
+        )  # slow to import, so only once there is an answer
 
         self._streamed = False
         self._markdown = answer_markdown(self._text)
@@ -39,7 +41,7 @@ class Section(LazyContainer):
         return estimate_rows(self._text, width)
 
     async def show(self, text: str) -> None:
-        """What stands here has grown."""
+        """The section has grown to `text`."""
         async with self._mount_lock:
             fresh, self._text = text[len(self._text) :], text
             if fresh and self.has_content and self._markdown is not None:
@@ -47,7 +49,7 @@ class Section(LazyContainer):
                 await self._markdown.append(fresh)
 
     async def finish(self) -> None:
-        """A streamed document can be laid out otherwise than a whole one."""
+        """Render again as a whole, which may differ from a streamed document."""
         async with self._mount_lock:
             if self._streamed and self.has_content and self._markdown is not None:
                 self._streamed = False
@@ -55,7 +57,7 @@ class Section(LazyContainer):
 
 
 class Answer(Vertical):
-    """`show` whenever there is more of it; `settle` when it is whole."""
+    """Call `show` when there is more text, and `finish` at the end."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(classes="answer")

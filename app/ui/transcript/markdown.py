@@ -1,7 +1,7 @@
-"""Markdown as an answer's: without HTML, sanitised, with links that open nothing by themselves.
+"""Markdown of answers: no HTML, sanitised, and links that do not open by themselves.
 
-Whatever the model wrote can be read: nothing in brackets is taken for a definition or an address
-that is not one, and the address of a link stands behind it.
+Everything the model wrote stays readable: nothing in brackets is hidden as a definition, and the
+address of a link is shown after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def answer_parser() -> MarkdownIt:
     """Markdown without HTML, which Textual would swallow. Sanitised again after parsing: an entity
     such as `&#x202E;` becomes the character it names only there."""
     parser = MarkdownIt("gfm-like", {"html": False})
-    # `[12]: page` would be taken for a definition, which is not shown, and `f[i](x)` for a link.
+    # `[12]: page` would be parsed as a definition, which is not shown, and `f[i](x)` as a link.
     parser.disable("reference")
     parser.validateLink = _is_address  # type: ignore[method-assign]
     parser.core.ruler.push("addresses", _show_addresses)
@@ -46,7 +46,7 @@ def _is_address(url: str) -> bool:
 
 
 def _show_addresses(state: StateCore) -> None:
-    """Behind what a link is called, unless it is called so."""
+    """Add the address of a link after its text, unless they are the same."""
     for inline in state.tokens:
         children: list[Token] = []
         opened = 0
@@ -55,11 +55,11 @@ def _show_addresses(state: StateCore) -> None:
             if token.type == "link_open":
                 opened = len(children)
             elif token.type in ("link_close", "image"):
-                begin = children[opened - 1] if token.type == "link_close" else token
-                address = str(begin.attrs.get("href") or begin.attrs.get("src"))
+                start = children[opened - 1] if token.type == "link_close" else token
+                address = str(start.attrs.get("href") or start.attrs.get("src"))
                 address = state.md.normalizeLinkText(address)
-                called = "".join(each.content for each in children[opened:])
-                if begin.info != "auto" and called != address:
+                label = "".join(each.content for each in children[opened:])
+                if start.info != "auto" and label != address:
                     children.append(Token("text", "", 0, content=f" ({address})"))
         if inline.children is not None:
             inline.children = children

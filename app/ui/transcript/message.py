@@ -1,4 +1,4 @@
-"""A question or an answer that can be chosen, and what can be done with it then."""
+"""A question or an answer that can be selected, and the keys for it."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from app.ui.keys import run_own_binding
 from app.ui.transcript.lazy_container import LazyContainer
 
 VersionIndex = tuple[int, int]
-"""The how-manieth version (from 1), of how many."""
+"""The version's number, from 1, and the number of versions."""
 
 
 class MessageView(LazyContainer, can_focus=True):
-    """It is chosen while it has the focus. Any key that types goes to the compose box."""
+    """Selected while it has the focus. Printable keys go to the compose box."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="message.up", tooltip="The message before"),
-        Binding("down", "move(1)", "Down", id="message.down", tooltip="The message after"),
+        Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous message"),
+        Binding("down", "move(1)", "Down", id="message.down", tooltip="Next message"),
         Binding(
-            "left", "version(-1)", "Version before", id="message.left",
-            tooltip="Where the conversation forks: the version before",
+            "left", "version(-1)", "Previous version", id="message.left",
+            tooltip="Previous version, where the conversation branches",
         ),
         Binding(
-            "right", "version(1)", "Version after", id="message.right",
-            tooltip="Where the conversation forks: the version after",
+            "right", "version(1)", "Next version", id="message.right",
+            tooltip="Next version, where the conversation branches",
         ),
         Binding(
             "space", "figures", "Figures", id="message.figures",
-            tooltip="Open or fold how the answer was read (or click it)",
+            tooltip="Show or hide how the answer was read (or click it)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Open or fold what the model thought, or the figures",
+            tooltip="Show or hide the model's thinking, or the figures",
         ),
         Binding("ctrl+y", "run('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
         Binding(
             "ctrl+k", "run('code')", "Copy code", id="message.code",
-            tooltip="Copy its code; again: its next block of code",
+            tooltip="Copy its code; press again for the next block",
         ),
         Binding(
             "ctrl+e", "run('edit')", "Edit", id="message.edit",
-            tooltip="Edit the question and ask it again on a branch of its own",
+            tooltip="Edit the question and ask it on a new branch",
         ),
         Binding(
             "ctrl+a", "run('again')", "Again", id="message.again",
-            tooltip="Answer again, read in the same way",
+            tooltip="Answer again, in the same read mode",
         ),
         Binding(
             "ctrl+r", "run('full')", "In full", id="message.full",
@@ -66,11 +66,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+d", "run('delete')", "Delete", id="message.delete",
-            tooltip="Delete it with all that follows, into the trash",
+            tooltip="Move it and all that follows to the trash",
         ),
         Binding(
             "ctrl+z", "run('undo')", "Undo", id="message.undo",
-            tooltip="Bring back what was deleted last",
+            tooltip="Restore what was deleted last",
         ),
         Binding(
             "pageup", "screen.scroll_transcript(-1)", "Page up", id="message.page_up",
@@ -85,28 +85,28 @@ class MessageView(LazyContainer, can_focus=True):
 
     @dataclass
     class Move(Message):
-        """To the message before (-1) or after (1) this one."""
+        """Select the previous (-1) or next (1) message."""
 
         view: MessageView
         step: int
 
     @dataclass
     class StepVersion(Message):
-        """To the version of this message that is so many further on."""
+        """Show another version of this message, `step` further."""
 
         view: MessageView
         step: int
 
     @dataclass
     class Action(Message):
-        """Do this with it."""
+        """Run the action of this name on the message."""
 
         view: MessageView
         name: str
 
     @dataclass
     class KeyForComposer(Message):
-        """A key that is meant for the compose box; None: nothing but going there."""
+        """A key for the compose box; None only moves the focus there."""
 
         key: Key | None
 
@@ -114,7 +114,7 @@ class MessageView(LazyContainer, can_focus=True):
         super().__init__(classes=classes)
         self.turn, self.part, self.version = turn, part, place
         self._typing = False
-        """Whether the focus is on its way to the compose box, and so are the keys that follow."""
+        """Whether the focus is moving to the compose box, which gets the next keys too."""
 
     def content(self) -> Sequence[Widget]:
         raise NotImplementedError
@@ -153,14 +153,14 @@ class MessageView(LazyContainer, can_focus=True):
         self.post_message(self.KeyForComposer(None))
 
     def action_figures(self) -> None:
-        """A question has none."""
+        """Does nothing for a question."""
 
     def action_unfold(self) -> None:
         self.action_figures()
 
 
 class Speaker(Static):
-    """Whose message it is, and at a fork `‹ 2/3 ›`, whose arrows can be clicked."""
+    """Whose message it is, and on a branch point `‹ 2/3 ›`, whose arrows can be clicked."""
 
     def __init__(self, who: Content, view: MessageView | None, note: str = "") -> None:
         super().__init__(classes="speaker")

@@ -1,7 +1,7 @@
-"""A long Markdown text in sections of some tens of lines, each of which can be drawn alone.
+"""Splits a long Markdown text into sections of about forty lines that can be rendered separately.
 
-The same whether the text comes at once or piece by piece: where a section ends is decided by what
-stands before the place and one character after it. No widgets.
+The result is the same whether the text comes at once or in pieces: where a section ends depends on
+the text before it and one character after it. No widgets.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import re
 from dataclasses import dataclass, field
 
 SECTION_LINES = 40
-"""A section ends at the next good place after so many lines."""
+"""A section ends at the next blank line or list item after this many lines."""
 CODE_LINES = 200
-"""Code has no good place: it ends after so many lines, and the next section opens it again."""
+"""Code is cut after this many lines, and the next section opens its fence again."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])[ \t]")
 
 
 @dataclass
 class Sections:
-    """`texts` are the sections so far; `feed` adds to the last one, or begins others."""
+    """`texts` are the sections so far; `feed` extends the last one and adds others."""
 
     texts: list[str] = field(default_factory=lambda: [""])
     _line: str = ""
     _before: str = ""
     _lines: int = 0
     _fence: str = ""
-    """The line that opened the code we are in."""
+    """The line that opened the current code block."""
 
     def feed(self, text: str) -> int:
-        """Take in more text. Returns the number of the first section that changed."""
+        """Append text; returns the index of the first section that changed."""
         first = len(self.texts) - 1
         for line in text.splitlines(keepends=True) if text else ():
             if not self._line and self._ends_before(line[0]):
-                self._begin()
+                self._start_section()
             self.texts[-1] += line
             self._line += line
             if line.endswith("\n"):
@@ -41,7 +41,7 @@ class Sections:
         return first
 
     def _ends_before(self, next_character: str) -> bool:
-        """Whether a section ends at the beginning of this line."""
+        """Whether a section ends before this line."""
         if self._fence:
             return self._lines >= CODE_LINES and next_character not in "`~ "
         if self._lines < SECTION_LINES or next_character.isspace():
@@ -51,7 +51,7 @@ class Sections:
         in_list = _ITEM.match(self._before) is not None or self._before[0] in " \t"
         return in_list and (next_character in "-*+" or next_character.isdigit())
 
-    def _begin(self) -> None:
+    def _start_section(self) -> None:
         opening = ""
         if self._fence:
             mark = _FENCE.match(self._fence)

@@ -22,7 +22,7 @@ GUIDE = (
 
 
 class StatusBanner(HangingLines):
-    """The first thing in the transcript: whether the pair is ready, and what to do."""
+    """Shows loading, the loaded models or why loading failed, and a guide."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class StatusBanner(HangingLines):
         self._failed = False
 
     def show_guide(self, guide: Sequence[Content] = ()) -> None:
-        """What one can do, or what is always said."""
+        """Show these lines below the status, or the default guide."""
         self._guide = tuple(guide) or GUIDE
         self.refresh(layout=True)
 
@@ -70,10 +70,10 @@ class StatusBanner(HangingLines):
 
     def lines(self, width: int) -> Sequence[Content]:
         guide = [] if self._failed else [Content(""), *self._guide]
-        every = [*self._status, *guide]
+        lines = [*self._status, *guide]
         return [
             hanging_indent(line[:MARK_CELLS], line[MARK_CELLS:], width) if line else line
-            for line in every
+            for line in lines
         ]
 
     @staticmethod

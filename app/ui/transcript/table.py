@@ -1,4 +1,4 @@
-"""A Markdown table in the width there is: cells wrap, and nothing of them is cut off."""
+"""A Markdown table that fits the width: cells wrap instead of being cut off."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from textual.geometry import Size
 from textual.widgets._markdown import MarkdownBlock, MarkdownTable, MarkdownTD, MarkdownTH
 
 LINE = "$ink-faint"
-LONGEST_WORD = 20
-"""Cells; a longer word is broken where there is no room for it."""
-LEAST_VALUE = 10
-"""Cells that a value has beside its header, where a table is written as a list."""
+MAX_WORD_CELLS = 20
+"""In cells; a longer word is broken if the column is too narrow."""
+MIN_VALUE_CELLS = 10
+"""Cells for a value next to its header, in a table shown as a list."""
 
 
 class Align(StrEnum):
@@ -36,25 +36,24 @@ class Table:
 
 
 def table_lines(table: Table, width: int) -> list[Content]:
-    """In a frame, or where its words would not fit beside each other, as a list."""
+    """As a framed table, or as a list if its words do not fit next to each other."""
     widths = _widths(table, width - 3 * len(table.headers) - 1)
     return _as_list(table, width) if widths is None else [*_framed(table, widths)]
 
 
-def _widths(table: Table, room: int) -> list[int] | None:
-    """Of the columns, in cells; None when not even single words fit beside each other."""
+def _widths(table: Table, available: int) -> list[int] | None:
+    """Of the columns, in cells; None if single words do not fit next to each other."""
     columns = list(zip(table.headers, *table.rows, strict=True))
     whole = [max(1, *(cell.cell_length for cell in column)) for column in columns]
-    if sum(whole) <= room:
+    if sum(whole) <= available:
         return whole
-    widths = [min(LONGEST_WORD, max(map(_longest_word, column))) for column in columns]
-    if sum(widths) > room:
+    widths = [min(MAX_WORD_CELLS, max(map(_longest_word, column))) for column in columns]
+    if sum(widths) > available:
         return None
-    # What is left goes a cell at a time to the column that wraps most often.
-    for _ in range(room - sum(widths)):
-        short = [place for place, wanted in enumerate(whole) if widths[place] < wanted]
-        place = max(short, key=lambda place: whole[place] / widths[place])
-        widths[place] += 1
+    # The remaining cells go one by one to the column that wraps most.
+    for _ in range(available - sum(widths)):
+        narrow = [i for i, full in enumerate(whole) if widths[i] < full]
+        widths[max(narrow, key=lambda i: whole[i] / widths[i])] += 1
     return widths
 
 
@@ -64,18 +63,18 @@ def _framed(table: Table, widths: Sequence[int]) -> Iterator[Content]:
         return Content.styled(left + dashes + right, LINE)
 
     rows = [_row(row, table.aligns, widths) for row in table.rows]
-    apart = any(len(row) > 1 for row in rows)
+    separate = any(len(row) > 1 for row in rows)
     yield rule("┌", "┬", "┐")
     yield from _row([cell.stylize("bold") for cell in table.headers], table.aligns, widths)
     for number, row in enumerate(rows):
-        if apart or not number:
+        if separate or not number:
             yield rule("├", "┼", "┤")
         yield from row
     yield rule("└", "┴", "┘")
 
 
 def _row(cells: Sequence[Content], aligns: Sequence[Align], widths: Sequence[int]) -> list[Content]:
-    """One row of the table, as many lines as its highest cell has."""
+    """The lines of one row."""
     wrapped = [cell.wrap(width) for cell, width in zip(cells, widths, strict=True)]
     lines = []
     for number in range(max(1, *map(len, wrapped))):
@@ -95,7 +94,7 @@ def _aligned(line: Content, align: Align, width: int) -> Content:
 
 
 def _as_list(table: Table, width: int) -> list[Content]:
-    """Each row as lines of `header: value`; an empty value is left out."""
+    """Each row as lines of `header: value`, without empty values."""
     lines: list[Content] = []
     for row in table.rows:
         if lines:
@@ -104,7 +103,7 @@ def _as_list(table: Table, width: int) -> list[Content]:
             if not cell:
                 continue
             name = Content.assemble(header.stylize("bold"), ": ") if header else Content("")
-            if name.cell_length + LEAST_VALUE > width:
+            if name.cell_length + MIN_VALUE_CELLS > width:
                 lines += [*name.wrap(width), *cell.wrap(width)]
                 continue
             first, *rest = cell.wrap(width - name.cell_length)
@@ -119,18 +118,18 @@ def _longest_word(cell: Content) -> int:
 
 
 class AnswerTable(MarkdownTable):
-    """Draws all of its cells itself: a widget for each would be slow where there are hundreds."""
+    """Renders all cells itself: hundreds of widgets would be slow."""
 
     _table = Table((), (), ())
     _lines: tuple[int, Sequence[Content]] = (-1, ())
-    """As last drawn, and in which width."""
+    """As last rendered, with the width."""
 
     def compose(self) -> ComposeResult:
         self._show(self._read())
         return []
 
     async def _update_from_block(self, block: MarkdownBlock) -> None:
-        """While it streams: what has come by now."""
+        """Called while the answer streams."""
         if isinstance(block, AnswerTable):
             self._show(block._read())
         else:

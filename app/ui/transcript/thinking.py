@@ -1,4 +1,4 @@
-"""What a model thought before it answered: one dim line, which opens."""
+"""The model's thinking before its answer: one dim line that can be expanded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULE = Content.styled("│ ", "$ink-dim")
 
 
 class ThinkingView(HangingLines):
-    """Hidden while nothing was thought."""
+    """Hidden if there is no thinking."""
 
     def __init__(self, turn: Turn, progress: TurnProgress, clock: Clock) -> None:
         super().__init__(classes="thinking")
@@ -27,7 +27,7 @@ class ThinkingView(HangingLines):
         self.show()
 
     def show(self) -> None:
-        """What came since, and how long it takes."""
+        """Show new text and the time so far."""
         self.display = bool(self._turn.thinking)
         if self.display:
             self.refresh(layout=True)
@@ -42,21 +42,21 @@ class ThinkingView(HangingLines):
 
     def lines(self, width: int) -> list[Content]:
         mark = "▾" if self._open else "▸"
-        line = Content.styled(f"{mark} {self._words()}", "$ink-dim")
+        line = Content.styled(f"{mark} {self._summary()}", "$ink-dim")
         if not self._open:
             return [line]
-        thoughts = sanitize(self._turn.thinking.strip("\n")).split("\n")
+        lines = sanitize(self._turn.thinking.strip("\n")).split("\n")
         return [
             line,
             *(
                 hanging_indent(RULE, Content.styled(each, "$ink-dim"), width, RULE)
-                for each in thoughts
+                for each in lines
             ),
         ]
 
-    def _words(self) -> str:
+    def _summary(self) -> str:
         progress, turn = self._progress, self._turn
-        if progress.thinking_started_at is None:  # of a stored one only the text is known
+        if progress.thinking_started_at is None:  # of a stored turn only the text is known
             return f"thought · {formatting.plural(len(turn.thinking.split()), 'word')}"
         runs = turn.state is TurnState.RUNNING and not turn.text
         ended = self._clock() if runs else progress.thinking_ended_at

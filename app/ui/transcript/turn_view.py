@@ -29,12 +29,12 @@ ANSWER = Content.styled("◆ Answer", "bold")
 
 
 class QueuedView(Vertical):
-    """A question that is not asked yet."""
+    """A question that is queued or being stored."""
 
     def __init__(self, question: Question, committing: bool) -> None:
         super().__init__(classes="question")
         self._question = question
-        self._note = "" if committing else "  waiting for its turn · Esc takes it back"
+        self._note = "" if committing else "  queued · Esc takes it back"
 
     def compose(self) -> ComposeResult:
         yield Speaker(YOU, None, self._note)
@@ -42,7 +42,7 @@ class QueuedView(Vertical):
 
 
 class QuestionView(MessageView):
-    """What the user sent: its chips and its text."""
+    """The attachments and the text that the user sent."""
 
     def __init__(self, turn: Turn, place: VersionIndex) -> None:
         super().__init__(turn, TurnPart.QUESTION, place, classes="question")
@@ -69,7 +69,7 @@ def _attached_line(each: Attachment) -> Content:
 
 
 class AnswerView(MessageView):
-    """How a question is read, what is answered, and how that ended."""
+    """How the question is read, the answer, and how it ended."""
 
     def __init__(
         self, turn: Turn, place: VersionIndex, progress: TurnProgress, clock: Clock
@@ -98,7 +98,7 @@ class AnswerView(MessageView):
         return 5 + estimate_rows(self.turn.text, width)
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Update what changes with time."""
         if self.has_content:
             self._panel.update_progress()
             self._thinking.show()
@@ -108,8 +108,8 @@ class AnswerView(MessageView):
         await self.update_turn()
 
     async def update_turn(self) -> None:
-        """Show what came since the last call. Text is appended while it streams and set as a whole
-        at the end."""
+        """Show what has changed. Text is appended while it streams and rendered as a whole at the
+        end."""
         async with self._mount_lock:
             if not self.has_content:
                 return
@@ -154,7 +154,7 @@ class TurnView(Vertical):
         clock: Clock,
         place: Callable[[Turn, TurnPart], VersionIndex],
     ) -> None:
-        """Turn and progress change as events of the turn come; `update_turn` shows them."""
+        """`turn` and `progress` change with the engine's events; `update_turn` shows that."""
         super().__init__(classes="turn")
         self.turn = turn
         self.question = QuestionView(turn, place(turn, TurnPart.QUESTION))
@@ -178,11 +178,11 @@ class TurnView(Vertical):
         await self.answer.update_turn()
 
 
-INSIST = "\n  Asked again in the same way, it is tried all the same."
+RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
 def _ending_text(turn: Turn) -> Content | None:
-    """How a turn ended, in words, when it did not simply end."""
+    """Why a turn ended, unless it is simply complete."""
     if turn.failure is not None and turn.state is not TurnState.FAILED:
         words = f"{with_full_stop(turn.failure.problem)} {as_sentence(turn.failure.advice)}"
         return Content.assemble(
@@ -194,15 +194,15 @@ def _ending_text(turn: Turn) -> Content | None:
             (sanitize_line(with_full_stop(turn.failure.problem)), "bold"),
             "\n  ",
             (sanitize_line(as_sentence(turn.failure.advice)), "$ink-dim"),
-            ("\n  Not part of the conversation. ^R asks it again, in full.", "$ink-dim"),
-            (INSIST if turn.failure.predicted else "", "$ink-dim"),
+            ("\n  Not part of the conversation. ^R asks again, reading in full.", "$ink-dim"),
+            (RETRY_HINT if turn.failure.predicted else "", "$ink-dim"),
         )
     if turn.ended is FinishReason.MEMORY:
         return Content.styled(
-            "■ stopped: memory nearly used up · what was written stays", "$ink-dim"
+            "■ stopped: memory nearly used up · the text so far stays", "$ink-dim"
         )
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
-        return Content.styled("■ stopped · what was written stays", "$ink-dim")
+        return Content.styled("■ stopped · the text so far stays", "$ink-dim")
     if turn.ended is FinishReason.REPEATED:
         return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
     if turn.ended is FinishReason.LENGTH:
@@ -210,5 +210,5 @@ def _ending_text(turn: Turn) -> Content | None:
         at = f" at {formatting.plural(tokens, 'token')}" if tokens else ""
         return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
-        return Content.styled("■ the model answered with nothing", "$ink-dim")
+        return Content.styled("■ empty answer", "$ink-dim")
     return None

@@ -269,7 +269,7 @@ async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(
         await until_shown(pilot, "2 skipped")
         await type_in(pilot, "Early?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn")
+        await until_shown(pilot, "queued · Esc takes it back")
         await pilot.press("escape")
         await until_shown(pilot, "▣ src/ · 1 file", "2 skipped", "❯ Early?")
 

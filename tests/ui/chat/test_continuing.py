@@ -71,7 +71,7 @@ async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> N
         await until_shown(pilot, "▶ answering · sparse", "Esc stop")
         await pilot.press("escape")
         engine.finish()
-        await until_shown(pilot, "■ stopped · what was written stays · F4 continues")
+        await until_shown(pilot, "■ stopped · the text so far stays · F4 continues")
 
 
 async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by_itself() -> None:

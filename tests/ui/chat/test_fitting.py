@@ -152,7 +152,7 @@ async def test_what_waited_behind_it_comes_back_behind_it() -> None:
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn")
+        await until_shown(pilot, "queued · Esc takes it back")
         engine.finish()
         await until(pilot, lambda: entry(pilot).box.text == "First?\nSecond?")
         assert len(engine.asks) == 1

@@ -82,7 +82,7 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))
         engine.finish()
-        await until_shown(pilot, "■ stopped: memory nearly used up · what was written stays")
+        await until_shown(pilot, "■ stopped: memory nearly used up · the text so far stays")
         await until_shown(pilot, "stopped · read")
 
 
@@ -107,7 +107,7 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
         await until_shown(pilot, "generally available free programs")
         engine.story = Story(foreseen=True)
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "Asked again in the same way")
+        await until_shown(pilot, "Ask again in the same way")
         assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 5)

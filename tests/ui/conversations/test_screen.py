@@ -112,7 +112,7 @@ async def test_an_answer_goes_on_while_another_conversation_is_shown(tmp_path: P
         assert "One t" not in screen_text(pilot)
         await type_in(pilot, "Waits?")
         await pilot.press("enter")
-        await until_shown(pilot, "waiting for its turn")
+        await until_shown(pilot, "queued · Esc takes it back")
         engine.advance_to(lambda event: isinstance(event, Finished))
         await until(pilot, lambda: len(engine.asks) == 2, "the waiting question")
         assert engine.asks[1].conversation == "3"
@@ -147,7 +147,7 @@ async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> No
         await pilot.press("escape")
         await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
         engine.finish()
-        await until_shown(pilot, "■ stopped · what was written stays")
+        await until_shown(pilot, "■ stopped · the text so far stays")
         assert app.chat.open_chats.answering is None
 
 

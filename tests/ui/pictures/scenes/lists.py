@@ -32,7 +32,7 @@ async def palette(stage: Stage) -> None:
     async with stage.opened():
         await stage.shown("ready")
         await stage.press("ctrl+p")
-        await stage.shown("Begin a new conversation")
+        await stage.shown("Start a new conversation")
         await stage.take("open")
         await stage.press(*"keep")
         await stage.shown("Keep: 0.2", "^G")

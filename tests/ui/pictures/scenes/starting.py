@@ -71,7 +71,7 @@ async def trouble(stage: Stage) -> None:
     shutil.rmtree(stage.home / "data")
     written(stage.home / "data", "No folder.")
     async with stage.opened():
-        await stage.shown("ready", "not kept")
+        await stage.shown("ready", "not saved")
         await stage.take("not-kept")
 
 
