@@ -30,7 +30,7 @@ def breakdown_rows(found: Fit) -> list[tuple[str, str, str]]:
     """The sum line by line: an amount, of what, and why."""
     rows = [(format_bytes(line.bytes), line.label, line.explanation) for line in found.items]
     rows.append((format_bytes(found.total), "together", f"at {found.tokens:,} tokens"))
-    most = f"of {memory_heading(found.machine)}, a tenth stays free"
+    most = f"{memory_heading(found.machine)}, a tenth of it stays free"
     rows.append((format_bytes(found.machine.budget), "at most", most))
     return rows
 
@@ -52,7 +52,7 @@ def verdict_sentences(found: Fit) -> list[str]:
 
 def memory_heading(machine: Machine) -> str:
     """What models may take of it; `docs/memory.md` says how that is known."""
-    return f"{format_bytes(machine.ceiling)} for models on a machine with {machine.total >> 30} GB"
+    return f"models may use {format_bytes(machine.ceiling)} of {machine.total >> 30} GB"
 
 
 def gigabytes(count: int) -> str:

@@ -83,7 +83,7 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     total = next(size_of(line) for line in lines if "together" in line)
     assert sum(amounts) == pytest.approx(total, abs=0.26)
     assert "147,456 bytes a token" in out
-    assert "9.6 GB  at most · of 10.7 GB for models on a machine with 16 GB" in out
+    assert "9.6 GB  at most · models may use 10.7 GB of 16 GB" in out
     assert "\nFits 19K tokens, read in full.\n" in out
     assert "As long as at most 20% are read" in out
     assert hub.asked == []
@@ -139,7 +139,7 @@ def test_a_model_that_is_here_is_not_asked_for(shell: Shell, hub: FakeHub, remot
 
 def test_what_fits_which_machine(shell: Shell) -> None:
     out = shell("list", "--memory", "24GB")[1]
-    assert "16 GB for models on a machine with 24 GB" in out
+    assert "models may use 16 GB of 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
     assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0 times sooner" in fits[0]
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])

@@ -66,7 +66,7 @@ def _drafts(overview: ModelOverview) -> list[Content]:
         measured = " (measured)" if each.measured else ""
         line = (
             f"{draft_name(overview, each)}: {each.speedup():.1f}x faster,"
-            f" r {each.cost_ratio:.2f}{measured}, together {each.fit.verdict}{download}"
+            f" r {each.cost_ratio:.2f}{measured}, pair: {each.fit.verdict}{download}"
         )
         lines.append(Content.assemble(("▸ " if each is overview.best_draft else "  ", WARN), line))
         lines += [_warn(f"  {note}") for note in each.notes]

@@ -149,7 +149,7 @@ def short(name: str) -> str:
 def draft_name(overview: ModelOverview, candidate: DraftCandidate) -> str:
     """The two models of the embedded pair have one name."""
     same = candidate.draft.name == overview.model.name
-    return "its own draft" if same else short(candidate.draft.name)
+    return "embedded draft" if same else short(candidate.draft.name)
 
 
 def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Row:

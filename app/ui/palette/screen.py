@@ -146,7 +146,7 @@ class PaletteScreen(CommandPalette):
         with Vertical(id="--container"):
             with Horizontal(id="--input"):
                 yield Static("❯", id="palette-prompt", markup=False)
-                yield PaletteInput(placeholder="Search for actions", select_on_focus=False)
+                yield PaletteInput(placeholder="Search for commands", select_on_focus=False)
             with Vertical(id="--results"):
                 yield CommandList()
                 yield LoadingIndicator()

@@ -38,7 +38,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             "91 KB · 1.2M · 4-bit · qwen3",
             "fits 4K · 3.5x faster · with small-4bit",
             "fits 4K · no draft makes it faster",
-            "24 GB for models on a machine with 32 GB",
+            "models may use 24 GB of 32 GB",
         )
         await pilot.press("tab")
         await until_shown(pilot, "● catalogue 2", "mlx-community/Qwen3.5-2B-MLX-4bit")
@@ -79,7 +79,7 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         await open_dialog(pilot, "big")
         await until_shown(
             pilot,
-            "▸ small-4bit: 3.5x faster, r 0.07, together fits 4K",
+            "▸ small-4bit: 3.5x faster, r 0.07, pair: fits 4K",
             "target, weights  org/big-4bit",
             "target, cache  7,680 bytes a token, 4,096 tokens",
             "draft, weights",

@@ -53,13 +53,13 @@ async def test_it_does_what_a_key_does() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+p")
-        await until_shown(pilot, "Search for actions", "Read the next message in full", "^T", "F3")
+        await until_shown(pilot, "Search for commands", "Read the next message in full", "^T", "F3")
         for binding in pilot.app.chat.BINDINGS:  # type: ignore[attr-defined]
             assert binding.tooltip in str(  # type: ignore[union-attr]
                 [o.prompt for o in pilot.app.screen.query_one(CommandList).options]
             )
         await pilot.press("escape")
-        await until_gone(pilot, "Search for actions")
+        await until_gone(pilot, "Search for commands")
         await find(pilot, "next message", "Read the next message in full")
         await pilot.press("enter")
         await until_shown(pilot, "next: FULL")
@@ -94,7 +94,7 @@ async def test_conversations_are_opened_by_their_titles(tmp_path: Path) -> None:
         assert "\x1b" not in shown
         assert "\u202e" not in shown
         await pilot.press("escape")
-        await until_gone(pilot, "Search for actions")
+        await until_gone(pilot, "Search for commands")
         await find(pilot, "lease", "The lease")
         await pilot.press("enter")
         await until_shown(pilot, "What of The?")

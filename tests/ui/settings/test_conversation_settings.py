@@ -156,7 +156,7 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await pilot.press("escape")
         await until_gone(pilot, "This conversation")
         await pilot.press("ctrl+p")
-        await until_shown(pilot, "Search for actions")
+        await until_shown(pilot, "Search for commands")
         await pilot.press(*"system prompt")
         await until_shown(pilot, "This conversation's system prompt")
         await pilot.press("enter")
