@@ -30,7 +30,6 @@ from app.settings.schema import Setting
 from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
 from app.ui.chat.submission import TurnFinished
-from app.ui.clock import Clock
 from app.ui.help.screen import HasHelp
 from app.ui.settings.live import LiveSettings
 from app.ui.small_screen import SmallScreen, fits
@@ -110,7 +109,7 @@ class SpecchatApp(App[None]):
         load: Load,
         *,
         settings: SettingsFile | None = None,
-        clock: Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
         folder: Path | None = None,
         snapshots: Path | None = None,
         costs: Path | None = None,

@@ -89,10 +89,10 @@ class Chip(Widget, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         event.stop()
-        place = event.get_content_offset(self)
-        if place is None or place.x >= self._cross + len(CROSS):
+        offset = event.get_content_offset(self)
+        if offset is None or offset.x >= self._cross + len(CROSS):
             return
-        if place.x >= self._cross:
+        if offset.x >= self._cross:
             self.action_remove()
         else:
             self.action_skipped()

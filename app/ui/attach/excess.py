@@ -50,10 +50,10 @@ def without(things: Sequence[Attachment], left_out: Collection[Document]) -> tup
 
 def excess_text(excess: int, things: Sequence[Attachment]) -> str:
     """`12,400 tokens too many: leave out about 50 KB`, without a full stop."""
-    words = f"{formatting.plural(excess, 'token')} too many"
+    text = f"{formatting.plural(excess, 'token')} too many"
     if not things:
-        return words
-    return f"{words}: leave out about {formatting.size(ceil(excess * _bytes_per_token(things)))}"
+        return text
+    return f"{text}: leave out about {formatting.size(ceil(excess * _bytes_per_token(things)))}"
 
 
 def _bytes_per_token(things: Sequence[Attachment]) -> float:

@@ -32,14 +32,17 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
         Binding("down", "move('cursor_down')", "Down", id="leave_out.down", tooltip="Down"),
         Binding("pageup", "move('page_up')", "Page up", id="leave_out.page_up", tooltip="A page"),
         Binding(
-            "pagedown", "move('page_down')", "Page down", id="leave_out.page_down",
+            "pagedown",
+            "move('page_down')",
+            "Page down",
+            id="leave_out.page_down",
             tooltip="A page down",
         ),
         Binding("space", "leave_out", "Leave out", id="leave_out.one", tooltip="Leave it out"),
         Binding("a", "leave_all_out", "All", id="leave_out.all", tooltip="Leave out all"),
         Binding("enter", "done", "Done", id="leave_out.done", tooltip="Attach what is ticked"),
         Binding("escape", "close", "Close", id="leave_out.close", tooltip="Change nothing"),
-    ]  # fmt: skip
+    ]
 
     def __init__(self, attached: Sequence[Attachment], excess: int) -> None:
         """`excess` is how many tokens there are too many."""
@@ -78,8 +81,8 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
     def _head(self) -> Content:
         removed = sum(self._pieces[number].tokens for number in self._left_out)
         if removed < self._excess:
-            words = excess_text(self._excess - removed, self._attached)
-            return Content.assemble(("! ", "$accent"), (f"About {words}.", "bold"))
+            text = excess_text(self._excess - removed, self._attached)
+            return Content.assemble(("! ", "$accent"), (f"About {text}.", "bold"))
         spare = formatting.plural(removed - self._excess, "token")
         return Content.assemble(("✓ It fits", "bold $accent"), (f", with {spare} to spare.", ""))
 

@@ -1,1 +1,1 @@
-"""The conversation: what was said, and the box to say more."""
+"""The chat screen: the bars, the composer, and the helpers that act on the conversation."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.content import Content
+from textual.events import Click
+from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import Static
 
 from app.protocol.events import Failed, Loaded
 from app.protocol.memory import MemoryStats, PressureLevel, format_bytes
@@ -180,6 +183,21 @@ class Footer(Widget):
                 break
             left = longer
         return Content.styled(left, DIM)
+
+
+class NewTextMarker(Static):
+    """Shown while there is new text below the visible part."""
+
+    class Clicked(Message):
+        """Scroll to the end."""
+
+    def __init__(self) -> None:
+        text = Content.styled("↓ new text below · ^B goes there", "$accent")
+        super().__init__(text, markup=False, id="below")
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.post_message(self.Clicked())
 
 
 def failure_text(failed: Failed) -> str:

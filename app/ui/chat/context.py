@@ -36,7 +36,7 @@ class ChatContext:
     refresh_meter: Callable[[], None]
     """Shows the estimate of the next message again."""
     draw_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while another conversation or turn is put on the screen."""
+    """Locked while another conversation or turn is put on the screen."""
     engine_closed: bool = False
 
     @property

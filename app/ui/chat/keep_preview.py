@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 class KeepPreview:
     """Only a turn whose scores the engine still has can be previewed. One `Reselect` is sent at a
-    time; of the keeps moved over meanwhile only the last is sent next, so that a key held down
-    builds no queue."""
+    time; of the keeps moved over meanwhile only the last is sent next, so that
+    holding down a key builds no queue."""
 
     def __init__(self, context: ChatContext) -> None:
         self._open_chats, self._transcript = context.open_chats, context.transcript

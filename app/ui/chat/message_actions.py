@@ -41,7 +41,7 @@ class MessageActions:
         self._deleted: list[tuple[OpenChat, DeletedMessages]] = []
         self._keep_turn: Turn | None = None
         self._branch_lock = asyncio.Lock()
-        """Held while the branch changes: a key may arrive before the previous one is handled."""
+        """Locked while the branch changes: a key may arrive before the previous one is handled."""
 
     # -------------------------------------------------------------------------- which keys work
 

@@ -10,7 +10,7 @@ from textual.events import DescendantBlur, DescendantFocus
 from textual.screen import Screen
 
 from app.ui.attach.chips import Chip
-from app.ui.chat.below import NewTextMarker
+from app.ui.chat.chrome import NewTextMarker
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Composer
 from app.ui.chat.message_actions import MessageActions

@@ -14,7 +14,6 @@ from app.ui.chat.attachments import Attachments
 from app.ui.chat.chrome import failure_text
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import CostEstimate
-from app.ui.clock import Clock
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class PairLoader:
         attachments: Attachments,
         cost_estimate: CostEstimate,
         load: Load,
-        clock: Clock,
+        clock: Callable[[], float],
         on_loaded: Callable[[], object],
         on_failed: Callable[[], object],
     ) -> None:

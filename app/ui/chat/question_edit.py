@@ -1,4 +1,4 @@
-"""Editing an earlier question, which is then asked on a branch of its own."""
+"""Editing an earlier question, which is then asked on a new branch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels
 
 
 class QuestionEdit:
-    """While a question is edited, it stands in the composer in place of the draft."""
+    """While a question is edited, it is in the composer instead of the draft."""
 
     def __init__(self, context: ChatContext) -> None:
         self._context = context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,8 +20,7 @@ from app.settings.values import Settings
 from app.ui.attach.chips import Chip, Chips
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.attachments import Attachments
-from app.ui.chat.below import NewTextMarker
-from app.ui.chat.chrome import Footer, Header, Notice
+from app.ui.chat.chrome import Footer, Header, NewTextMarker, Notice
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Composer
 from app.ui.chat.context import ChatContext
@@ -36,7 +36,6 @@ from app.ui.chat.question_edit import QuestionEdit
 from app.ui.chat.size_check import SizeCheck
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
-from app.ui.clock import Clock
 from app.ui.completion.completion_list import CompletionList
 from app.ui.conversations.sidebar import Sidebar
 from app.ui.help.screen import Section
@@ -79,11 +78,17 @@ class ChatScreen(MessageSelection):
             "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
         ),
         Binding(
-            "ctrl+s", "show_spans", "Spans", id="chat.spans",
+            "ctrl+s",
+            "show_spans",
+            "Spans",
+            id="chat.spans",
             tooltip="What was read of the documents",
         ),
         Binding(
-            "f4", "continue_answer", "Continue", id="chat.continue",
+            "f4",
+            "continue_answer",
+            "Continue",
+            id="chat.continue",
             tooltip="Continue an answer that was cut off or stopped",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
@@ -101,14 +106,14 @@ class ChatScreen(MessageSelection):
             id="chat.system",
             tooltip="This conversation's system prompt, sampling, keep",
         ),
-    ]  # fmt: skip
+    ]
 
     def __init__(
         self,
         engine: Engine,
         load: Load,
         settings_file: SettingsFile,
-        clock: Clock,
+        clock: Callable[[], float],
         folder: Path | None = None,
         snapshots: Path | None = None,
         costs: Path | None = None,
@@ -356,8 +361,8 @@ class ChatScreen(MessageSelection):
     async def action_stop(self) -> None:
         if self.attachments.cancel_deferred():
             return
-        asked = self.open_chats.running or self.open_chats.shown.conversation.queued
-        if asked is not None or not self.loader.cancel():
+        question = self.open_chats.running or self.open_chats.shown.conversation.queued
+        if question is not None or not self.loader.cancel():
             await self.submission.stop()
 
     async def action_ask_again(self) -> None:

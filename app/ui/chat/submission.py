@@ -233,7 +233,7 @@ class Submission:
         if question is not None and chat is self._open_chats.shown:
             await context.transcript.show_queued(question, committing=True)
         try:
-            asked = await committed
+            pending = await committed
         except UserError as error:
             self._open_chats.committing = None
             if question is not None:
@@ -242,14 +242,14 @@ class Submission:
             context.refresh()
             return
         async with context.draw_lock:
-            self._open_chats.start_turn(chat, asked)
-            self._typed_turn = asked.turn if question is not None else None
+            self._open_chats.start_turn(chat, pending)
+            self._typed_turn = pending.turn if question is not None else None
             if chat is self._open_chats.shown:
                 await context.transcript.show_queued(None)
-                await context.transcript.add_turn(asked.turn)
-        context.engine.send(asked.command)
+                await context.transcript.add_turn(pending.turn)
+        context.engine.send(pending.command)
         if self._cancel_on_start:
-            context.engine.send(Cancel(asked.turn.number))
+            context.engine.send(Cancel(pending.turn.number))
         context.refresh()
 
 

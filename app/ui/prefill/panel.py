@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from app.ui.clock import Clock
 from app.ui.prefill.panel_render import Viewport, panel_lines
 from app.ui.prefill.progress import TurnProgress
 
@@ -18,7 +19,7 @@ class PrefillPanel(Widget):
 
     folded: reactive[bool] = reactive(False, layout=True)
 
-    def __init__(self, progress: TurnProgress, clock: Clock) -> None:
+    def __init__(self, progress: TurnProgress, clock: Callable[[], float]) -> None:
         super().__init__()
         self._progress = progress
         self._clock = clock

@@ -7,7 +7,7 @@ be answered in the background, and each may have a queued question.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -17,7 +17,6 @@ from app.protocol.commands import Load
 from app.protocol.events import BackgroundProgress, Event, SnapshotFailed, SnapshotProgress
 from app.protocol.stats import Statistics
 from app.settings.values import Settings
-from app.ui.clock import Clock
 from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import ChatRepository, OpenChat
 
@@ -25,7 +24,9 @@ RETRY_SECONDS = 2.0
 
 
 class OpenChats:
-    def __init__(self, repository: ChatRepository, shown: OpenChat, clock: Clock) -> None:
+    def __init__(
+        self, repository: ChatRepository, shown: OpenChat, clock: Callable[[], float]
+    ) -> None:
         self.repository, self.shown = repository, shown
         self.committing: OpenChat | None = None
         """The conversation whose question is being stored."""
@@ -59,36 +60,36 @@ class OpenChats:
     def busy(self) -> bool:
         return self.committing is not None or self.answering is not None
 
-    def start_turn(self, chat: OpenChat, asked: AskedTurn) -> TurnProgress:
+    def start_turn(self, chat: OpenChat, pending: AskedTurn) -> TurnProgress:
         """This turn is sent to the engine now."""
-        self.committing, self.answering, self.last_sent = None, chat, asked
+        self.committing, self.answering, self.last_sent = None, chat, pending
         self._fully_cached.discard(chat.chat.name)
-        now, number = self._clock(), asked.turn.number
+        now, number = self._clock(), pending.turn.number
         self._started_at = now
-        if asked.turn.previous_end is not None:
+        if pending.turn.previous_end is not None:
             chat.progress[number].resume(now)
         else:
-            chat.progress[number] = TurnProgress(asked.turn.question.keep, started_at=now)
+            chat.progress[number] = TurnProgress(pending.turn.question.keep, started_at=now)
         return chat.progress[number]
 
     def apply(self, event: Event, turn: int) -> bool:
         """Handle an event; False if its turn is not running."""
-        chat, asked = self.answering, self.last_sent
-        if chat is None or asked is None or asked.turn.number != turn:
+        chat, pending = self.answering, self.last_sent
+        if chat is None or pending is None or pending.turn.number != turn:
             return False
-        if asked.turn.state is not TurnState.RUNNING:
+        if pending.turn.state is not TurnState.RUNNING:
             return False
-        asked.apply(event)
-        chat.progress[turn].apply(asked.turn.for_whole_answer(event), self._clock())
+        pending.apply(event)
+        chat.progress[turn].apply(pending.turn.for_whole_answer(event), self._clock())
         return True
 
     def pop_finished(self) -> OpenChat | None:
         """The conversation whose turn has finished since the last call, if any."""
-        chat, asked = self.answering, self.last_sent
-        if chat is None or asked is None or asked.turn.state is TurnState.RUNNING:
+        chat, pending = self.answering, self.last_sent
+        if chat is None or pending is None or pending.turn.state is TurnState.RUNNING:
             return None
         self.answering = None
-        self._finishing.append((chat, asked))
+        self._finishing.append((chat, pending))
         return chat
 
     @property
@@ -205,7 +206,7 @@ class OpenChats:
 
     def save_pending(self) -> None:
         """Save drafts, and the ends of answers whose saving failed. Never waits; call it often."""
-        started = [self._draft_save, *(asked.saved for _, asked in self._finishing)]
+        started = [self._draft_save, *(pending.saved for _, pending in self._finishing)]
         futures = [future for future in started if future is not None]
         if not all(future.done() for future in futures):
             return
@@ -215,8 +216,8 @@ class OpenChats:
         if self._save_error is not None and now - self._last_attempt < RETRY_SECONDS:
             return
         self._last_attempt = now
-        for _, asked in self._finishing:
-            asked.save()
+        for _, pending in self._finishing:
+            pending.save()
         self._save_drafts()
 
     def _save_drafts(self) -> None:

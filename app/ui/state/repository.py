@@ -134,8 +134,8 @@ class ChatRepository:
         if self._store is None:
             memory = Conversation(self._sampling)
             return OpenChat(UnkeptConversation(memory, self._next_number), Draft(next_mode))
-        kept = StoredConversation(self._store, None, self._models, self._sampling)
-        return OpenChat(self._wrap(kept), Draft(next_mode))
+        stored = StoredConversation(self._store, None, self._models, self._sampling)
+        return OpenChat(self._wrap(stored), Draft(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
         """Open the store and the conversation where the user was. If that fails, set `open_error`
@@ -231,19 +231,19 @@ class ChatRepository:
         limit, days = self._settings.attachment_bytes, self.trash_days
         self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
         last = self._store.last_draft()
-        kept = last or self._store.conversations() or self._store.conversations(trashed=True)
-        self.is_first_run = self.writable and not kept
+        stored = last or self._store.conversations() or self._store.conversations(trashed=True)
+        self.is_first_run = self.writable and not stored
         return self._load_chat(None if last is None else last.conversation, next_mode)
 
     def _load_chat(self, id: int | None, next_mode: NextMode) -> OpenChat:
         if self._store is None:
             return self.new(next_mode)
-        kept = StoredConversation(self._store, id, self._models, self._sampling)
-        next_mode = next_mode_for(kept.conversation.overrides, next_mode)
-        chat = OpenChat(self._wrap(kept), Draft(next_mode))
+        stored = StoredConversation(self._store, id, self._models, self._sampling)
+        next_mode = next_mode_for(stored.conversation.overrides, next_mode)
+        chat = OpenChat(self._wrap(stored), Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
-        _replay_missing(chat, kept)
+        _replay_missing(chat, stored)
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # one lost document is no reason to lose the rest
@@ -251,11 +251,11 @@ class ChatRepository:
         chat.draft = from_record(draft, documents, next_mode)
         return chat
 
-    def _wrap(self, kept: StoredConversation) -> Chat:
+    def _wrap(self, stored: StoredConversation) -> Chat:
         return (
-            kept
+            stored
             if self.writable
-            else UnkeptConversation(kept.conversation, self._next_number, kept)
+            else UnkeptConversation(stored.conversation, self._next_number, stored)
         )
 
     def _next_number(self) -> int:
@@ -263,14 +263,14 @@ class ChatRepository:
 
     def _commit(self, chat: OpenChat, ask: Callable[[], AskedTurn]) -> AskedTurn:
         is_new = chat.id is None
-        asked = ask()
+        pending = ask()
         if self._store is not None and chat.id is not None and self.writable:
             with suppress(StoreError):  # reported when it is tried again, with the next change
                 if is_new:
                     self._store.save_draft(records.Draft(None))
                 self._save_draft(chat.id, chat.unsent_draft)
             chat.title = self._store.conversation(chat.id).title
-        return asked
+        return pending
 
     def _save_draft(self, id: int | None, draft: Draft) -> None:
         store, attached = self._open_store, {}
@@ -291,14 +291,14 @@ def _resolve_models(load: Load) -> ModelPair:
         return ModelPair(load.names[0], "", load.names[1])
 
 
-def _replay_missing(chat: OpenChat, kept: StoredConversation) -> None:
+def _replay_missing(chat: OpenChat, stored: StoredConversation) -> None:
     """Add the progress of turns that have none yet."""
-    for turn in kept.conversation.turns:
+    for turn in stored.conversation.turns:
         if turn.number in chat.progress:
             continue
         if turn.state is TurnState.RUNNING:  # another process is writing it, or has just ended
             turn.state = TurnState.STOPPED
-        chat.progress[turn.number] = replay_progress(turn, kept.replay_events(turn))
+        chat.progress[turn.number] = replay_progress(turn, stored.replay_events(turn))
 
 
 def replay_progress(turn: Turn, events: Iterable[Event]) -> TurnProgress:

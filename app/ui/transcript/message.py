@@ -28,60 +28,99 @@ class MessageView(LazyContainer, can_focus=True):
         Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous message"),
         Binding("down", "move(1)", "Down", id="message.down", tooltip="Next message"),
         Binding(
-            "left", "version(-1)", "Previous version", id="message.left",
+            "left",
+            "version(-1)",
+            "Previous version",
+            id="message.left",
             tooltip="Previous version, where the conversation branches",
         ),
         Binding(
-            "right", "version(1)", "Next version", id="message.right",
+            "right",
+            "version(1)",
+            "Next version",
+            id="message.right",
             tooltip="Next version, where the conversation branches",
         ),
         Binding(
-            "space", "figures", "Figures", id="message.figures",
+            "space",
+            "figures",
+            "Figures",
+            id="message.figures",
             tooltip="Show or hide how the answer was read (or click it)",
         ),
         Binding(
-            "enter", "unfold", "Thinking", id="message.thinking",
+            "enter",
+            "unfold",
+            "Thinking",
+            id="message.thinking",
             tooltip="Show or hide the model's thinking, or the figures",
         ),
         Binding("ctrl+y", "run('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
         Binding(
-            "ctrl+k", "run('code')", "Copy code", id="message.code",
+            "ctrl+k",
+            "run('code')",
+            "Copy code",
+            id="message.code",
             tooltip="Copy its code; press again for the next block",
         ),
         Binding(
-            "ctrl+e", "run('edit')", "Edit", id="message.edit",
+            "ctrl+e",
+            "run('edit')",
+            "Edit",
+            id="message.edit",
             tooltip="Edit the question and ask it on a new branch",
         ),
         Binding(
-            "ctrl+a", "run('again')", "Again", id="message.again",
+            "ctrl+a",
+            "run('again')",
+            "Again",
+            id="message.again",
             tooltip="Answer again, in the same read mode",
         ),
         Binding(
-            "ctrl+r", "run('full')", "In full", id="message.full",
+            "ctrl+r",
+            "run('full')",
+            "In full",
+            id="message.full",
             tooltip="Answer again, reading everything (^G: at another keep)",
         ),
         Binding(
-            "ctrl+s", "run('spans')", "Spans", id="message.spans",
+            "ctrl+s",
+            "run('spans')",
+            "Spans",
+            id="message.spans",
             tooltip="What was read for this answer",
         ),
         Binding(
-            "ctrl+d", "run('delete')", "Delete", id="message.delete",
+            "ctrl+d",
+            "run('delete')",
+            "Delete",
+            id="message.delete",
             tooltip="Move it and all that follows to the trash",
         ),
         Binding(
-            "ctrl+z", "run('undo')", "Undo", id="message.undo",
+            "ctrl+z",
+            "run('undo')",
+            "Undo",
+            id="message.undo",
             tooltip="Restore what was deleted last",
         ),
         Binding(
-            "pageup", "screen.scroll_transcript(-1)", "Page up", id="message.page_up",
+            "pageup",
+            "screen.scroll_transcript(-1)",
+            "Page up",
+            id="message.page_up",
             tooltip="Scroll up",
         ),
         Binding(
-            "pagedown", "screen.scroll_transcript(1)", "Page down", id="message.page_down",
+            "pagedown",
+            "screen.scroll_transcript(1)",
+            "Page down",
+            id="message.page_down",
             tooltip="Scroll down",
         ),
         Binding("escape", "leave", "Back", id="message.leave", tooltip="Back to the compose box"),
-    ]  # fmt: skip
+    ]
 
     @dataclass
     class Move(Message):
@@ -110,18 +149,18 @@ class MessageView(LazyContainer, can_focus=True):
 
         key: Key | None
 
-    def __init__(self, turn: Turn, part: TurnPart, place: VersionIndex, classes: str) -> None:
+    def __init__(self, turn: Turn, part: TurnPart, version: VersionIndex, classes: str) -> None:
         super().__init__(classes=classes)
-        self.turn, self.part, self.version = turn, part, place
+        self.turn, self.part, self.version = turn, part, version
         self._typing = False
         """Whether the focus is moving to the compose box, which gets the next keys too."""
 
     def content(self) -> Sequence[Widget]:
         raise NotImplementedError
 
-    def show_version(self, place: VersionIndex) -> None:
-        if place != self.version:
-            self.version = place
+    def show_version(self, version: VersionIndex) -> None:
+        if version != self.version:
+            self.version = version
             for speaker in self.query(Speaker):
                 speaker.show()
 

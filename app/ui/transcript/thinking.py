@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.content import Content
 from textual.events import Click
 
 from app.chat.conversation import Turn, TurnState
-from app.ui.clock import Clock
 from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.prefill.progress import TurnProgress
 from app.util import formatting
@@ -18,7 +19,7 @@ RULE = Content.styled("│ ", "$ink-dim")
 class ThinkingView(HangingLines):
     """Hidden if there is no thinking."""
 
-    def __init__(self, turn: Turn, progress: TurnProgress, clock: Clock) -> None:
+    def __init__(self, turn: Turn, progress: TurnProgress, clock: Callable[[], float]) -> None:
         super().__init__(classes="thinking")
         self._turn, self._progress, self._clock = turn, progress, clock
         self._open = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -12,7 +12,6 @@ from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
-from app.ui.clock import Clock
 from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import (
@@ -38,7 +37,7 @@ class Transcript(LockableScroll):
     class UnreadChanged(Message):
         """New text arrived below the visible part, or came into view."""
 
-    def __init__(self, clock: Clock, chat: OpenChat) -> None:
+    def __init__(self, clock: Callable[[], float], chat: OpenChat) -> None:
         super().__init__(id="transcript")
         self.banner = StatusBanner()
         self._clock = clock
@@ -179,11 +178,11 @@ class Transcript(LockableScroll):
 
     def neighbour(self, message: MessageView, step: int) -> MessageView | None:
         messages = self.messages
-        place = messages.index(message) + step if message in messages else -1
-        if place < 0:
+        index = messages.index(message) + step if message in messages else -1
+        if index < 0:
             self.load_older()
             return None
-        return messages[place] if place < len(messages) else None
+        return messages[index] if index < len(messages) else None
 
     async def reveal(self, turn: Turn, part: TurnPart) -> None:
         """Select a message, mounting older turns as far as needed."""

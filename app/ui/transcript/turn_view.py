@@ -13,7 +13,6 @@ from textual.widgets import Static
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
-from app.ui.clock import Clock
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import TurnProgress
 from app.ui.text import as_sentence, with_full_stop
@@ -44,8 +43,8 @@ class QueuedView(Vertical):
 class QuestionView(MessageView):
     """The attachments and the text that the user sent."""
 
-    def __init__(self, turn: Turn, place: VersionIndex) -> None:
-        super().__init__(turn, TurnPart.QUESTION, place, classes="question")
+    def __init__(self, turn: Turn, version: VersionIndex) -> None:
+        super().__init__(turn, TurnPart.QUESTION, version, classes="question")
 
     def content(self) -> Sequence[Widget]:
         return [Speaker(YOU, self), *_sent(self.turn.question)]
@@ -72,9 +71,9 @@ class AnswerView(MessageView):
     """How the question is read, the answer, and how it ended."""
 
     def __init__(
-        self, turn: Turn, place: VersionIndex, progress: TurnProgress, clock: Clock
+        self, turn: Turn, version: VersionIndex, progress: TurnProgress, clock: Callable[[], float]
     ) -> None:
-        super().__init__(turn, TurnPart.ANSWER, place, classes="answered")
+        super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
         self._progress, self._clock = progress, clock
         self._is_last = True
         self._thinking: ThinkingView
@@ -151,14 +150,14 @@ class TurnView(Vertical):
         self,
         turn: Turn,
         progress: TurnProgress,
-        clock: Clock,
-        place: Callable[[Turn, TurnPart], VersionIndex],
+        clock: Callable[[], float],
+        version_of: Callable[[Turn, TurnPart], VersionIndex],
     ) -> None:
         """`turn` and `progress` change with the engine's events; `update_turn` shows that."""
         super().__init__(classes="turn")
         self.turn = turn
-        self.question = QuestionView(turn, place(turn, TurnPart.QUESTION))
-        self.answer = AnswerView(turn, place(turn, TurnPart.ANSWER), progress, clock)
+        self.question = QuestionView(turn, version_of(turn, TurnPart.QUESTION))
+        self.answer = AnswerView(turn, version_of(turn, TurnPart.ANSWER), progress, clock)
 
     def compose(self) -> ComposeResult:
         yield self.question
@@ -184,9 +183,9 @@ RETRY_HINT = "\n  Ask again in the same way to try anyway."
 def _ending_text(turn: Turn) -> Content | None:
     """Why a turn ended, unless it is simply complete."""
     if turn.failure is not None and turn.state is not TurnState.FAILED:
-        words = f"{with_full_stop(turn.failure.problem)} {as_sentence(turn.failure.advice)}"
+        message = f"{with_full_stop(turn.failure.problem)} {as_sentence(turn.failure.advice)}"
         return Content.assemble(
-            ("✗ ", "$error"), ("not continued: ", "bold"), (sanitize_line(words), "$ink-dim")
+            ("✗ ", "$error"), ("not continued: ", "bold"), (sanitize_line(message), "$ink-dim")
         )
     if turn.failure is not None:
         return Content.assemble(
