@@ -168,7 +168,7 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Ro
     if best is not None:
         details.append((f" · {best.speedup():.1f}x faster", DIM))
         if best.cost_ratio > MAX_RATIO:
-            details.append((f" · ! draft costs {best.cost_ratio:.0%} of the target", WARN))
+            details.append((f" · ! draft costs {best.cost_ratio:.0%} of target", WARN))
         details.append((f" · with {draft_name(overview, best)}", DIM))
     elif overview.fit.max_tokens:
         details.append((" · no draft makes it faster", DIM))

@@ -170,9 +170,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self._tabs.show(self._tab, {tab: len(self._rows_of(tab, text)) for tab in Tab})
         free = self._inventory.free_bytes
         disk = f" · {formatting.size(free)} free on disk" if free else ""
-        self.show_heading(
-            "Models", "loading…" if self._loading else memory_heading(self._machine) + disk
-        )
+        memory = memory_heading(self._machine).removeprefix("models ")
+        self.show_heading("Models", "loading…" if self._loading else memory + disk)
         self._draw_details()
 
     @on(OptionList.OptionHighlighted)

@@ -38,7 +38,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             "91 KB · 1.2M · 4-bit · qwen3",
             "fits 4K · 3.5x faster · with small-4bit",
             "fits 4K · no draft makes it faster",
-            "models may use 24 GB of 32 GB",
+            "Models  may use 24 GB of 32 GB",
         )
         await pilot.press("tab")
         await until_shown(pilot, "● catalogue 2", "mlx-community/Qwen3.5-2B-MLX-4bit")
@@ -51,7 +51,7 @@ async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
         screen = await open_models(pilot)
         await pilot.press("tab")
         screen.list.filter.value = "Qwen3.5-2B"
-        await until_shown(pilot, "1.4x faster · ! draft costs 47% of the target · with")
+        await until_shown(pilot, "1.4x faster · ! draft costs 47% of target · with")
         await pilot.press("enter")
         await until_shown(pilot, "! The draft costs 47% of the target for each")
 
