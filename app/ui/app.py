@@ -77,31 +77,19 @@ class SpecchatApp(App[None]):
         Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
         Binding("f2", "settings", "Settings", id="app.settings", tooltip="Settings", priority=True),
         Binding(
-            "ctrl+l",
-            "models",
-            "Models",
-            id="app.models",
-            tooltip="Models: what fits, downloads, which pair answers",
-            priority=True,
+            "ctrl+l", "models", "Models", id="app.models",
+            tooltip="Models: what fits, downloads, which pair answers", priority=True,
         ),
         Binding(
-            "ctrl+p",
-            "command_palette",
-            "Palette",
-            id="app.palette",
-            tooltip="Find commands, settings and conversations by name",
-            priority=True,
+            "ctrl+p", "command_palette", "Palette", id="app.palette",
+            tooltip="Find commands, settings and conversations by name", priority=True,
         ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
         Binding(
-            "ctrl+c",
-            "copy_or_quit",
-            "Copy or quit",
-            id="app.copy",
-            tooltip="Copy the selection; press twice to quit",
-            priority=True,
+            "ctrl+c", "copy_or_quit", "Copy or quit", id="app.copy",
+            tooltip="Copy the selection; press twice to quit", priority=True,
         ),
-    ]
+    ]  # fmt: skip
 
     def __init__(
         self,

@@ -25,69 +25,42 @@ class ComposeBox(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="compose.send", tooltip="Send the question"),
         Binding(
-            "ctrl+j,shift+enter",
-            "newline",
-            "New line",
-            id="compose.newline",
+            "ctrl+j,shift+enter", "newline", "New line", id="compose.newline",
             tooltip="Start a new line",
         ),
         Binding(
-            "up",
-            "earlier",
-            "Earlier question",
-            id="compose.earlier",
+            "up", "earlier", "Earlier question", id="compose.earlier",
             tooltip="Previous question (on the first line)",
         ),
         Binding(
-            "down",
-            "later",
-            "Later question",
-            id="compose.later",
+            "down", "later", "Later question", id="compose.later",
             tooltip="Next question (on the last line)",
         ),
         Binding(
-            "backspace",
-            "erase",
-            "Erase",
-            id="compose.erase",
+            "backspace", "erase", "Erase", id="compose.erase",
             tooltip="Remove the last attachment (in an empty box)",
         ),
         Binding(
-            "@",
-            "type('@')",
-            "Attach",
-            id="compose.attach",
+            "@", "type('@')", "Attach", id="compose.attach",
             tooltip="Attach a file or a folder (at the start of a word)",
         ),
         Binding(
-            "/",
-            "type('/')",
-            "Commands",
-            id="compose.commands",
+            "/", "type('/')", "Commands", id="compose.commands",
             tooltip="All commands (in an empty box)",
         ),
         Binding(
-            "ctrl+v",
-            "paste_system",
-            "Paste",
-            id="compose.paste",
+            "ctrl+v", "paste_system", "Paste", id="compose.paste",
             tooltip="Paste from the system's clipboard",
         ),
         Binding(
-            "pageup",
-            "screen.scroll_transcript(-1)",
-            "Scroll up",
-            id="compose.scroll_up",
+            "pageup", "screen.scroll_transcript(-1)", "Scroll up", id="compose.scroll_up",
             tooltip="Scroll the conversation up",
         ),
         Binding(
-            "pagedown",
-            "screen.scroll_transcript(1)",
-            "Scroll down",
-            id="compose.scroll_down",
+            "pagedown", "screen.scroll_transcript(1)", "Scroll down", id="compose.scroll_down",
             tooltip="Scroll the conversation down",
         ),
-    ]
+    ]  # fmt: skip
 
     @dataclass
     class Submitted(Message):

@@ -22,23 +22,17 @@ from app.ui.transcript.transcript import Transcript
 class MessageSelection(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "tab",
-            "messages",
-            "Messages",
-            id="chat.messages",
+            "tab", "messages", "Messages", id="chat.messages",
             tooltip="Select a message, the last one first, and back",
         ),
         Binding(
-            "shift+tab",
-            "above",
-            "Attached",
-            id="chat.above",
+            "shift+tab", "above", "Attached", id="chat.above",
             tooltip="To the attachments, if there are any; otherwise like Tab",
         ),
         Binding(
             "ctrl+b", "to_end", "Bottom", id="chat.bottom", tooltip="To the end of the conversation"
         ),
-    ]
+    ]  # fmt: skip
 
     transcript: Transcript
     composer: Composer

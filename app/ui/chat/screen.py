@@ -59,54 +59,34 @@ class ChatScreen(MessageSelection):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or unqueue a question"),
         Binding(
-            "ctrl+t",
-            "toggle_full",
-            "Full",
-            id="chat.full",
-            tooltip="Read the next message in full",
-            priority=True,
+            "ctrl+t", "toggle_full", "Full", id="chat.full",
+            tooltip="Read the next message in full", priority=True,
         ),
         Binding(
-            "ctrl+g",
-            "set_keep",
-            "Keep",
-            id="chat.keep",
-            tooltip="How much is read (selected answer: read again)",
-            priority=True,
+            "ctrl+g", "set_keep", "Keep", id="chat.keep",
+            tooltip="How much is read (selected answer: read again)", priority=True,
         ),
         Binding(
             "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
         ),
         Binding(
-            "ctrl+s",
-            "show_spans",
-            "Spans",
-            id="chat.spans",
+            "ctrl+s", "show_spans", "Spans", id="chat.spans",
             tooltip="What was read of the documents",
         ),
         Binding(
-            "f4",
-            "continue_answer",
-            "Continue",
-            id="chat.continue",
+            "f4", "continue_answer", "Continue", id="chat.continue",
             tooltip="Continue an answer that was cut off or stopped",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
         Binding(
-            "ctrl+o",
-            "conversations",
-            "Conversations",
-            id="chat.conversations",
+            "ctrl+o", "conversations", "Conversations", id="chat.conversations",
             tooltip="All conversations: find, open, manage",
         ),
         Binding(
-            "f3",
-            "conversation_settings",
-            "System prompt",
-            id="chat.system",
+            "f3", "conversation_settings", "System prompt", id="chat.system",
             tooltip="This conversation's system prompt, sampling, keep",
         ),
-    ]
+    ]  # fmt: skip
 
     def __init__(
         self,

@@ -8,8 +8,7 @@ from functools import partial
 from app.chat.conversation import Question, Turn, TurnPart
 from app.protocol.events import Failed
 from app.ui.attach.attachment import Attachment
-from app.ui.attach.excess import excess_text
-from app.ui.attach.leave_out_screen import LeaveOutScreen
+from app.ui.attach.leave_out_screen import LeaveOutScreen, excess_text
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.chrome import failure_text
 from app.ui.chat.context import ChatContext

@@ -16,8 +16,7 @@ from app.ui.app import SpecchatApp
 from app.ui.attach import leave_out_screen
 from app.ui.attach.attachment import Attachment, make_attachment
 from app.ui.attach.chips import Chips
-from app.ui.attach.excess import excess_text, pieces, without
-from app.ui.attach.leave_out_screen import LeaveOutScreen
+from app.ui.attach.leave_out_screen import LeaveOutScreen, excess_text, pieces, without
 from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

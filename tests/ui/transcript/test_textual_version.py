@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 
-from app.ui import transcript
+from app.ui import terminal, transcript
 
 
 def test_the_installed_textual_is_the_one_that_was_checked() -> None:
-    checked = re.findall(r"Textual (\d+\.\d+\.\d+)", transcript.__doc__ or "")
-    assert checked == [version("textual")], "see the docstring of app/ui/transcript"
+    for room in (transcript, terminal):
+        checked = re.findall(r"Textual (\d+\.\d+\.\d+)", room.__doc__ or "")
+        assert checked == [version("textual")], f"see the docstring of {room.__name__}"
