@@ -25,7 +25,7 @@ MARK_WIDTH = 2
 
 
 class Sidebar(Vertical):
-    """For the mouse: the keyboard has the list of Ctrl+O."""
+    """For the mouse only: keys work in the list of Ctrl+O."""
 
     @dataclass
     class Opened(Message):
@@ -50,8 +50,8 @@ class Sidebar(Vertical):
         """Read the list again; `current` is the conversation on the screen."""
         self._current = current
         if self.display and self._repository.readable:
-            # The method, not its coroutine: a worker that is cancelled before it starts would leave
-            # that one without anybody who awaits it.
+            # The method, not its coroutine: a worker that is cancelled before it starts would
+            # never await that.
             self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     def on_show(self) -> None:

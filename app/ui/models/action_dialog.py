@@ -1,4 +1,4 @@
-"""A text in full, and below it a few choices."""
+"""A dialog: a text, and below it the actions to choose from."""
 
 from __future__ import annotations
 

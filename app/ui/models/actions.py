@@ -20,7 +20,7 @@ MAX_DRAFTS = 3
 
 class Do(Enum):
     ANSWER = auto()
-    """With the model, and with `draft` if there is one."""
+    """Load the model as the target, with `draft` if there is one."""
     MEASURE = auto()
     DOWNLOAD = auto()
     CHECK = auto()
@@ -37,7 +37,7 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`names` are the models that it concerns."""
+    """`names` are those of the models."""
 
     label: str
     do: Do
@@ -63,7 +63,7 @@ def trash_actions(name: str, inventory: Inventory) -> list[Action]:
 
 
 def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action]:
-    """Of a download or a check; without `job` it is one that another run started."""
+    """For a download or a check. Without a `job`, another process or an earlier run started it."""
     names = (name,)
     partial = next((each for each in inventory.unfinished if each.repository == name), None)
     if job is None and partial is not None and partial.running:
@@ -87,7 +87,7 @@ def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action
 
 
 def maintenance_actions(name: str, inventory: Inventory) -> Iterator[Action]:
-    """Of files on the disk, whether or not they can be used."""
+    """For the files of an installed model, even if it cannot be used."""
     installed = inventory.installed_model(name)
     if name == EMBEDDED or installed is None:
         return

@@ -43,7 +43,7 @@ class ModelsController:
         show_message: Callable[[str], None],
         library: Callable[[], Library] | None = None,
     ) -> None:
-        """`library`, or the user's own, is only called once models are looked at."""
+        """`library`, the user's by default, is called when it is first needed."""
         self._app = app
         self._repository, self._settings = repository, settings
         self._pair_status, self._load_pair = pair_status, load_pair

@@ -52,8 +52,8 @@ def scan(
     tokenizers: TokenizerCache,
     described: Iterable[ModelDetails] = (),
 ) -> Inventory:
-    """Read known_models; `described` are models that the hub described. Blocks, for seconds when
-    `tokenizers` is new."""
+    """Read the disk and the catalogues; `described` are models that the hub described. Blocks, for
+    seconds when `tokenizers` is new."""
     entries, problem = _entries(library)
     models = known_models(library.cache, entries)
     names = {model.name for model in models}

@@ -62,7 +62,7 @@ class PrefillPanel(Widget):
         return panel_lines(self._progress, Viewport(width, self._clock()), self.folded)
 
     def _stay_visible(self) -> None:
-        """In a transcript that is scrolled to its end, an opened panel would grow out of sight."""
+        """An opened panel grows upwards, out of a transcript that is scrolled to its end."""
         if not self.folded:
             self.call_after_refresh(self.scroll_visible, animate=False)
 

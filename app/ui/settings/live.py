@@ -27,7 +27,7 @@ class LiveSettings:
     ) -> None:
         self.file = file
         self.problem = file.problem
-        """Why a setting is not what was asked for, or is not saved. Empty if all is well."""
+        """Why a setting was not applied or not saved; empty if there is no problem."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when a value or `problem` has changed."""
         self._app, self._apply, self._show_message = app, apply, show_message

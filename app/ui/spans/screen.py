@@ -148,7 +148,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     @property
     def _key(self) -> tuple[int, int]:
-        """Of this document, in the pins."""
+        """The key of this document in `_pins`."""
         return self._document.message, self._document.document
 
     @property
@@ -197,7 +197,7 @@ class SpansScreen(Screen[AskAgain | None]):
         return Content.assemble(left, name, right).truncate(width, ellipsis=True)
 
     def _passages(self) -> str:
-        """How many there are; with several documents, which one of all this is."""
+        """The number of passages; with several documents, which passage the cursor is in."""
         number = self._documents.passage_number(self._position)
         if len(self._documents) == 1 or number is None:
             return formatting.plural(self._document.passages_read, "passage")
