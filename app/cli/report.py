@@ -1,4 +1,4 @@
-"""A turn on a plain terminal: progress and figures on standard error, the answer on output."""
+"""A turn on a plain terminal: progress and statistics on standard error, the answer on output."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Report:
         self._importance: ImportanceMap | None = None
         self._selected: Selected | None = None
         self.answer = ""
-        # Control sequences in an answer must not reach a terminal; into a file they may go.
-        self._shown = sanitize if sys.stdout.isatty() else str
+        # Control sequences in an answer must not reach a terminal; a file may have them.
+        self._sanitized = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
     def show(self, event: Event) -> None:
@@ -58,7 +58,7 @@ class Report:
                 self._note(event.reason)
             case Token(text=text) if text:
                 self._clear()
-                sys.stdout.write(self._shown(text))
+                sys.stdout.write(self._sanitized(text))
                 sys.stdout.flush()
             case PressureChanged() | MemoryFreed() | Unloaded() | EngineWarning():
                 self._note(event.message)
@@ -78,11 +78,11 @@ class Report:
         if event.finish_reason is FinishReason.MEMORY:
             self._note("Stopped: memory was nearly used up. A lower --keep needs less.")
         if event.finish_reason is FinishReason.LENGTH:
-            self._note("Cut off at the longest answer: --max-tokens allows more.")
+            self._note("Cut off at the maximum length: --max-tokens allows more.")
         if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
         if event.statistics is not None:
-            self._note(figures(event.statistics))
+            self._note(stats_line(event.statistics))
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:
@@ -111,37 +111,37 @@ class Report:
         head = ""
         if statistics is not None and statistics.reading is Reading.DENSE:
             head = (
-                f"Everything was read. What keep {self._selected.keep_ratio:.0%} would choose:\n\n"
+                f"Everything was read. What keep {self._selected.keep_ratio:.0%} would select:\n\n"
             )
         strips = self.strips(width - len(" importance"))
         return f"\n{head}{strips}\n\n" + "".join(self._span_lines(self._selected))
 
     def strips(self, width: int) -> str:
-        """Two lines over the whole prompt: importance, and what was kept."""
+        """Two lines over the whole prompt: importance, and the selected spans."""
         if self._selected is None or self._importance is None:
             return ""
         importance = heat_row(self._importance.buckets, width, complete=True)
-        kept = span_row(self._selected.spans, self._selected.prompt_tokens, width)
-        return f"{importance} importance\n{kept} kept"
+        selected = span_row(self._selected.spans, self._selected.prompt_tokens, width)
+        return f"{importance} importance\n{selected} selected"
 
     def _span_lines(self, selected: Selected) -> list[str]:
-        """One line per kept span: tokens, reason and, in a document, the text."""
-        places = {text.span: text for text in selected.texts}
+        """One line per selected span: tokens, reason and, in a document, the text."""
+        texts = {text.span: text for text in selected.texts}
         lines = []
         for number, span in enumerate(selected.spans):
             text = ""
-            if place := places.get(number):
-                document = self._messages[place.message].documents[place.document]
-                text = f"{document.name}: {_excerpt(document.text[place.start : place.end])}"
+            if found := texts.get(number):
+                document = self._messages[found.message].documents[found.document]
+                text = f"{document.name}: {_excerpt(document.text[found.start : found.end])}"
             score = "" if span.score is None else f" {span.score:.1f}x"
             lines.append(
-                f"{span.start:>7,}-{span.end:<7,} {span.reason}{score:<6} {self._shown(text)}\n"
+                f"{span.start:>7,}-{span.end:<7,} {span.reason}{score:<6} {self._sanitized(text)}\n"
             )
         return lines
 
 
-def figures(statistics: Statistics) -> str:
-    """The last line: tokens, how many were read, TTFT by phase, decode rate, mode and why."""
+def stats_line(statistics: Statistics) -> str:
+    """Tokens and how many were read, TTFT by phase, decode rate, mode and the reason for it."""
     times = [f"{part.phase} {part.seconds:.2f}" for part in statistics.phases]
     phases = ", ".join(time for time in times if not time.endswith(" 0.00"))
     how = "sparse" if statistics.reading is Reading.SPARSE else "full"
