@@ -47,24 +47,26 @@ def parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure on this machine")
     measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
     overhead = measures.add_parser(
-        "overhead", help="what sparse reading costs beyond its two reads"
+        "overhead", help="the cost of a sparse turn beyond its two prefills"
     )
     overhead.add_argument(
         "--length", default="4k", help="tokens of a prompt, say 4k,16k (default %(default)s)"
     )
-    store = measures.add_parser("store", help="how long kept conversations keep one waiting")
-    turns = measures.add_parser("turns", help="how soon the first word comes in later turns")
-    first = measures.add_parser("ttft", help="how soon the first word comes, beside plain mlx-lm")
+    store = measures.add_parser("store", help="how long the conversation store takes")
+    turns = measures.add_parser("turns", help="time to the first word in later turns")
+    first = measures.add_parser("ttft", help="time to the first token, beside mlx-lm")
     _add_ttft(first)
     foretold = measures.add_parser(
-        "planner", help="how well the first word is foretold, and what auto chooses"
+        "planner", help="accuracy of predicted times, and what auto chooses"
     )
-    foretold.add_argument("--turns", type=int, default=100, help="so many (default %(default)s)")
-    feel = measures.add_parser("ui", help="how soon the app draws, starts and takes a paste")
+    foretold.add_argument(
+        "--turns", type=int, default=100, help="number of turns (default %(default)s)"
+    )
+    feel = measures.add_parser("ui", help="how fast the app starts, draws and accepts a paste")
     feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
-    decode = measures.add_parser("decode", help="how fast answers are written, beside plain mlx-lm")
+    decode = measures.add_parser("decode", help="how fast answers are decoded, beside mlx-lm")
     decode.add_argument("--tokens", type=int, default=32, help="of an answer (default %(default)s)")
-    memory = measures.add_parser("memory", help="the peak of memory, sparse beside dense")
+    memory = measures.add_parser("memory", help="peak memory, sparse and dense")
     _add_lengths(decode, "small,windowed", "4k,16k")
     _add_lengths(memory, "small", "4k,8k,16k")
     snapshot = measures.add_parser("snapshot", help="how fast a conversation's cache is saved")
@@ -75,16 +77,20 @@ def parser() -> argparse.ArgumentParser:
         "--length", default="8k,16k,32k", help="tokens of a prompt (default %(default)s)"
     )
     published = measures.add_parser(
-        "published", help="what others measured of real pairs, beside what is predicted here"
+        "published", help="speedups that others measured, beside predicted ones"
     )
     published.add_argument("--json", action="store_true", help="print the figures as JSON")
     published.set_defaults(runs=None)
     every = (overhead, store, turns, first, foretold, feel, decode, memory, snapshot, draft)
     for measure in every:
-        measure.add_argument("--runs", type=int, default=5, help="take the median of this many")
+        measure.add_argument(
+            "--runs", type=int, default=5, help="number of runs (default %(default)s)"
+        )
         measure.add_argument("--json", action="store_true", help="print the figures as JSON")
-    _add_bench_all(measures.add_parser("all", help="every one of them, as a report"))
-    _add_eval(commands.add_parser("eval", help="measure whether sparse reading keeps the answers"))
+    _add_bench_all(measures.add_parser("all", help="all of them, as a report"))
+    _add_eval(
+        commands.add_parser("eval", help="measure whether sparse reading gives the same answers")
+    )
     return top
 
 
@@ -98,16 +104,20 @@ def _add_lengths(measure: argparse.ArgumentParser, shape: str, lengths: str) -> 
 def _add_bench_all(every: argparse.ArgumentParser) -> None:
     every.set_defaults(runs=None)
     every.description = (
-        "Measures everything, each in a process of its own, and writes the report. Figures are kept"
-        " beside it, so that --only measures one again, or goes on where it was stopped."
+        "Runs every benchmark in a separate process, and writes the report. Results are stored"
+        " beside it, so that --only can repeat one, or continue where it was stopped."
     )
     say = every.add_argument
-    say("--report", metavar="OUT.md", type=Path, required=True, help="say docs/performance.md")
-    say("--only", metavar="NAMES", help="measure these alone, say ttft,decode")
-    say("--readme", metavar="FILE", type=Path, help="put the figures of `overhead` into it, too")
     say(
-        "--quick", action="store_true", help="as little as there is to measure, to see that it runs"
+        "--report",
+        metavar="OUT.md",
+        type=Path,
+        required=True,
+        help="for example docs/performance.md",
     )
+    say("--only", metavar="NAMES", help="only these, for example ttft,decode")
+    say("--readme", metavar="FILE", type=Path, help="also update the table of `overhead` in it")
+    say("--quick", action="store_true", help="measure as little as possible, as a trial")
 
 
 def _add_ttft(ttft: argparse.ArgumentParser) -> None:
@@ -116,7 +126,7 @@ def _add_ttft(ttft: argparse.ArgumentParser) -> None:
     say("--target", metavar="T", default=argparse.SUPPRESS, help=_REAL)
     say("--draft", metavar="D", default=argparse.SUPPRESS, help="the small one")
     say("--shape", default="small", help="of models without weights (default %(default)s)")
-    say("--scale", type=float, default=1.0, help="so many of the layers, 0 to 1, to make it fit")
+    say("--scale", type=float, default=1.0, help="fraction of the layers, 0 to 1, to make it fit")
     say("--bits", type=int, choices=(4, 8), help="quantise the weights")
     say("--length", default="1k,4k,16k", help="tokens of a prompt (default %(default)s)")
     say("--keep", default="0.05,0.1,0.2,0.5,1.0", help="fractions (default %(default)s)")
@@ -319,9 +329,9 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     say = command.add_argument
     command.description = (
         "Asks generated questions about generated documents, in full and sparsely, and compares."
-        " What was measured is kept: the same command goes on where it was stopped."
+        " Results are stored: the same command continues where it was stopped."
     )
-    again = "; may be given again"
+    again = "; may be repeated"
     say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
     _models(command)
     say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
@@ -331,17 +341,17 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     say("--scoring", default=default, help=f"of {known} (default %(default)s)")
     say("--n", default="50", help="items a suite and length (default %(default)s)")
     say("--seed", default="0", help="another seed makes other items (default %(default)s)")
-    say("--held-out", action="store_true", help="ask in wordings that were never trained on")
+    say("--held-out", action="store_true", help="ask in wordings that nothing was trained on")
     say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
-    say("--published", action="store_true", help="also score as SpecPrefill was published")
-    say("--sparse-only", action="store_true", help="read nothing in full to compare with")
+    say("--published", action="store_true", help="also score as in the SpecPrefill paper")
+    say("--sparse-only", action="store_true", help="without full prefills to compare with")
     say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16,32{again}")
     say(
         "--ablate",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="as --tune, but each value alone beside what --tune says",
+        help="like --tune, but one changed value at a time",
     )
     files = f"a text for the perplexity suite{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)

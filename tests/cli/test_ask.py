@@ -66,7 +66,7 @@ def test_the_map_shows_the_strip_and_the_spans(
     run(_ask(room, "-f", file, "--keep", "0.1", "--max-tokens", "3", "--map", "What?"))
     out = capsys.readouterr().out
     assert " importance\n" in out
-    assert " kept\n" in out
+    assert " selected\n" in out
     assert "pinned" in out
     assert "text.txt: " in out
 
