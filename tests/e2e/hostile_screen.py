@@ -28,7 +28,7 @@ from tests.e2e.hostile import TEXTS
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.sessions.samples import answered
 from tests.ui import quick
-from tests.ui.helpers import paste, screen_text, type_in, until, until_shown
+from tests.ui.helpers import paste, screen_text, type_in, until, until_gone, until_shown
 
 SIZE = (120, 36)
 Surface = Callable[["Shown", int, str], Awaitable[None]]
@@ -78,6 +78,8 @@ async def pasted(shown: Shown, number: int, text: str) -> None:
 
 async def streamed(shown: Shown, number: int, text: str) -> None:
     """An answer that comes character by character, so that sequences are split."""
+    await shown.pilot.press("ctrl+n")
+    await until_gone(shown.pilot, case(number - 1))
     shown.engine.story = Story(answer=f"{case(number)} {text}")
     await shown.ask("What?")
     await until_shown(shown.pilot, case(number))
