@@ -44,13 +44,16 @@ class JobState(StrEnum):
 
 @dataclass(eq=False)
 class Job:
-    """`message` says how it ended."""
+    """`message` says how it ended; `stop` ends what runs."""
 
     repository: str
     kind: JobKind
     state: JobState = JobState.WAITING
     progress: Progress = field(default_factory=lambda: Progress(0, 0, 0.0, None))
     message: str = ""
+    stop: Callable[[], None] | None = None
+    stop_requested: bool = False
+    cancelled: bool = False
 
 
 class Jobs:
@@ -68,10 +71,7 @@ class Jobs:
         """`library` is called on the first job's thread."""
         self._receiver, self._library = receiver, library
         self._jobs: dict[str, Job] = {}
-        self._stops: dict[str, Callable[[], None]] = {}
         self._threads: list[threading.Thread] = []
-        self._stop_requested: set[str] = set()
-        self._cancelled: set[str] = set()
         self._lock = threading.RLock()
         self._change_posted = self._closing = False
 
@@ -107,19 +107,20 @@ class Jobs:
             if job is not None and job.state is JobState.WAITING:
                 job.state = JobState.PAUSED
             elif job is not None and job.state is JobState.RUNNING:
-                self._stop_requested.add(repository)
-                self._stops.get(repository, lambda: None)()
+                job.stop_requested = True
+                if job.stop is not None:
+                    job.stop()
         self._post_change()
 
     def cancel(self, repository: str) -> None:
         """Stop, and delete what was downloaded."""
         with self._lock:
-            if self.is_active(repository):
-                self._cancelled.add(repository)
+            job = self._jobs.get(repository)
+            if job is not None and self.is_active(repository):
+                job.cancelled = True
                 self.pause(repository)
             if not self.is_active(repository):
                 self._jobs.pop(repository, None)
-                self._cancelled.discard(repository)
                 self._run(lambda: self._discard(repository))
 
     def dismiss(self, repository: str) -> None:
@@ -175,16 +176,12 @@ class Jobs:
             state = JobState.FAILED
             message = f"{job.repository}: internal error ({type(error).__name__})."
         with self._lock:
-            self._stops.pop(job.repository, None)
-            self._stop_requested.discard(job.repository)
             job.message, job.state = message, state
-            cancelled = job.repository in self._cancelled
-            self._cancelled.discard(job.repository)
-            if cancelled:
+            if job.cancelled:
                 self._jobs.pop(job.repository, None)
             if not self._closing:
                 self._start_waiting()
-        if cancelled:
+        if job.cancelled:
             self._discard(job.repository)
         else:
             self._post(self.Ended(job))
@@ -219,8 +216,8 @@ class Jobs:
 
     def _set_stop(self, job: Job, stop: Callable[[], None]) -> None:
         with self._lock:
-            self._stops[job.repository] = stop
-            if job.repository in self._stop_requested:
+            job.stop = stop
+            if job.stop_requested:
                 stop()
 
     def _discard(self, repository: str) -> None:

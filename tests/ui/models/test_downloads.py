@@ -133,7 +133,7 @@ async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: Fa
         await ask_hub(pilot, BIG)
         hub.faults = [Fault("model-00002", fake.status(418), 100)]
         await do(pilot, "Download")
-        await until_shown(pilot, "The hub refuses with status 418")
+        await until_shown(pilot, "The hub answered with status 418")
         hub.faults = []
         await pilot.press("enter")
         await do(pilot, "Resume")
@@ -176,6 +176,6 @@ async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
         await pilot.press("tab")
         screen.list.filter.value = "org/evil"
         await pilot.press("enter")
-        await until_shown(pilot, "org/evil brings code ('modeling_evil.py')")
+        await until_shown(pilot, "org/evil contains code ('modeling_evil.py')")
         assert isinstance(pilot.app.screen, ModelsScreen)
     running.shutdown()
