@@ -42,7 +42,7 @@ def _with(thing: Attachment, known: Any) -> Attachment:
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         note = known[thing.documents[0].name]
         skipped = tuple(_unpacked(*each) for each in note["skipped"])
-        paths = note["lossy"] if "lossy" in note else note["odd"]  # "odd" until 2026
+        paths = note["lossy"] if "lossy" in note else note["odd"]  # the key of earlier versions
         lossy = tuple(str(path) for path in paths)
         return replace(thing, files=int(note["files"]), skipped=skipped, lossy=lossy)
     return thing

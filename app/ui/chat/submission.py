@@ -202,9 +202,8 @@ class Submission:
             chat.draft = chat.draft.prepend(question, chat.sent_attachments)
             self._open_chats.stash(chat)
             return
-        with (
-            context.screen.app.batch_update()
-        ):  # every frame shows the question in one of the two places
+        # One update, so that every frame shows the question in one of its two places.
+        with context.screen.app.batch_update():
             await context.transcript.show_queued(None)
             draft = context.composer.draft.prepend(question, chat.sent_attachments)
             context.composer.show(draft, self._attachments.jobs(chat))

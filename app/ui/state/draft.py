@@ -49,8 +49,8 @@ def to_record(
 def from_record(record: records.Draft, documents: Sequence[Document], default: NextMode) -> Draft:
     """`default` is the read mode if the record has none."""
     attached = with_notes(group_documents(documents), record.notes)
-    _, once, settled = record.mode.rpartition(_ONCE)
-    if settled not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= record.keep <= 1:
+    _, once, mode = record.mode.rpartition(_ONCE)
+    if mode not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= record.keep <= 1:
         return Draft(default, record.text, attached)
-    next_mode = NextMode(record.keep, Mode(settled), bool(once))
+    next_mode = NextMode(record.keep, Mode(mode), bool(once))
     return Draft(next_mode, record.text, attached)

@@ -61,7 +61,7 @@ class Transcript(LockableScroll):
         self._older_hint.display = False
         self.anchor()
 
-    # -------------------------------------------------------------------------- what is shown
+    # -------------------------------------------------------------------------- content
 
     @property
     def progress(self) -> dict[int, TurnProgress]:
@@ -256,7 +256,7 @@ class Transcript(LockableScroll):
             self._show_older_hint()
         self._loading_older = False
 
-    # -------------------------------------------------------------------------- what is near
+    # -------------------------------------------------------------------------- lazy mounting
 
     def update_mounted_soon(self) -> None:
         """After the next layout, mount what has come near and unmount what is far away."""
@@ -287,7 +287,7 @@ class Transcript(LockableScroll):
             self.load_older()  # a view that is not full cannot be scrolled up
 
     def _within(self, screens: float) -> list[LazyContainer]:
-        """The containers at most so many screens away from the visible part."""
+        """The containers at most `screens` screens away from the visible part."""
         height = self.size.height
         top, bottom = self.scroll_y - screens * height, self.scroll_y + (1 + screens) * height
         return [*containers_in(self, self.scrollable_size, int(top), int(bottom))]

@@ -1,4 +1,4 @@
-"""What was skipped in a folder, as it is kept with a draft."""
+"""What was skipped in a folder, as it is saved with a draft."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
     return Skipped(f"src/{reason}", reason, detail or words, advice, rest)
 
 
-def test_every_reason_comes_back() -> None:
+def test_every_reason_is_restored() -> None:
     every = tuple(skipped(reason) for reason in Reason)
     own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", rest=True),)
     folder = replace(FOLDER, files=3, skipped=every + own, lossy=("src/odd\u202e.txt",))
@@ -31,7 +31,7 @@ def test_every_reason_comes_back() -> None:
     assert (file.files, file.skipped) == (None, ())
 
 
-def test_nothing_is_noted_of_files_and_of_very_much() -> None:
+def test_no_notes_for_files_and_for_too_many_skipped() -> None:
     assert to_notes(()) == to_notes((FILE, FOLDER)) == ""
     many = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(MAX_SKIPPED))
     assert len(
@@ -49,19 +49,24 @@ def test_nothing_is_noted_of_files_and_of_very_much() -> None:
         "[]",
         '{"src/": 7}',
         '{"src/": {}}',
-        '{"src/": {"files": "x", "skipped": [], "odd": []}}',
-        '{"src/": {"files": 1, "skipped": [["a", "no reason", false]], "odd": []}}',
-        '{"src/": {"files": 1, "skipped": [["a"]], "odd": []}}',
-        '{"src/": {"files": 1, "skipped": [["a", "empty", false, "one"]], "odd": []}}',
-        '{"src/": {"files": 1, "skipped": 3, "odd": []}}',
+        '{"src/": {"files": "x", "skipped": [], "lossy": []}}',
+        '{"src/": {"files": 1, "skipped": [["a", "no reason", false]], "lossy": []}}',
+        '{"src/": {"files": 1, "skipped": [["a"]], "lossy": []}}',
+        '{"src/": {"files": 1, "skipped": [["a", "empty", false, "one"]], "lossy": []}}',
+        '{"src/": {"files": 1, "skipped": 3, "lossy": []}}',
     ],
 )
-def test_what_is_damaged_is_not_known(notes: str) -> None:
+def test_damaged_notes_are_ignored(notes: str) -> None:
     (found,) = with_notes((FOLDER,), notes)
     assert (found.files, found.skipped, found.lossy) == (None, (), ())
 
 
-def test_it_is_short() -> None:
+def test_notes_are_short() -> None:
     some = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(100))
     assert len(to_notes((replace(FOLDER, files=1, skipped=some),))) < 4_000
     assert json.loads(to_notes((replace(FOLDER, files=1, skipped=some),)))["src/"]["files"] == 1
+
+
+def test_notes_of_earlier_versions_are_read() -> None:
+    (found,) = with_notes((FOLDER,), '{"src/": {"files": 1, "skipped": [], "odd": ["src/a.py"]}}')
+    assert (found.files, found.lossy) == (1, ("src/a.py",))
