@@ -15,14 +15,14 @@ def main() -> int:
         guard_streams()
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
-        status = 130  # what shells expect after Ctrl-C
-    _leave_at_once_if_busy(status)
+        status = 130  # INTERRUPTED in app/cli/exit_codes.py
+    _exit_at_once_if_busy(status)
     return status
 
 
-def _leave_at_once_if_busy(status: int) -> None:
-    """An engine thread that is still inside MLX (loading, or in a long step) would abort the
-    process when the interpreter ends under it. It holds nothing that must be saved."""
+def _exit_at_once_if_busy(status: int) -> None:
+    """Exit without cleanup while the engine thread is inside MLX (loading, or in a long step): it
+    would abort the process at the interpreter's end. It has nothing to save."""
     if any(thread.name == "engine" and thread.is_alive() for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

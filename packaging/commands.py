@@ -1,4 +1,4 @@
-"""specchat's command line as plain data, read off its parser: what man page and completions say."""
+"""The command line as plain data, read from its parser, for the man page and the completions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 PATHS = {"PATH", "FILE", "SVG", "F", "OUT", "OUT.md", "T", "D", "M"}
-"""What stands for a value in the help where that is a file or a folder, or may be one."""
+"""Metavars of files and folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`names` are empty for what stands alone; `value` stands for a value in the help, empty where
-    there is none."""
+    """An option, or, without `names`, a positional argument. `value` is its metavar, or empty."""
 
     names: tuple[str, ...]
     value: str
@@ -28,7 +27,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`words` are what is typed for it, `specchat` first."""
+    """`words` are what one types for it, from `specchat` on."""
 
     words: tuple[str, ...]
     help: str
@@ -38,14 +37,14 @@ class Command:
     arguments: tuple[Option, ...]
     commands: tuple[Command, ...]
     choice: str
-    """What stands for one of `commands` in the help, in brackets where it may be left out."""
+    """The metavar of `commands`, in brackets where it is optional."""
 
     @property
     def name(self) -> str:
         return self.words[-1]
 
     def all(self) -> Iterator[Command]:
-        """This one, and all below it."""
+        """This command, and all below it."""
         yield self
         for each in self.commands:
             yield from each.all()
@@ -82,7 +81,7 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> Option:
     value = ""
     if action.nargs != 0:
         value = str(action.metavar or action.dest.upper().replace("_", "-"))
-    # As the parser's own help fills placeholders in, `%(default)s` for one.
+    # Fills in placeholders such as `%(default)s`, as argparse does.
     text = (action.help or "") % {**vars(action), "prog": parser.prog}
     return Option(
         tuple(action.option_strings),

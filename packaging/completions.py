@@ -1,4 +1,4 @@
-"""What bash, zsh and fish offer when Tab is pressed."""
+"""Completions for bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTE = "# Written by packaging/shell.py from the command line's parser."
 
 BASH = """\
 {note}
-# Where nothing is offered, bash offers files. Also for the bash 3.2 of macOS.
+# Without a match, bash completes file names. Works with the bash 3.2 of macOS.
 _specchat() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous= command=specchat word i
     for ((i = 1; i < COMP_CWORD; i++)); do
@@ -53,7 +53,7 @@ def _bash_cases(command: Command, option: Option) -> str:
 
 
 def _bash_offers(command: Command) -> list[str]:
-    """Options after a dash, else commands."""
+    """Options after a dash, otherwise commands."""
     typed = " ".join(command.words)
     options = tuple(name for option in command.options for name in option.names)
     lines = [f"    '{typed}/-'*) {_bash_reply(options)};;"] if options else []
@@ -157,7 +157,7 @@ def fish(top: Command) -> str:
 
 
 def _fish_condition(command: Command) -> str:
-    """The words of this command were typed, and none of a command below it."""
+    """True after the words of this command, and before a command below it."""
     seen = [f"__fish_seen_subcommand_from {word}" for word in command.words[1:]]
     if command.commands:
         below = " ".join(each.name for each in command.commands)

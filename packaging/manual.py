@@ -13,10 +13,10 @@ settings.toml in the configuration folder, snapshots in the cache folder, and mo
 that huggingface_hub and mlx-lm use. `specchat doctor` prints where these are."""
 
 STATUS = (
-    ("0", "It worked."),
-    ("1", "What was looked for is wrong or missing: a fault that `doctor` or `verify` found."),
-    ("2", "Bad input. One sentence says what to do."),
-    ("130", "It was stopped with Ctrl-C."),
+    ("0", "Success."),
+    ("1", "`doctor` or `verify` found a fault, or the output could not be written."),
+    ("2", "Bad input; the message says what to do."),
+    ("130", "Stopped with Ctrl-C."),
 )
 
 
@@ -86,7 +86,7 @@ def _sentence(help: str) -> str:
 
 
 def text(plain: str) -> str:
-    """Nothing in it means anything to the formatter."""
+    """`plain`, escaped for the formatter."""
     escaped = plain.replace("\\", "\\e").replace("-", "\\-")
     return "\n".join(
         f"\\&{line}" if line[:1] in (".", "'") else line for line in escaped.split("\n")

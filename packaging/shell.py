@@ -1,8 +1,8 @@
-"""Writes the man page and the completions of bash, zsh and fish, from the command line's parser.
+"""Writes the man page and the completions for bash, zsh and fish from the command line's parser.
 
     python packaging/shell.py
 
-They lie in packaging/share/ as an installed wheel puts them below share/.
+packaging/share/ has the layout that an installed wheel has in share/.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHARE = lock.ROOT / "packaging" / "share"
 
 
 def files() -> dict[str, str]:
-    """Their texts, by their paths below share/."""
+    """Their contents, by their paths in share/."""
     sys.path.append(str(lock.ROOT))
     from app.cli.arguments import parser
 

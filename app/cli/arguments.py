@@ -1,4 +1,4 @@
-"""What a command line may hold."""
+"""The command line's parser: commands, options and their help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REAL = "real models instead of a shape: a folder or repository"
 
 
 class Parser(argparse.ArgumentParser):
-    """Quotes what was typed, names of files among it, without what a terminal would obey."""
+    """Its error messages quote arguments with control characters made visible."""
 
     def error(self, message: str) -> NoReturn:
         super().error(sanitize_line(message))
@@ -27,85 +27,104 @@ def parser() -> argparse.ArgumentParser:
         description="Chat with local models about long documents."
         " Without a command, the app opens.",
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version")
     _models(top, None)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
-    _add_conversations(commands.add_parser("conversations", help="look after what was kept"))
-    _add_models(commands.add_parser("models", help="download models and look after them"))
+    _add_conversations(
+        commands.add_parser(
+            "conversations", help="list, show, export and delete saved conversations"
+        )
+    )
+    _add_models(commands.add_parser("models", help="list, download and remove models"))
     demo = commands.add_parser(
-        "demo", help="ask the embedded pair about a real long file, both ways"
+        "demo", help="answer a question about a long file sparsely and in full, and compare"
     )
-    demo.add_argument("--picture", metavar="SVG", help="draw the map of the sparse answer")
-    settings = commands.add_parser("settings", help="print the settings and where they are kept")
+    demo.add_argument(
+        "--picture", metavar="SVG", help="draw what the sparse answer read as an SVG file"
+    )
+    settings = commands.add_parser("settings", help="print the settings and the path of their file")
     settings.add_argument("--json", action="store_true", help="print them as JSON")
-    _add_doctor(commands.add_parser("doctor", help="say what is here and what is wrong"))
-    launcher = commands.add_parser(
-        "install-launcher", help="put specchat among the applications, for a double click"
+    _add_doctor(
+        commands.add_parser(
+            "doctor", help="check the installation, and report versions, memory and folders"
+        )
     )
-    launcher.add_argument("--remove", action="store_true", help="take it away again")
-    bench = commands.add_parser("bench", help="measure on this machine")
+    launcher = commands.add_parser("install-launcher", help="add specchat to the applications menu")
+    launcher.add_argument("--remove", action="store_true", help="remove it again")
+    bench = commands.add_parser("bench", help="run benchmarks on this machine")
     measures = bench.add_subparsers(dest="measure", metavar="WHAT", required=True)
     overhead = measures.add_parser(
-        "overhead", help="the cost of a sparse turn beyond its two prefills"
+        "overhead", help="the overhead of sparse prefill over the two prefills"
     )
     overhead.add_argument(
-        "--length", default="4k", help="tokens of a prompt, say 4k,16k (default %(default)s)"
+        "--length", default="4k", help="prompt tokens, such as 4k,16k (default %(default)s)"
     )
-    store = measures.add_parser("store", help="how long the conversation store takes")
-    turns = measures.add_parser("turns", help="time to the first word in later turns")
-    first = measures.add_parser("ttft", help="time to the first token, beside mlx-lm")
+    store = measures.add_parser("store", help="latency of saving and opening conversations")
+    turns = measures.add_parser("turns", help="time to first token in later turns")
+    first = measures.add_parser("ttft", help="time to first token, compared with mlx-lm")
     _add_ttft(first)
-    foretold = measures.add_parser(
-        "planner", help="accuracy of predicted times, and what auto chooses"
+    planner = measures.add_parser(
+        "planner", help="accuracy of the predicted time to first token, and what auto mode chooses"
     )
-    foretold.add_argument(
+    planner.add_argument(
         "--turns", type=int, default=100, help="number of turns (default %(default)s)"
     )
-    feel = measures.add_parser("ui", help="how fast the app starts, draws and accepts a paste")
-    feel.add_argument("--probed", type=Path, help=argparse.SUPPRESS)  # the app that is measured
-    decode = measures.add_parser("decode", help="how fast answers are decoded, beside mlx-lm")
-    decode.add_argument("--tokens", type=int, default=32, help="of an answer (default %(default)s)")
-    memory = measures.add_parser("memory", help="peak memory, sparse and dense")
+    feel = measures.add_parser("ui", help="latency of drawing, starting and pasting in the app")
+    feel.add_argument(
+        "--probed", type=Path, help=argparse.SUPPRESS
+    )  # the measured app runs this way
+    decode = measures.add_parser(
+        "decode", help="tokens per second of answers, compared with mlx-lm"
+    )
+    decode.add_argument(
+        "--tokens", type=int, default=32, help="tokens of an answer (default %(default)s)"
+    )
+    memory = measures.add_parser("memory", help="peak memory of sparse and full prefill")
     _add_lengths(decode, "small,windowed", "4k,16k")
     _add_lengths(memory, "small", "4k,8k,16k")
-    snapshot = measures.add_parser("snapshot", help="how fast a conversation's cache is saved")
-    snapshot.add_argument("--megabytes", type=int, default=300, help="(default %(default)s)")
-    draft = measures.add_parser("draft", help="what block-sparse attention saves a draft")
-    draft.add_argument("--shape", default="embedded", help="of models (default %(default)s)")
+    snapshot = measures.add_parser("snapshot", help="time to save and load a conversation's cache")
+    snapshot.add_argument(
+        "--megabytes", type=int, default=300, help="size of the cache (default %(default)s)"
+    )
+    draft = measures.add_parser("draft", help="speedup of the draft's block-sparse attention")
     draft.add_argument(
-        "--length", default="8k,16k,32k", help="tokens of a prompt (default %(default)s)"
+        "--shape", default="embedded", help="shape of the models (default %(default)s)"
     )
+    draft.add_argument("--length", default="8k,16k,32k", help="prompt tokens (default %(default)s)")
     published = measures.add_parser(
-        "published", help="speedups that others measured, beside predicted ones"
+        "published", help="published speedups of real model pairs, and the predictions for them"
     )
-    published.add_argument("--json", action="store_true", help="print the figures as JSON")
+    published.add_argument("--json", action="store_true", help="print the results as JSON")
     published.set_defaults(runs=None)
-    every = (overhead, store, turns, first, foretold, feel, decode, memory, snapshot, draft)
+    every = (overhead, store, turns, first, planner, feel, decode, memory, snapshot, draft)
     for measure in every:
         measure.add_argument(
-            "--runs", type=int, default=5, help="number of runs (default %(default)s)"
+            "--runs",
+            type=int,
+            default=5,
+            help="number of runs, of which the median is reported (default %(default)s)",
         )
-        measure.add_argument("--json", action="store_true", help="print the figures as JSON")
-    _add_bench_all(measures.add_parser("all", help="all of them, as a report"))
+        measure.add_argument("--json", action="store_true", help="print the results as JSON")
+    _add_bench_all(measures.add_parser("all", help="run all benchmarks and write a report"))
     _add_eval(
-        commands.add_parser("eval", help="measure whether sparse reading gives the same answers")
+        commands.add_parser("eval", help="compare the answer quality of sparse and full prefill")
     )
     return top
 
 
 def _add_lengths(measure: argparse.ArgumentParser, shape: str, lengths: str) -> None:
     say = measure.add_argument
-    say("--shape", default=shape, help="of models without weights (default %(default)s)")
-    say("--length", default=lengths, help="tokens of a prompt (default %(default)s)")
-    say("--keep", default="0.2", help="a fraction (default %(default)s)")
+    say("--shape", default=shape, help="shape of random models (default %(default)s)")
+    say("--length", default=lengths, help="prompt tokens (default %(default)s)")
+    say("--keep", default="0.2", help="fraction of the prompt to select (default %(default)s)")
 
 
 def _add_bench_all(every: argparse.ArgumentParser) -> None:
     every.set_defaults(runs=None)
     every.description = (
-        "Runs every benchmark in a separate process, and writes the report. Results are stored"
-        " beside it, so that --only can repeat one, or continue where it was stopped."
+        "Runs every benchmark in a separate process and writes a report. The results are saved in a"
+        " folder beside it, so that --only repeats some, or continues after an interruption."
     )
     say = every.add_argument
     say(
@@ -113,32 +132,45 @@ def _add_bench_all(every: argparse.ArgumentParser) -> None:
         metavar="OUT.md",
         type=Path,
         required=True,
-        help="for example docs/performance.md",
+        help="the report to write, such as docs/performance.md",
     )
-    say("--only", metavar="NAMES", help="only these, for example ttft,decode")
-    say("--readme", metavar="FILE", type=Path, help="also update the table of `overhead` in it")
-    say("--quick", action="store_true", help="measure as little as possible, as a trial")
+    say("--only", metavar="NAMES", help="run only these benchmarks, such as ttft,decode")
+    say(
+        "--readme",
+        metavar="FILE",
+        type=Path,
+        help="also update the table of `overhead` in this file",
+    )
+    say(
+        "--quick",
+        action="store_true",
+        help="run the smallest version of each, to check that it works",
+    )
 
 
 def _add_ttft(ttft: argparse.ArgumentParser) -> None:
-    """Figures come as text, so that `fitting` can say in a sentence what is wrong with them."""
+    """Numbers are parsed later, where an error is reported in one sentence."""
     say = ttft.add_argument
     say("--target", metavar="T", default=argparse.SUPPRESS, help=_REAL)
-    say("--draft", metavar="D", default=argparse.SUPPRESS, help="the small one")
-    say("--shape", default="small", help="of models without weights (default %(default)s)")
-    say("--scale", type=float, default=1.0, help="fraction of the layers, 0 to 1, to make it fit")
+    say("--draft", metavar="D", default=argparse.SUPPRESS, help="the draft")
+    say("--shape", default="small", help="shape of random models (default %(default)s)")
+    say("--scale", type=float, default=1.0, help="fraction of the layers, 0 to 1, to save memory")
     say("--bits", type=int, choices=(4, 8), help="quantise the weights")
-    say("--length", default="1k,4k,16k", help="tokens of a prompt (default %(default)s)")
-    say("--keep", default="0.05,0.1,0.2,0.5,1.0", help="fractions (default %(default)s)")
+    say("--length", default="1k,4k,16k", help="prompt tokens (default %(default)s)")
+    say(
+        "--keep",
+        default="0.05,0.1,0.2,0.5,1.0",
+        help="fractions of the prompt to select (default %(default)s)",
+    )
 
 
 class _Version(argparse.Action):
-    """Looks it up only now: that takes longer than the rest of this module."""
+    """Looks the version up only when it is needed, because that is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        sys.stdout.write(f"specchat {version('specchat')}\n")  # argparse would take standard error
+        sys.stdout.write(f"specchat {version('specchat')}\n")  # argparse would use standard error
         parser.exit()
 
 
@@ -148,19 +180,19 @@ def _models(
     *,
     kv_bits: bool = True,
 ) -> None:
-    """Not said, the settings say which. They may stand before a command, too: a command's own
-    default would replace what was said there."""
+    """Options for the models. They may also precede the command, so a command's own option must
+    have no default: it would replace theirs."""
     command.add_argument(
         "--target",
         metavar="T",
         default=default,
-        help="the model that answers: a folder or a repository in the local cache",
+        help="the model that answers: a folder or an installed model",
     )
     command.add_argument(
         "--draft",
         metavar="D",
         default=default,
-        help="the small model that skims, of the target's family",
+        help="the small model that scores the prompt, with the target's tokenizer",
     )
     if not kv_bits:
         return
@@ -168,12 +200,12 @@ def _models(
         "--kv-bits",
         choices=["full", "8", "4"],
         default=default,
-        help="keep what the target reads in so many bits a number: less memory",
+        help="bits per number in the target's KV cache: fewer need less memory",
     )
 
 
 def _add_ask(ask: argparse.ArgumentParser) -> None:
-    ask.epilog = "What no option says, the settings do: `specchat settings` prints them."
+    ask.epilog = "Defaults come from the settings, which `specchat settings` prints."
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument(
         "-f",
@@ -182,41 +214,51 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder to ask about, or - for standard input, which is read without -f too;"
-        " may be given again",
+        help="a file or folder to ask about, or - for standard input (also read if there is no -f);"
+        " can be repeated",
     )
     ask.add_argument(
-        "--private", action="store_true", help="read files in folders that may hold secrets too"
+        "--private", action="store_true", help="also read files in folders that may contain secrets"
     )
-    ask.add_argument("--ignored", action="store_true", help="read what git ignores too")
+    ask.add_argument("--ignored", action="store_true", help="also read files that git ignores")
     how = ask.add_mutually_exclusive_group()
     how.add_argument(
-        "--keep", type=float, help=f"read this fraction (0 to 1), say {DEFAULT_KEEP_RATIO}"
+        "--keep", type=float, help=f"read this fraction, 0 to 1, such as {DEFAULT_KEEP_RATIO}"
     )
-    how.add_argument("--full", action="store_true", help="read everything")
-    how.add_argument("--auto", action="store_true", help="let the planner choose")
+    how.add_argument("--full", action="store_true", help="read the whole prompt")
+    how.add_argument("--auto", action="store_true", help="choose sparse or full automatically")
     ask.add_argument(
         "--conversation",
         metavar="ID",
-        help="keep question and answer: in the conversation of this number, the `last` one used,"
-        " or a `new` one",
+        help="save question and answer in the conversation with this number, in the `last` one, or"
+        " in a `new` one",
     )
     _models(ask)
-    ask.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer")
-    ask.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
-    ask.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest only")
-    ask.add_argument("--seed", type=int, metavar="S")
+    ask.add_argument("--max-tokens", type=int, metavar="N", help="the maximum length of the answer")
+    ask.add_argument("--temp", type=float, metavar="T", help="sampling temperature; 0 is greedy")
     ask.add_argument(
-        "--despite-memory", action="store_true", help="try what is foreseen not to fit"
+        "--top-p", type=float, metavar="P", help="sample only from the most likely tokens"
+    )
+    ask.add_argument("--seed", type=int, metavar="S", help="seed for sampling")
+    ask.add_argument(
+        "--skip-memory-check",
+        action="store_true",
+        help="try even if the memory estimate says that it does not fit",
+    )
+    ask.add_argument(  # the old name
+        "--despite-memory",
+        dest="skip_memory_check",
+        action="store_true",
+        help=argparse.SUPPRESS,
     )
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
-    ask.add_argument("--map", action="store_true", help="print what was read, as text")
+    ask.add_argument("--map", action="store_true", help="print a map of what was read")
 
 
 def _add_conversations(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Looks after what `specchat ask --conversation` has kept. ID is a number from the list, or"
-        " `last`. Without an action the conversations are listed."
+        "Manages saved conversations. ID is a number from the list, or `last`. Without an action,"
+        " they are listed."
     )
     command.set_defaults(action="list", trash=False, json=False)
     actions = command.add_subparsers(metavar="ACTION", title="actions")
@@ -228,34 +270,34 @@ def _add_conversations(command: argparse.ArgumentParser) -> None:
             parser.add_argument("id", metavar="ID")
         return parser
 
-    listing = action("list", "pinned ones first, then the last used ones", id=False)
-    listing.add_argument("--trash", action="store_true", help="those in the trash")
-    show = action("show", "print the questions and answers")
+    listing = action("list", "list them: pinned ones first, then by last use", id=False)
+    listing.add_argument("--trash", action="store_true", help="list the trash instead")
+    show = action("show", "print one")
     for parser in (listing, show):
-        parser.add_argument("--json", action="store_true", help="print it as JSON")
-    search = action("search", "find messages that hold all these words", id=False)
+        parser.add_argument("--json", action="store_true", help="print as JSON")
+    search = action("search", "find messages that contain all these words", id=False)
     search.add_argument("words", nargs="+", metavar="WORD")
-    export = action("export", "write one to a file, or to standard output")
+    export = action("export", "write one to a file or to standard output")
     export.add_argument("-o", "--output", metavar="FILE")
     export.add_argument(
         "--format",
         choices=("md", "json", "html"),
-        help="md and html to read, json to import; by FILE's ending, or md",
+        help="md and html for reading, json for importing; by default FILE's ending, or md",
     )
-    action("import", "read one that was exported as JSON", id=False).add_argument(
-        "file", metavar="FILE", help="or - for standard input"
+    action("import", "import one from JSON", id=False).add_argument(
+        "file", metavar="FILE", help="a file, or - for standard input"
     )
     action("delete", "move one to the trash")
-    action("restore", "take one out of the trash")
-    action("rename", "give one another title").add_argument("title", metavar="TITLE")
-    pin = action("pin", "keep one at the top of the list")
-    pin.add_argument("--unpin", action="store_true", help="let it sink again")
+    action("restore", "restore one from the trash")
+    action("rename", "change the title of one").add_argument("title", metavar="TITLE")
+    pin = action("pin", "pin one to the top of the list")
+    pin.add_argument("--unpin", action="store_true", help="unpin it")
 
 
 def _add_models(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Downloads models into the cache that huggingface_hub and mlx-lm use, and looks after them."
-        " NAME is organisation/name. Without an action the models are listed."
+        "Manages the models in the cache of huggingface_hub and mlx-lm. NAME is organisation/name."
+        " Without an action, the installed models are listed."
     )
     command.set_defaults(action="list", trash=False, json=False, memory=None)
     actions = command.add_subparsers(metavar="ACTION", title="actions")
@@ -267,94 +309,125 @@ def _add_models(command: argparse.ArgumentParser) -> None:
             parser.add_argument("name", metavar="NAME")
         return parser
 
-    listing = action("list", "those that are here, and unfinished downloads", name_too=False)
-    listing.add_argument("--trash", action="store_true", help="those in the trash")
-    listing.add_argument("--json", action="store_true", help="print it as JSON")
-    action("show", "one of them, with its files")
-    finding = action("search", "find models that specchat knows by name", name_too=False)
-    finding.add_argument("words", nargs="*", metavar="WORD", help="all of them; none lists all")
-    finding.add_argument("--hub", action="store_true", help="ask the hub instead of the catalogue")
-    action("add", "put one into your catalogue: organisation/name, or a folder")
-    pairing = action("pair", "the drafts for a target, with what each is worth")
-    pairing.add_argument(
-        "--measure", action="store_true", help="time those that are here, instead of reckoning"
+    listing = action("list", "list installed models and unfinished downloads", name_too=False)
+    listing.add_argument("--trash", action="store_true", help="list the trash instead")
+    listing.add_argument("--json", action="store_true", help="print as JSON")
+    action("show", "show one model and its files")
+    finding = action("search", "search the catalogue of known models", name_too=False)
+    finding.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="words that must all match; without any, all models are listed",
     )
-    pairing.add_argument("--keep", type=float, default=0.2, help="0 to 1 (default %(default)s)")
-    fitting = action("fit", "what a model takes in memory, line by line, also before it is here")
+    finding.add_argument("--hub", action="store_true", help="search the hub instead")
+    action("add", "add a model, or a folder with one, to your catalogue")
+    pairing = action("pair", "list the drafts for a target, and the speedup of each")
+    pairing.add_argument(
+        "--measure", action="store_true", help="measure installed pairs instead of predicting"
+    )
+    pairing.add_argument(
+        "--keep",
+        type=float,
+        default=0.2,
+        help="fraction of the prompt to select (default %(default)s)",
+    )
+    fitting = action("fit", "estimate the memory that a model needs, installed or not")
     inherited = argparse.SUPPRESS
     fitting.add_argument(
-        "--draft", metavar="D", default=inherited, help="with this draft instead of the best one"
+        "--draft", metavar="D", default=inherited, help="use this draft instead of the best one"
     )
-    fitting.add_argument("--length", metavar="N", help="at so many tokens, say 64k")
+    fitting.add_argument("--length", metavar="N", help="prompt tokens, such as 64k")
     fitting.add_argument(
         "--kv-bits",
         choices=["full", "8", "4"],
         default=inherited,
-        help="with its cache in so many bits a number",
+        help="bits per number in the KV cache",
     )
     for parser in (listing, finding, pairing, fitting):
         parser.add_argument(
             "--memory",
             metavar="SIZE",
-            help="of a Mac, say 32GB, instead of this machine's"
-            + ("; also those to download" if parser is listing else ""),
+            help="for a Mac with this memory, such as 32GB, instead of this machine"
+            + ("; also lists models to download" if parser is listing else ""),
         )
-    action("pull", "download one, or what has changed of it")
-    action("pause", "stop a download that runs elsewhere; what it fetched is kept")
-    action("resume", "go on with a download")
-    action("cancel", "give a download up, and delete what was fetched")
+    action("pull", "download or update one")
+    action("pause", "pause a download that runs in another window")
+    action("resume", "continue a download")
+    action("cancel", "cancel a download and delete its files")
     remove = action("rm", "move one to the trash")
-    remove.add_argument("--older", action="store_true", help="only what newer commits replaced")
-    action("restore", "take one out of the trash")
-    action("empty", "delete what is in the trash", name_too=False)
-    action("verify", "read all files of one and compare their digests")
+    remove.add_argument("--older", action="store_true", help="remove only older commits")
+    action("restore", "restore one from the trash")
+    action("empty", "permanently delete the trash", name_too=False)
+    action("verify", "check the digests of all files of one")
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--stress",
         action="store_true",
-        help="instead, read a long prompt again and again, and say what to report",
+        help="run a stress test with long prompts instead, and print what to report",
     )
-    command.description = "All options but --stress are for it."
-    command.add_argument("--runs", type=int, metavar="N", help=f"so often (default {STRESS_RUNS})")
+    command.description = "All other options are for --stress."
     command.add_argument(
-        "--length", metavar="N", help=f"tokens of the prompt (default {STRESS_LENGTH})"
+        "--runs", type=int, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
     )
+    command.add_argument("--length", metavar="N", help=f"prompt tokens (default {STRESS_LENGTH})")
     _models(command, kv_bits=False)
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:
-    """Figures come as text, so that `evaluate` can say in a sentence what is wrong with them."""
+    """Numbers are parsed later, where an error is reported in one sentence."""
     say = command.add_argument
     command.description = (
-        "Asks generated questions about generated documents, in full and sparsely, and compares."
-        " Results are stored: the same command continues where it was stopped."
+        "Asks generated questions about generated documents, with sparse and with full prefill,"
+        " and compares the answers. Results are saved: the same command continues after an"
+        " interruption."
     )
-    again = "; may be repeated"
-    say("--suite", action="append", default=[], metavar="S", help=f"a suite, needle or all{again}")
+    again = "; can be repeated"
+    say(
+        "--suite",
+        action="append",
+        default=[],
+        metavar="S",
+        help=f"a suite, such as needle, or all{again}",
+    )
     _models(command)
-    say("--pair", nargs="+", metavar="M", help="`embedded`, or target and draft in one option")
-    say("--length", default="4k", help="tokens of a prompt, say 1k,4k,32k (default %(default)s)")
-    say("--keep", default="0.05,0.1,0.2,0.3,0.5,1.0", help="fractions (default %(default)s)")
+    say("--pair", nargs="+", metavar="M", help="target and draft in one option, or `embedded`")
+    say("--length", default="4k", help="prompt tokens, such as 1k,4k,32k (default %(default)s)")
+    say(
+        "--keep",
+        default="0.05,0.1,0.2,0.3,0.5,1.0",
+        help="fractions of the prompt to select (default %(default)s)",
+    )
     known, default = ",".join(Scoring), str(Tuning().scoring)
-    say("--scoring", default=default, help=f"of {known} (default %(default)s)")
-    say("--n", default="50", help="items a suite and length (default %(default)s)")
-    say("--seed", default="0", help="another seed makes other items (default %(default)s)")
-    say("--held-out", action="store_true", help="ask in wordings that nothing was trained on")
-    say("--auto", action="store_true", help="ask in auto mode too, and judge its guard")
-    say("--published", action="store_true", help="also score as in the SpecPrefill paper")
-    say("--sparse-only", action="store_true", help="without full prefills to compare with")
-    say("--tune", action="append", default=[], metavar="NAME=VALUE", help=f"say chunk=16,32{again}")
+    say("--scoring", default=default, help=f"scoring methods, of {known} (default %(default)s)")
+    say("--n", default="50", help="items per suite and length (default %(default)s)")
+    say("--seed", default="0", help="seed for generating the items (default %(default)s)")
+    say(
+        "--held-out",
+        action="store_true",
+        help="use phrasings that the embedded pair was not trained on",
+    )
+    say("--auto", action="store_true", help="also measure auto mode and its guard")
+    say("--published", action="store_true", help="also measure the published SpecPrefill scoring")
+    say("--sparse-only", action="store_true", help="skip the comparison with full prefill")
+    say(
+        "--tune",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"values of a parameter, such as chunk=16,32{again}",
+    )
     say(
         "--ablate",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="like --tune, but one changed value at a time",
+        help="like --tune, but one value at a time, added to --tune",
     )
     files = f"a text for the perplexity suite{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
-    say("--json", metavar="OUT", help="write settings, figures and every run as JSON")
-    say("--report", metavar="OUT.md", help="write Markdown, and a figure beside it")
-    say("--fresh", action="store_true", help="forget what was measured before")
+    say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
+    say("--report", metavar="OUT.md", help="write a Markdown report with a chart")
+    say("--fresh", action="store_true", help="discard earlier results")

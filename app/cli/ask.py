@@ -105,7 +105,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
         mode, keep = Mode.SPARSE, options.keep
     sampling = dataclasses.replace(settings.sampling(), **_said(options))
     check_sampling(sampling)
-    question = Question(options.question, (), mode, keep, options.despite_memory)
+    question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_inputs(options.files, limits)

@@ -1,4 +1,4 @@
-"""`specchat install-launcher`: what one double-clicks to open specchat in a terminal."""
+"""`specchat install-launcher`: an application that opens specchat in a terminal."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from app.paths import assets_path
 from app.util.sanitize import sanitize_line
 
 MARK = "specchat.launcher"
-"""Only a launcher that holds this is ours to replace or remove."""
+"""Only a launcher with this mark is replaced or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """`files` are all it consists of; `shown` is the file or folder that is double-clicked, and
-    `marked` the file that holds the mark."""
+    """`files` are all its files, `shown` is the file or folder to double-click, and `marked` the
+    file with the mark."""
 
     shown: Path
     marked: Path
     files: Mapping[Path, bytes]
     programs: frozenset[Path] = frozenset()
-    """Those of `files` that are run."""
+    """The executable ones of `files`."""
 
 
-def install_launcher(remove: bool, out: TextIO) -> int:
+def install_launcher(undo: bool, out: TextIO) -> int:
     """Write or remove the launcher of this system; returns the exit status."""
     launcher = _launcher(sys.platform)
     shown = sanitize_line(str(launcher.shown))
-    if remove:
+    if undo:
         removed = remove_launcher(launcher)
         out.write(f"Removed {shown}.\n" if removed else f"There is no launcher at {shown}.\n")
         return 0
     write_launcher(launcher)
     out.write(
         f"Wrote {shown}: it opens specchat in a terminal.\n"
-        "`specchat install-launcher --remove` takes it away again.\n"
+        "`specchat install-launcher --remove` removes it.\n"
     )
     return 0
 
@@ -55,25 +55,27 @@ def _launcher(platform: str) -> Launcher:
         return for_mac(Path.home() / "Applications", own_program())
     if platform == "linux":
         return for_linux(platformdirs.user_data_path(), own_program())
-    raise UserError("There are launchers for macOS and Linux only", "run `specchat` in a terminal")
+    raise UserError(
+        "Launchers are only supported on macOS and Linux", "run `specchat` in a terminal"
+    )
 
 
 def own_program(called_as: str | None = None, python: str = sys.executable) -> Path:
-    """The `specchat` that runs: as it was called, since that link outlives updates, or else the one
+    """The running `specchat`: the path it was called by, which survives updates, or else the one
     beside `python`."""
     candidates = (Path(called_as or sys.argv[0]), Path(python).with_name("specchat"))
     for each in candidates:
         if each.name == "specchat" and os.access(each, os.X_OK) and each.is_file():
             return each.absolute()
-    raise UserError("The `specchat` command is not installed here", "install it, then call it")
+    raise UserError("The `specchat` command is not installed", "install it first")
 
 
 # --------------------------------------------------------------------------- macOS
 
 
 def for_mac(applications: Path, program: Path) -> Launcher:
-    """A bundle whose program asks Terminal to run a script. That needs no leave to control other
-    programs, as AppleScript would."""
+    """A bundle whose program asks Terminal to run a script. Unlike AppleScript, this needs no
+    permission to control other programs."""
     contents = applications / "specchat.app" / "Contents"
     start, script = contents / "MacOS" / "specchat", contents / "Resources" / "specchat.command"
     information = {
@@ -83,9 +85,9 @@ def for_mac(applications: Path, program: Path) -> Launcher:
         "CFBundleIconFile": "specchat.icns",
         "CFBundlePackageType": "APPL",
         "CFBundleShortVersionString": "1.0",
-        # Without it macOS offers Rosetta for a program that is a script.
+        # Without it, macOS offers Rosetta for a script.
         "LSArchitecturePriority": ["arm64"],
-        # It ends at once: no place in the Dock beside Terminal's.
+        # It ends at once, so it needs no icon in the Dock.
         "LSUIElement": True,
     }
     opened = '"${0%/*}/../Resources/specchat.command"'
@@ -103,7 +105,7 @@ def for_mac(applications: Path, program: Path) -> Launcher:
 
 
 def for_linux(data: Path, program: Path) -> Launcher:
-    """An entry for the desktop's menu, after the Desktop Entry Specification."""
+    """A menu entry of the Desktop Entry Specification."""
     entry = data / "applications" / "specchat.desktop"
     lines = (
         "[Desktop Entry]",
@@ -128,8 +130,8 @@ def _icon(name: str) -> bytes:
 
 
 def _quoted(path: str) -> str:
-    """As the value of Exec: within quotation marks some characters are escaped, then backslashes
-    once more as in every value, and % is doubled."""
+    """The value of Exec: some characters are escaped inside the quotes, then backslashes again as
+    in every value, and % is doubled."""
     for special in ("\\", '"', "`", "$"):
         path = path.replace(special, f"\\{special}")
     quoted = f'"{path}"'.replace("\\", "\\\\")
@@ -140,7 +142,7 @@ def _quoted(path: str) -> str:
 
 
 def write_launcher(launcher: Launcher) -> None:
-    """Write it, over an earlier one. Raises UserError where something else is in its place."""
+    """Write it, replacing an earlier one. Raises UserError where another file is in its place."""
     _check_ours(launcher)
     try:
         for path, data in launcher.files.items():
@@ -153,7 +155,7 @@ def write_launcher(launcher: Launcher) -> None:
 
 
 def remove_launcher(launcher: Launcher) -> bool:
-    """Remove it; False where there is none. Raises UserError where something else is there."""
+    """Remove it; False when there is none. Raises UserError where another file is in its place."""
     if not os.path.lexists(launcher.shown):
         return False
     _check_ours(launcher)
@@ -171,16 +173,17 @@ def _check_ours(launcher: Launcher) -> None:
     if not os.path.lexists(launcher.shown):
         return
     marked = launcher.marked
-    # Not through a link: what it leads to is not what we wrote.
+    # Do not follow a link: its target is not ours.
     ours = not launcher.shown.is_symlink() and marked.is_file()
     if not (ours and MARK.encode() in marked.read_bytes()):
         raise UserError(
-            f"'{launcher.shown}' was not written by specchat", "move it away, and try again"
+            f"'{launcher.shown}' was not written by specchat", "move it away and try again"
         )
 
 
 def _cannot(launcher: Launcher, error: OSError) -> UserError:
     what = error.strerror or type(error).__name__
     return UserError(
-        f"The launcher '{launcher.shown}' cannot be changed ({what})", "see who may write there"
+        f"The launcher '{launcher.shown}' cannot be changed ({what})",
+        "check the permissions of its folder",
     )

@@ -1,4 +1,4 @@
-"""Which command was asked for. Each one imports what it needs, so that the screen opens fast."""
+"""Runs the command. Each one imports what it needs, so that the app starts quickly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.errors import UserError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry a command line out; returns the exit status, 2 for bad input."""
+    """Run a command line; returns the exit status."""
     from app.cli.streams import OutputError, discard_output
 
     try:
@@ -19,26 +19,26 @@ def run(arguments: Sequence[str]) -> int:
         finally:
             sys.stdout.flush()
     except OutputError as error:
-        _complain(error)
+        _print_error(error)
         discard_output()
         return FAILED
     except UserError as error:
-        _complain(error)
+        _print_error(error)
         return BAD_INPUT
-    except BrokenPipeError:  # whoever read our output has gone, and wants no more of it
+    except BrokenPipeError:  # the program that reads the output has gone
         discard_output()
         return PIPE_CLOSED
 
 
-def _complain(error: UserError) -> None:
+def _print_error(error: UserError) -> None:
     from app.util.sanitize import sanitize_line
 
-    # It may quote names that came from elsewhere.
+    # It may quote untrusted names.
     sys.stderr.write(f"specchat: {sanitize_line(str(error))}\n")
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    if not arguments:  # the app, as it is mostly started: not even the parser is waited for
+    if not arguments:  # the app starts without even the parser
         from app.cli.run_app import run_app
 
         return run_app()

@@ -1,6 +1,6 @@
-"""Which models fit, and which go together, for a shell: the lines of `specchat models` about that.
+"""Memory estimates and drafts for `specchat models`, as lines of text.
 
-What comes from catalogues, folders and the hub is made harmless where it is printed.
+They may contain untrusted text, which is sanitised where it is printed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.models.fit import fit as reckon
 from app.models.hub_info import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.overview import ModelOverview, overview
-from app.models.text import breakdown_rows, facts, gigabytes, memory_heading, verdict_sentences
+from app.models.text import breakdown_rows, facts, memory_heading, verdict_sentences
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
@@ -34,18 +34,19 @@ from app.sessions.errors import StoreError
 from app.sessions.records import AnswerStats
 from app.sessions.startup import Paths
 from app.settings.values import KvBits
+from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
 
 def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
-    """The catalogue's models with all these words."""
+    """The models in the catalogue with all these words."""
     entries, machine = _entries(), _machine(options.memory)
     words = " ".join(options.words)
     found = catalogue.search(entries, words)
     if not found:
         raise UserError(
-            f"No model in the catalogue mentions {words!r}",
-            "`specchat models search` lists all, and any other may be named as organisation/name",
+            f"No model in the catalogue matches {words!r}",
+            "`specchat models search` lists all, and `--hub` searches the hub",
         )
     for entry in found:
         try:
@@ -54,79 +55,79 @@ def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
             yield _row("", entry.name, str(error))
             continue
         yield _row(
-            gigabytes(model.size.weight_bytes),
+            size(model.size.weight_bytes),
             model.name,
             *facts(model),
             reckon(model.size, None, machine).verdict,
         )
         if entry.measured:
-            yield _row("", f"read sparsely {entry.measured}")
+            yield _row("", f"measured speedup {entry.measured}")
 
 
 def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
-    """The drafts for a target, the one that would be taken first."""
+    """The drafts for a target, the best one first."""
     keep, machine, entries = _keep(options.keep), _machine(options.memory), _entries()
     target = find_model(options.name, cache, entries, _look)
     found = _candidates(target, cache, entries, machine)
     if not found:
         raise UserError(
-            f"No draft is known for {target.name}: none here and none in the catalogue is smaller"
-            " and has its tokenizer",
-            "name one with --draft all the same, or let it read everything",
+            f"No draft is known for {target.name}: no smaller model with its tokenizer is installed"
+            " or in the catalogue",
+            "name one with --draft, or use full prefill",
         )
     if options.measure:
-        clock = _timed(target, found, cache)
+        clock = _measure_pairs(target, found, cache)
         found = _candidates(target, cache, entries, machine, clock)
-    taken = draft_selection.best_draft(found)
+    best = draft_selection.best_draft(found)
     yield f"{target.name} · {', '.join(facts(target))}"
     for candidate in found:
         yield _row(
-            f"{candidate.speedup(keep):.1f} times",
+            f"{candidate.speedup(keep):.1f}x",
             candidate.draft.name,
-            f"r {candidate.cost_ratio:.2f}" + (" by the clock" if candidate.measured else ""),
-            gigabytes(candidate.draft.size.weight_bytes),
-            "here" if candidate.draft.installed else "to download",
-            f"together {candidate.fit.verdict}",
-            *(["the one to take"] if candidate is taken else []),
+            f"r {candidate.cost_ratio:.2f}" + (" measured" if candidate.measured else ""),
+            size(candidate.draft.size.weight_bytes),
+            "installed" if candidate.draft.installed else "to download",
+            f"the pair {candidate.fit.verdict}",
+            *(["recommended"] if candidate is best else []),
         )
         for note in candidate.notes:
             yield _row("", note)
     yield (
-        f"How much sooner the first word comes at keep {keep:.0%}: 1 / (r + keep +"
-        f" {speedup.OVERHEAD:.2f}), where r is what the draft costs of the target for each token."
+        f"Speedup of the first token at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
+        " where r is the cost per token of the draft relative to the target."
     )
     if not all(model.installed for model in (target, *(each.draft for each in found))):
-        yield "Tokenizers are compared once both models are here; until then families count."
+        yield "Tokenizers are compared once both models are installed; until then by family."
     if target.entry is not None and target.entry.measured:
-        yield f"Measured elsewhere {target.entry.measured}."
-    if taken is None:
-        yield "None of them makes reading enough faster: it would read everything."
+        yield f"Published measurements: {target.entry.measured}."
+    if best is None:
+        yield "None of them is fast enough: full prefill is used."
 
 
 def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
-    """The sum for one model and its draft, line by line."""
+    """The memory estimate for a model and its draft, item by item."""
     machine, entries = _machine(options.memory), _entries()
     target = find_model(options.name, cache, entries, _look)
     named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
     if named:
         draft: ModelDetails | None = find_model(named, cache, entries, _look, draft=True)
     else:
-        draft = _taken(target, cache, entries, machine)
+        draft = _best_draft(target, cache, entries, machine)
     tokens = _length(options.length) if options.length else None
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
     found = reckon(sized, draft.size if draft else None, machine, tokens)
     yield f"{target.name} · {', '.join(facts(target))}"
-    yield f"with {draft.name} as its draft" if draft else "without a draft, so that it reads all"
+    yield f"with {draft.name} as its draft" if draft else "without a draft, with full prefill"
     yield from _sum(found)
 
 
 def in_short(cache: ModelCache, name: str) -> list[str]:
-    """One model's verdict on this machine, for `show`; nothing when it cannot be told."""
+    """A model's verdict on this machine, for `show`."""
     try:
         entries = _entries()
         target, machine = find_model(name, cache, entries), _machine(None)
-        draft = _taken(target, cache, entries, machine)
+        draft = _best_draft(target, cache, entries, machine)
     except ModelError as error:
         return [str(error)]
     found = reckon(target.size, draft.size if draft else None, machine)
@@ -134,12 +135,12 @@ def in_short(cache: ModelCache, name: str) -> list[str]:
     return [
         ", ".join(facts(target)),
         f"{found.verdict[0].upper()}{found.verdict[1:]}{with_draft}:"
-        f" `specchat models fit {name}` shows the sum.",
+        f" `specchat models fit {name}` shows the estimate.",
     ]
 
 
 def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
-    """Every model here and in the catalogue with what fits, and the pair that it would be."""
+    """All installed and catalogued models, with what fits and the best draft."""
     machine, entries = _machine(options.memory), _entries()
     measured = partial(speedup.measured_ratio, _answer_stats())
     rows = overview(known_models(cache, entries), machine, measured)
@@ -148,27 +149,29 @@ def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         return [json.dumps([_as_json(row) for row in rows], indent=2)]
     lines = [memory_heading(machine)]
     for row in rows:
-        target, taken = row.model, row.best_draft
-        told = [target.name, "here" if target.installed else "to download", row.fit.verdict]
-        if taken is not None:
-            told += [f"with {taken.draft.name}", f"{taken.speedup():.1f} times sooner"]
-        lines.append(_row(gigabytes(target.size.weight_bytes), *told))
+        target, best = row.model, row.best_draft
+        state = "installed" if target.installed else "to download"
+        parts = [target.name, state, row.fit.verdict]
+        if best is not None:
+            parts += [f"with {best.draft.name}", f"{best.speedup():.1f}x sooner"]
+        lines.append(_row(size(target.size.weight_bytes), *parts))
     return [
         *lines,
-        f"Sooner: the first word, at keep {DEFAULT_KEEP:.0%}, by what is known of both models.",
+        f"Sooner: the first token at keep {DEFAULT_KEEP:.0%}, predicted or measured.",
     ]
 
 
 def _as_json(row: ModelOverview) -> dict[str, object]:
-    target, taken = row.model, row.best_draft
+    target, best = row.model, row.best_draft
     return {
         "name": target.name,
-        "here": target.installed,
+        "installed": target.installed,
+        "here": target.installed,  # the old name
         "weights": target.size.weight_bytes,
         "fits": row.fit.max_tokens,
         "fits_sparse": row.fit.max_sparse_tokens,
-        "draft": taken.draft.name if taken else None,
-        "speedup": round(taken.speedup(), 2) if taken else None,
+        "draft": best.draft.name if best else None,
+        "speedup": round(best.speedup(), 2) if best else None,
     }
 
 
@@ -196,10 +199,10 @@ def _candidates(
     return draft_selection.draft_candidates(target, models, machine, clock)
 
 
-def _timed(
+def _measure_pairs(
     target: ModelDetails, found: Sequence[DraftCandidate], cache: ModelCache
 ) -> MeasuredRatio:
-    """What the clock says of each pair that is here, and at last of answers that were given."""
+    """The measured cost ratio of each installed pair, or else that of earlier answers."""
     from app.chat.engine_session import EngineSession
     from app.chat.model_pairs import resolve_pair as load_of
 
@@ -208,19 +211,19 @@ def _timed(
     drafts = [each.draft.name for each in found if each.draft.installed and target.installed]
     if not drafts:
         raise UserError(
-            f"Nothing can be timed: {target.name} and a draft for it must both be here",
+            f"Nothing can be measured: {target.name} and a draft for it must be installed",
             "download them with `specchat models pull`",
         )
     for draft in drafts:
-        sys.stderr.write(sanitize_line(f"Timing {target.name} with {draft}…") + "\n")
+        sys.stderr.write(sanitize_line(f"Measuring {target.name} with {draft}…") + "\n")
         with EngineSession(upkeep=upkeep) as session:
             session.load(load_of(target.name, draft, cache))
             costs = session.calibrate()
         if costs.target is None or costs.draft is None:
             raise UserError(
-                f"{target.name} with {draft} could not be timed: they do not read sparsely here, or"
-                " there is not enough memory",
-                "close other programs, or name another pair",
+                f"{target.name} with {draft} could not be measured: sparse prefill does not work,"
+                " or memory is too low",
+                "close other programs, or choose another pair",
             )
         skim, read = (
             scoring_work(speedup.REFERENCE_TOKENS, 0),
@@ -235,11 +238,11 @@ def _timed(
     return measured
 
 
-def _taken(
+def _best_draft(
     target: ModelDetails, cache: ModelCache, entries: tuple[catalogue.Entry, ...], machine: Machine
 ) -> ModelDetails | None:
-    taken = draft_selection.best_draft(_candidates(target, cache, entries, machine))
-    return taken.draft if taken else None
+    best = draft_selection.best_draft(_candidates(target, cache, entries, machine))
+    return best.draft if best else None
 
 
 def _answer_stats() -> Sequence[AnswerStats]:
@@ -261,7 +264,7 @@ def _look(repository: str) -> HubModel:
 
 
 def _machine(memory: str | None) -> Machine:
-    """The Mac asked for, or this machine with what its device recommends."""
+    """A Mac with `memory`, or this machine."""
     if memory:
         return mac_with(parse_memory(memory))
     import psutil
@@ -273,14 +276,16 @@ def _machine(memory: str | None) -> Machine:
 
 def _keep(keep: float) -> float:
     if not 0 < keep <= 1:
-        raise UserError(f"{keep} is no fraction to keep", "give one above 0 and up to 1")
+        raise UserError(f"{keep} is not a valid keep", "use a fraction above 0 and up to 1")
     return keep
 
 
 def _length(text: str) -> int:
     tokens = parse_tokens(text.strip())
     if tokens is None or not 0 < tokens < 1 << 30:
-        raise UserError(f"{text!r} is no length", "give tokens, such as 40000 or 64k")
+        raise UserError(
+            f"{text!r} is not a valid length", "use a number of tokens, such as 40000 or 64k"
+        )
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""`specchat models`: what is here, and bringing more of it here, for a shell."""
+"""`specchat models`: lists, downloads and removes models."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from app.models.pull import Outcome, Pull, default_hub_settings
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
 from app.paths import config_path
+from app.util.formatting import clock, plural, size
 from app.util.sanitize import sanitize, sanitize_line
 
 
 def models(options: argparse.Namespace) -> int:
-    """Carry `options.action` out; returns the exit status. Raises UserError."""
+    """Run `options.action`; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     return ACTIONS[options.action](default_cache(), options)
 
@@ -36,28 +37,28 @@ def _list(cache: ModelCache, options: argparse.Namespace) -> int:
         return _list_trash(cache, options)
     if options.memory:
         return _say(*model_fit.listing(cache, options))
-    installed, begun = cache.installed(), unfinished(cache)
+    installed, downloads = cache.installed(), unfinished(cache)
     if options.json:
         content = {
             "installed": [dataclasses.asdict(each) for each in installed],
-            "unfinished": [dataclasses.asdict(each) for each in begun],
+            "unfinished": [dataclasses.asdict(each) for each in downloads],
         }
         return _say(json.dumps(content, indent=2, default=str))
-    if not installed and not begun:
-        _tell("No model is here yet: `specchat models pull ORGANISATION/NAME` downloads one.")
-    return _say(*map(_installed_line, installed), *map(_unfinished_line, begun))
+    if not installed and not downloads:
+        _tell("No models are installed: `specchat models pull ORGANISATION/NAME` downloads one.")
+    return _say(*map(_installed_line, installed), *map(_unfinished_line, downloads))
 
 
 def _installed_line(model: Installed) -> str:
-    notes = [f"of which older commits {size(model.older)}"] if model.older else []
+    notes = [f"{size(model.older)} of it in older commits"] if model.older else []
     notes += [model.fault] if model.fault else []
     return _line(size(model.size), model.repository, *notes)
 
 
 def _unfinished_line(pull: UnfinishedDownload) -> str:
-    share = pull.done / pull.total if pull.total else 1.0
-    how = "downloading" if pull.running else "unfinished"
-    return _line(size(pull.done), pull.repository, f"{how}, {share:.0%} of {size(pull.total)}")
+    fraction = pull.done / pull.total if pull.total else 1.0
+    state = "downloading" if pull.running else "unfinished"
+    return _line(size(pull.done), pull.repository, f"{state}, {fraction:.0%} of {size(pull.total)}")
 
 
 def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
     if options.json:
         return _say(json.dumps([dataclasses.asdict(each) for each in found], default=str))
     if not found:
-        _tell("The trash is empty: `specchat models list` shows what is here.")
+        _tell("The trash is empty: `specchat models list` lists the installed models.")
     return _say(
         *(
             _line(
@@ -82,26 +83,26 @@ def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
 def _show(cache: ModelCache, options: argparse.Namespace) -> int:
     name = check_repository(options.name)
     found = cache.find(name)
-    begun = [each for each in unfinished(cache) if each.repository == name]
-    if found is None and not begun:
+    downloads = [each for each in unfinished(cache) if each.repository == name]
+    if found is None and not downloads:
         raise trash.not_installed(name)
     if found is not None:
-        checked = cache.verified(name, found.commit) is not None
+        verified = cache.verified(name, found.commit) is not None
         _say(
             f"{found.repository} · {size(found.size)} · commit {found.commit[:12]}",
             sanitize_line(str(found.folder)),
             sanitize_line(found.fault)
             if found.fault
             else "Downloaded and verified by specchat."
-            if checked
-            else f"Downloaded by another program; `specchat models verify {name}` checks it.",
+            if verified
+            else f"Downloaded by another program: `specchat models verify {name}` checks it.",
         )
         if found.fault is None:
             _say(*model_fit.in_short(cache, name))
         for path in links(found.folder):
             length = path.stat().st_size if path.exists() else 0
             _say(_line(size(length), str(path.relative_to(found.folder))))
-    return _say(*map(_unfinished_line, begun))
+    return _say(*map(_unfinished_line, downloads))
 
 
 def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -114,13 +115,13 @@ def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
         display.clear()
     name, progress = pull.repository, pull.progress
     if outcome is Outcome.DOWNLOADED:
-        _tell(f"{name} is here, {size(progress.total)}, and every file's digest is right.")
+        _tell(f"{name} is installed ({size(progress.total)}), and every file is verified.")
     elif outcome is Outcome.UP_TO_DATE:
-        _tell(f"{name} is here already, and nothing has changed at the hub.")
+        _tell(f"{name} is already up to date.")
     else:
         word = "Paused" if outcome is Outcome.PAUSED else "Stopped"
-        kept = f"{size(progress.done)} of {size(progress.total)}" if progress.total else "it all"
-        _tell(f"{word}, {kept} is kept: `specchat models resume {name}` goes on.")
+        done = f" at {size(progress.done)} of {size(progress.total)}" if progress.total else ""
+        _tell(f"{word}{done}: `specchat models resume {name}` continues.")
         return INTERRUPTED
     return 0
 
@@ -128,8 +129,8 @@ def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
 def _pause(cache: ModelCache, options: argparse.Namespace) -> int:
     pause(cache, options.name)
     return _say(
-        f"The download of {options.name} stops and keeps what it has:"
-        f" `specchat models resume {options.name}` goes on."
+        f"The download of {options.name} is paused:"
+        f" `specchat models resume {options.name}` continues."
     )
 
 
@@ -138,19 +139,19 @@ def _resume(cache: ModelCache, options: argparse.Namespace) -> int:
     if not any(each.repository == name for each in unfinished(cache)):
         raise UserError(
             f"There is no unfinished download of {name}",
-            f"`specchat models pull {name}` begins one",
+            f"`specchat models pull {name}` starts one",
         )
     return _pull(cache, options)
 
 
 def _cancel(cache: ModelCache, options: argparse.Namespace) -> int:
     discard(cache, options.name)
-    return _say(f"The download of {options.name} was given up.")
+    return _say("Download cancelled.")
 
 
 def _add(cache: ModelCache, options: argparse.Namespace) -> int:
-    kept = catalogue.add(config_path(), options.name)
-    return _say(f"{kept} is in your catalogue, '{config_path() / catalogue.FILE}'.")
+    name = catalogue.add(config_path(), options.name)
+    return _say(f"{name} is in your catalogue, '{config_path() / catalogue.FILE}'.")
 
 
 def _search(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -161,22 +162,22 @@ def _search(cache: ModelCache, options: argparse.Namespace) -> int:
     words = " ".join(options.words)
     found = search_hub(words, default_hub_settings())
     if not found:
-        raise UserError(f"The hub has no model made for MLX like {words!r}", "try other words")
+        raise UserError(f"The hub has no MLX model named like {words!r}", "try other words")
     _say(*found)
-    return _say("`specchat models fit NAME` asks the hub what one of them takes.")
+    return _say("`specchat models fit NAME` estimates the memory that one of them needs.")
 
 
 def _rm(cache: ModelCache, options: argparse.Namespace) -> int:
     removed = trash.remove(cache, options.name, options.older)
     return _say(
-        f"{removed.repository} is in the trash, {size(removed.size)}:"
-        f" `specchat models restore {removed.repository}` brings it back,"
+        f"{removed.repository} ({size(removed.size)}) is in the trash:"
+        f" `specchat models restore {removed.repository}` restores it,"
         " `specchat models empty` frees the space."
     )
 
 
 def _restore(cache: ModelCache, options: argparse.Namespace) -> int:
-    return _say(f"{trash.restore(cache, options.name).repository} is back.")
+    return _say(f"{trash.restore(cache, options.name).repository} is restored.")
 
 
 def _empty(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -194,8 +195,8 @@ def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
     if not verdict.completed:
         _tell("Stopped.")
         return INTERRUPTED
-    unknown = f", {verdict.unknown} have no known digest" if verdict.unknown else ""
-    _say(f"{verdict.intact} files are whole{unknown}.")
+    unknown = f", {verdict.unknown} without a known digest" if verdict.unknown else ""
+    _say(f"{plural(verdict.intact, 'file')} verified{unknown}.")
     return 1 if verdict.faults else 0
 
 
@@ -218,7 +219,7 @@ ACTIONS: dict[str, Callable[[ModelCache, argparse.Namespace], int]] = {
 
 
 class Display:
-    """One line of progress on standard error; one for every tenth where that is no terminal."""
+    """Progress on standard error: one changing line, or a line every 10 % without a terminal."""
 
     def __init__(self, name: str) -> None:
         self._name = sanitize_line(name)
@@ -248,32 +249,18 @@ class Display:
 
 
 def progress_line(progress: Progress) -> str:
-    """`45 %  3.2 of 7.1 GB · 45.1 MB/s · 1:23 left`, and what goes on beside it."""
+    """`45%  3.2 GB of 7.1 GB · 45.1 MB/s · 1:23 left`, and the note."""
     parts = []
     if progress.total:
-        share = progress.done / progress.total
-        parts.append(f"{share:4.0%}  {size(progress.done)} of {size(progress.total)}")
+        fraction = progress.done / progress.total
+        parts.append(f"{fraction:4.0%}  {size(progress.done)} of {size(progress.total)}")
     if progress.speed:
         parts.append(f"{size(int(progress.speed))}/s")
     if progress.seconds_left is not None and progress.done < progress.total:
-        parts.append(f"{_duration(progress.seconds_left)} left")
+        parts.append(f"{clock(progress.seconds_left)} left")
     if progress.note:
         parts.append(sanitize_line(progress.note))
     return " · ".join(parts)
-
-
-def size(count: int) -> str:
-    """Bytes as people and disks count them, in powers of 1000."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} bytes"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(min(round(seconds), 359_999), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _line(amount: str, *parts: Any) -> str:

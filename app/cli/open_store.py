@@ -1,4 +1,4 @@
-"""The store of conversations, for a shell."""
+"""Opens the store of conversations for a command."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ from app.util.sanitize import sanitize
 
 LAST = "last"
 LOCK_SECONDS = 2.0
-"""Seconds that whoever writes waits for another command to end."""
+"""How long a command that writes waits for another one to end."""
 
 
 @contextmanager
-def open_store(patience: float = 0.0, settings: Settings | None = None) -> Iterator[Store]:
-    """The user's conversations; what is to be known of how they were opened goes to standard error.
-    Another program that holds them is given `patience` seconds to end. Raises StoreError."""
+def open_store(timeout: float = 0.0, settings: Settings | None = None) -> Iterator[Store]:
+    """Open the user's conversations, and print notices about it to standard error. Waits `timeout`
+    seconds for another process to release them. Raises StoreError."""
     settings = settings or user_settings()
     limit, days = settings.attachment_bytes, settings.storage.trash_days
-    with Store(
-        data_path(), attachment_limit=limit, trash_days=days, lock_timeout=patience
-    ) as store:
+    with Store(data_path(), attachment_limit=limit, trash_days=days, lock_timeout=timeout) as store:
         for notice in store.notices:
-            # That one can only read does not matter to who only reads; who writes is told then.
+            # Read-only does not matter for reading; a command that writes gets an error.
             if notice != str(store.read_only):
                 sys.stderr.write(f"{sanitize(notice)}\n")
         yield store
 
 
 def find_conversation(store: Store, name: str) -> Conversation:
-    """The conversation of a number, perhaps in the trash, or the `last` one, which is not. Raises
-    UserError."""
+    """The conversation with a number (which may be in the trash), or the `last` one (which is not).
+    Raises UserError."""
     if name == LAST:
         last = store.last_used()
         if last is None:
@@ -54,5 +52,5 @@ def find_conversation(store: Store, name: str) -> Conversation:
 
 def no_conversations() -> UserError:
     return UserError(
-        "There are no conversations yet", "begin one with `specchat ask --conversation new`"
+        "There are no conversations yet", "start one with `specchat ask --conversation new`"
     )

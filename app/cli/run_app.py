@@ -25,7 +25,7 @@ MAX_LOG_BYTES = 500_000
 
 
 def run_app(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
-    """Open the app on a pair, in a process of its own; returns the exit status."""
+    """Open the app in a child process; returns the exit status."""
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
@@ -36,7 +36,7 @@ def run_app(target: str | None = None, draft: str | None = None, kv_bits: str | 
 def _open(
     target: str | None, draft: str | None, kv_bits: str | None, watched_by: Supervisor
 ) -> int:
-    gc.disable()  # nothing of what is imported is garbage
+    gc.disable()  # imports create no garbage
     from app.models.embedded import EMBEDDED
     from app.settings.file import SettingsFile
     from app.settings.values import KvBits
@@ -74,8 +74,8 @@ def _open(
 def _pair(
     target: str | None, draft: str | None, kv_bits: int | None, settings: Settings
 ) -> tuple[Load, list[str]]:
-    """What was named must be there; where what the settings say is not, the app opens all the same,
-    to choose another one, and a sentence says why."""
+    """The pair to load, and messages. Models from the command line must exist; if those of the
+    settings do not, the app opens with the embedded pair and a message."""
     from app.chat.model_pairs import resolve_pair
     from app.cli.settings import requested_pair
 

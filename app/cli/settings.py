@@ -1,4 +1,4 @@
-"""`specchat settings`, and the settings for all other commands."""
+"""`specchat settings`, and the settings of all other commands."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ INDENT = "    "
 
 
 def user_settings() -> Settings:
-    """What is wrong with the file goes to standard error."""
+    """The user's settings. Problems in their file go to standard error."""
     return _read().settings
 
 
 def requested_pair(
     target: str | None, draft: str | None, settings: Settings
 ) -> tuple[str, str | None]:
-    """Target and draft: those that were named, or those of the settings."""
+    """Target and draft from the command line, or from the settings."""
     if target is None and draft is None:
         return settings.models.target, settings.models.draft or None
     return target or settings.models.target, draft
 
 
 def settings(as_json: bool, out: TextIO) -> int:
-    """Print where the settings are kept, their values and their defaults."""
+    """Print the path of the settings, their values and their defaults."""
     file = _read()
     if as_json:
         out.write(json.dumps(_plain(file), indent=2) + "\n")
         return 0
-    there = "" if settings_path().exists() else " (not there yet: all have their defaults)"
+    there = "" if settings_path().exists() else " (no file yet: all settings have their defaults)"
     out.write(f"{sanitize_line(str(settings_path()))}{there}\n")
     for group in groups():
         out.write(f"\n[{group.name}] {group.doc}\n")
         for setting in group.settings:
             out.write(_line(setting, file.settings))
-    out.write("\nF2 in the app changes them, or an editor.\n")
+    out.write("\nChange them with F2 in the app, or in an editor.\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C does while the engine works."""
+"""Ctrl-C cancels, and a second one ends the process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from app.cli.exit_codes import INTERRUPTED
 
 @contextmanager
 def cancel_on_sigint(cancel: Callable[[], object]) -> Iterator[None]:
-    """Inside, Ctrl-C calls `cancel`, which must be safe in a signal handler, and pressed again ends
+    """Inside, Ctrl-C calls `cancel`, which must be safe in a signal handler; a second Ctrl-C ends
     the process."""
 
-    def act(*_: object) -> None:
+    def on_sigint(*_: object) -> None:
         cancel()
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
 
-    before = signal.signal(signal.SIGINT, act)
+    before = signal.signal(signal.SIGINT, on_sigint)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, full or no longer read by anybody."""
+"""Handles standard streams that are closed, full or no longer read."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from app.errors import UserError
 
 
 class OutputError(UserError):
-    """What was to be printed cannot be written."""
+    """Standard output cannot be written."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(
-            f"Standard output cannot be written ({error.strerror})", "send it somewhere else"
+            f"Standard output cannot be written ({error.strerror})", "redirect it to another file"
         )
 
 
 class _Output(io.FileIO):
-    """As the kernel says, but told apart from errors of other files."""
+    """Its errors differ from those of other files."""
 
     def write(self, data: bytes) -> int | None:  # type: ignore[override]
         try:
@@ -31,8 +31,8 @@ class _Output(io.FileIO):
             raise OutputError(error) from error
 
 
-class _Remarks(io.FileIO):
-    """Standard error: what nobody can read stops no work."""
+class _Messages(io.FileIO):
+    """Standard error, where a failure stops nothing."""
 
     def write(self, data: bytes) -> int | None:  # type: ignore[override]
         try:
@@ -42,18 +42,18 @@ class _Remarks(io.FileIO):
 
 
 def guard_streams() -> None:
-    """For a program that starts: its streams are there, and fail in one sentence or not at all."""
+    """Called at the start: opens missing streams, and makes errors of output one sentence."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # Closed: the next file would get its number, and be printed into. To an output that
-            # may only be read, writing fails as to one that is closed.
+            # Closed: the next file would get its number, and be written into. Writing to a
+            # read-only descriptor fails like writing to a closed one.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout, "replace")
-    sys.stderr = _text(_Remarks(2, "w", closefd=False), sys.stderr, "backslashreplace")
+    sys.stderr = _text(_Messages(2, "w", closefd=False), sys.stderr, "backslashreplace")
 
 
 def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> TextIO:
@@ -66,5 +66,5 @@ def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> TextIO:
 
 
 def discard_output() -> None:
-    """Let what is still to be printed go nowhere, so that nothing complains of it at the end."""
+    """Discard buffered output, so that flushing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What is known of a model and of a sum, in the words that the shell and the screen share."""
+"""Texts about models and memory, which the command line and the screen share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.protocol.memory import format_bytes
 
 
 def facts(model: ModelDetails) -> list[str]:
-    """Architecture, parameters, quantisation, context and licence, as far as they are known."""
+    """Model type, parameters, quantisation, context and licence, as far as known."""
     shape = model.size.architecture
     billions = f"{shape.parameters / 1e9:,.1f} billion parameters"
     if shape.parameters < 50_000_000:
@@ -27,34 +27,28 @@ def facts(model: ModelDetails) -> list[str]:
 
 
 def breakdown_rows(found: Fit) -> list[tuple[str, str, str]]:
-    """The sum line by line: an amount, of what, and why."""
+    """The memory estimate as rows: amount, label, explanation."""
     rows = [(format_bytes(line.bytes), line.label, line.explanation) for line in found.items]
-    rows.append((format_bytes(found.total), "together", f"at {found.tokens:,} tokens"))
+    rows.append((format_bytes(found.total), "total", f"at {found.tokens:,} tokens"))
     most = f"{memory_heading(found.machine)}, a tenth of it stays free"
-    rows.append((format_bytes(found.machine.budget), "at most", most))
+    rows.append((format_bytes(found.machine.budget), "limit", most))
     return rows
 
 
 def verdict_sentences(found: Fit) -> list[str]:
-    """What the sum comes to, in sentences."""
+    """The conclusion of a memory estimate."""
     if not found.max_tokens:
         verdicts = [f"Too big: not even {MIN_TOKENS:,} tokens fit."]
     else:
-        verdicts = [f"Fits {format_tokens(found.max_tokens)} tokens, read in full."]
+        verdicts = [f"Fits {format_tokens(found.max_tokens)} tokens with full prefill."]
     if found.max_sparse_tokens > found.max_tokens:
         verdicts.append(
-            f"As long as at most {DEFAULT_KEEP:.0%} are read,"
-            f" {format_tokens(found.max_sparse_tokens)} tokens fit; one that is read in full then"
-            " does not."
+            f"With sparse prefill at keep {DEFAULT_KEEP:.0%} or less,"
+            f" {format_tokens(found.max_sparse_tokens)} tokens fit."
         )
     return verdicts
 
 
 def memory_heading(machine: Machine) -> str:
-    """What models may take of it; `docs/memory.md` says how that is known."""
+    """How much memory models may use; see `docs/memory.md`."""
     return f"models may use {format_bytes(machine.ceiling)} of {machine.total >> 30} GB"
-
-
-def gigabytes(count: int) -> str:
-    """Of files and downloads, as systems show them: decimal. Memory is `memory_size`."""
-    return f"{count / 1e9:.1f} GB"

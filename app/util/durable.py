@@ -1,4 +1,4 @@
-"""Bringing what was written to the disk, so that it survives a power cut."""
+"""Syncs files to the disk, so that they survive a power cut."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def sync(descriptor: int) -> None:
-    """Return when what was written is on the disk, with everything that the disk got before it."""
+    """Return when everything written so far is on the disk."""
     if sys.platform == "darwin":
-        # There, fsync stops at the disk's own cache; but not every file system knows better.
+        # On macOS, fsync stops at the disk's cache; not every file system supports F_FULLFSYNC.
         with suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
@@ -20,7 +20,7 @@ def sync(descriptor: int) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """The same for a file that is closed, or for the names in a folder."""
+    """Sync a closed file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)

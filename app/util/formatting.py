@@ -53,6 +53,13 @@ def seconds(duration: float) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
+def clock(duration: float) -> str:
+    """Seconds as `1:23`, or as `1:02:03` with hours."""
+    minutes, rest = divmod(min(round(duration), 359_999), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def percent(fraction: float) -> str:
     """0% and 100% only if it is nothing or all."""
     if 0 < fraction < 0.005:

@@ -1,8 +1,8 @@
-"""Make text harmless before it reaches a widget.
+"""Makes text safe to show.
 
-Pastes, files, model output, model names and errors are not trusted: an escape sequence among them
-would reach the terminal, a bidirectional override would show other text than there is. The
-original goes to the model and the store; only what is *shown* passes through here.
+Pastes, files, model output, model names and errors are untrusted: an escape sequence would reach
+the terminal, and a bidirectional override would disguise text. The model and the store get the
+original; only text on the screen is sanitised.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LINE_BREAK_NAMES: Final = {0x2028: "LS", 0x2029: "PS"}
 
 
 def _replacements() -> dict[int, str]:
-    """The replacements. No replacement holds a character that is itself replaced, so sanitising
-    twice changes nothing, and sanitising piece by piece equals sanitising the whole."""
+    """No replacement contains a character that is itself replaced, so sanitising is idempotent, and
+    works on pieces of a text."""
     table = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
     table[0x7F] = "\u2421"
     table |= {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}
@@ -41,11 +41,11 @@ REPLACEMENTS: Final = _replacements()
 
 
 def sanitize(text: str) -> str:
-    """`text` with control characters (but newline and tab), bidirectional controls and lone
-    surrogates made visible. Works character by character, so it may be fed in pieces."""
+    """`text` with control characters (except newline and tab), bidirectional controls and lone
+    surrogates made visible. Works character by character, so it can be applied to pieces."""
     return text.translate(REPLACEMENTS)
 
 
 def sanitize_line(text: str) -> str:
-    """Like `sanitize`, for what must stay on one line: newlines and tabs become visible too."""
+    """Like `sanitize`, but on one line: newlines and tabs become visible too."""
     return sanitize(text).replace("\n", "␊").replace("\t", "␉")

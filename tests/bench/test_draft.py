@@ -44,4 +44,4 @@ def test_a_shape_or_length_that_makes_no_sense(capsys: pytest.CaptureFixture[str
     with pytest.raises(UserError, match="no shape 'huge'"):
         measured(draft.BENCH, options(1024, shape="huge"))
     assert run(["bench", "draft", "--length", "512"]) != 0
-    assert "'512' is no length" in capsys.readouterr().err
+    assert "'512' is not a valid length" in capsys.readouterr().err

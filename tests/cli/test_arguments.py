@@ -34,3 +34,11 @@ def test_a_commands_own_models_win() -> None:
     said = ["--target", "T", "--kv-bits", "8", "ask", "--target", "U", "--kv-bits", "4", "q"]
     options = parser().parse_args(said)
     assert (options.target, options.draft, options.kv_bits) == ("U", None, "4")
+
+
+OLD_FLAGS = {"ask --despite-memory q": "ask --skip-memory-check q"}
+
+
+@pytest.mark.parametrize("old", OLD_FLAGS)
+def test_old_flags_still_work(old: str) -> None:
+    assert parser().parse_args(old.split()) == parser().parse_args(OLD_FLAGS[old].split())

@@ -333,4 +333,4 @@ def test_what_does_not_fit_is_refused_and_may_be_tried(
     assert re.search(r"needs about [1-9] MB, and 1 MB is free", error)
     assert "choose a smaller model" in error
     engaged.clear()
-    assert run(_ask(room, *file, "--despite-memory")) == 0
+    assert run(_ask(room, *file, "--skip-memory-check")) == 0

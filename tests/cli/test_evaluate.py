@@ -195,9 +195,9 @@ def test_perplexity_of_files(
 REFUSALS = {
     "unknown suite": (["--suite", "needles"], "choose from all, needle, needle-single"),
     "no length": (["--length", "4x"], "like 4096 or 4k"),
-    "one of the lengths": (["--length", "1k,,4k"], "'' is no length"),
+    "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
     "a short length": (["--length", "255"], "from 256 on"),
-    "keep above 1": (["--keep", "0.2,1.5"], "'1.5' is no keep"),
+    "keep above 1": (["--keep", "0.2,1.5"], "'1.5' is not a valid keep"),
     "keep is nan": (["--keep", "nan"], "from 0 to 1"),
     "unknown scoring": (["--scoring", "best"], "lookahead, question, both, random, lexical"),
     "no items": (["--n", "0"], "from 1 on"),

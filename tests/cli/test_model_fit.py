@@ -38,7 +38,7 @@ def test_searching_the_catalogue(shell: Shell, hub: FakeHub) -> None:
     assert "69.6 GB  mlx-community/Qwen3.5-122B-A10B-4bit · qwen3_5_moe" in out
     assert "122.1 billion parameters, 9.0 active" in out
     assert "apache-2.0 · fits 256K" in out
-    assert "read sparsely with a 2B draft, keep 20 %" in out
+    assert "measured speedup with a 2B draft, keep 20 %" in out
     assert len(shell("search")[1].splitlines()) > 25
     assert hub.asked == []
 
@@ -48,9 +48,9 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith(f"{BIG} · qwen3, 8.2 billion parameters")
-    assert lines[1].strip().startswith("2.5 times")
+    assert lines[1].strip().startswith("2.5x")
     assert SMALL in lines[1]
-    assert lines[1].endswith("together fits 40K · the one to take")
+    assert lines[1].endswith("the pair fits 40K · recommended")
     assert "The draft costs 18% of the target for each token" in lines[2]
     assert "1 / (r + keep + 0.02)" in out
     assert shell("pair", BIG, "--memory", "32GB", "--keep", "0.05")[1].splitlines()[1] > lines[1]
@@ -58,8 +58,8 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
 
 def test_a_pair_that_would_not_pay(shell: Shell) -> None:
     out = shell("pair", "mlx-community/Qwen3-1.7B-4bit", "--memory", "128GB")[1]
-    assert "the one to take" not in out
-    assert "None of them makes reading enough faster" in out
+    assert "recommended" not in out
+    assert "None of them is fast enough" in out
 
 
 def test_what_others_measured_of_a_pair_is_named(shell: Shell) -> None:
@@ -80,12 +80,12 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     lines = out.splitlines()
     assert lines[1] == f"with {SMALL} as its draft"
     amounts = [size_of(line) for line in lines[2:7]]
-    total = next(size_of(line) for line in lines if "together" in line)
+    total = next(size_of(line) for line in lines if "  total · " in line)
     assert sum(amounts) == pytest.approx(total, abs=0.26)
     assert "147,456 bytes a token" in out
-    assert "9.6 GB  at most · models may use 10.7 GB of 16 GB" in out
-    assert "\nFits 19K tokens, read in full.\n" in out
-    assert "As long as at most 20% are read" in out
+    assert "9.6 GB  limit · models may use 10.7 GB of 16 GB" in out
+    assert "\nFits 19K tokens with full prefill.\n" in out
+    assert "With sparse prefill at keep 20% or less" in out
     assert hub.asked == []
 
 
@@ -130,10 +130,10 @@ def test_a_model_that_is_here_is_not_asked_for(shell: Shell, hub: FakeHub, remot
     hub.asked.clear()
     assert shell("fit", remote, "--memory", "8GB")[0] == 0
     out = shell("list", "--memory", "8GB")[1].splitlines()
-    assert f"{remote} · here · fits 4K" in out[1]
+    assert f"{remote} · installed · fits 4K" in out[1]
     assert "to download" in out[2]
     out = shell("show", remote)[1]
-    assert f"`specchat models fit {remote}` shows the sum." in out
+    assert f"`specchat models fit {remote}` shows the estimate." in out
     assert hub.asked == []
 
 
@@ -141,10 +141,11 @@ def test_what_fits_which_machine(shell: Shell) -> None:
     out = shell("list", "--memory", "24GB")[1]
     assert "models may use 16 GB of 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
-    assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0 times sooner" in fits[0]
+    assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0x sooner" in fits[0]
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])
     big = next(row for row in content if row["name"].endswith("Qwen3.5-122B-A10B-4bit"))
-    assert (big["fits"], big["draft"], big["here"]) == (0, None, False)
+    assert (big["fits"], big["draft"], big["installed"]) == (0, None, False)
+    assert big["here"] == big["installed"], "the old name"
 
 
 def test_a_users_own_catalogue(shell: Shell, home: Path) -> None:
@@ -167,7 +168,7 @@ def test_the_clock_is_asked(shell: Shell, home: Path) -> None:
         reply = store.begin_reply(question.id)
         reply.finish(timed())
     out = shell("pair", BIG, "--memory", "32GB")[1]
-    assert f"{SMALL} · r 0.50 by the clock" in out
+    assert f"{SMALL} · r 0.50 measured" in out
 
 
 def timed() -> Any:
@@ -228,7 +229,7 @@ def test_a_configuration_that_is_none(shell: Shell, hub: FakeHub, body: bytes) -
     hub.add("org/odd", tiny_model() | {"config.json": body})
     status, _, err = shell("fit", "org/odd")
     assert status == 2
-    assert "org/odd holds no JSON object" in err
+    assert "org/odd is not a JSON object" in err
 
 
 def test_show_still_lists_files_when_memory_cannot_be_told(shell: Shell) -> None:
@@ -242,7 +243,7 @@ def test_show_still_lists_files_when_memory_cannot_be_told(shell: Shell) -> None
 def test_a_damaged_store_does_not_matter(home: Path) -> None:
     (home / "data" / "specchat").mkdir(parents=True)
     (home / "data" / "specchat" / "conversations.db").write_bytes(b"no database")
-    assert model_fit._runs() == ()
+    assert model_fit._answer_stats() == ()
 
 
 def test_an_incomplete_model_is_left_out(shell: Shell, tmp_path: Path, remote: str) -> None:

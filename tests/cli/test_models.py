@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.models import Display, progress_line, size
+from app.cli.models import Display, progress_line
 from app.models.cache import ModelCache
 from app.models.progress import Progress, ProgressMeter
+from app.util.formatting import size
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
 from tests.models.fake_hub import FakeHub, Fault
@@ -21,20 +22,20 @@ from tests.models.pulls import NAME
 def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> None:
     status, out, err = shell()
     assert (status, out) == (0, "")
-    assert err.startswith("No model is here yet: `specchat models pull")
+    assert err.startswith("No models are installed: `specchat models pull")
     status, out, err = shell("pull", NAME)
     assert (status, out) == (0, "")
-    assert f"{NAME} is here, 305.5 KB, and every file's digest is right.\n" in err
-    assert shell("pull", NAME)[2].endswith("nothing has changed at the hub.\n")
-    assert shell("list") == (0, f"    305.6 KB  {NAME}\n", "")
+    assert f"{NAME} is installed (306 KB), and every file is verified.\n" in err
+    assert shell("pull", NAME)[2].endswith("is already up to date.\n")
+    assert shell("list") == (0, f"      306 KB  {NAME}\n", "")
     status, out, _ = shell("show", NAME)
     assert "Downloaded and verified by specchat." in out
-    assert "    200.1 KB  model-00001-of-00002.safetensors" in out
-    assert shell("verify", NAME)[:2] == (0, "8 files are whole.\n")
+    assert "      200 KB  model-00001-of-00002.safetensors" in out
+    assert shell("verify", NAME)[:2] == (0, "8 files verified.\n")
     status, out, _ = shell("rm", NAME)
     assert f"specchat models restore {NAME}" in out
     assert NAME in shell("list", "--trash")[1]
-    assert shell("restore", NAME)[1] == f"{NAME} is back.\n"
+    assert shell("restore", NAME)[1] == f"{NAME} is restored.\n"
     shell("rm", NAME)
     assert shell("empty")[1].endswith("KB freed.\n")
     assert shell("list", "--trash")[2].startswith("The trash is empty:")
@@ -53,13 +54,13 @@ def test_an_unfinished_one(shell: Shell, hub: FakeHub) -> None:
     hub.faults = [Fault("model-00002", fake.status(418), 100)]
     status, _, err = shell("pull", NAME)
     assert status == 2
-    assert err.endswith("specchat: The hub refuses with status 418: try again later.\n")
+    assert err.endswith("specchat: The hub answered with status 418: try again later.\n")
     assert "unfinished, " in shell("list")[1]
     assert "unfinished, " in shell("show", NAME)[1]
     hub.faults = []
     assert shell("resume", NAME)[0] == 0
     status, _, err = shell("resume", NAME)
-    assert (status, f"`specchat models pull {NAME}` begins one" in err) == (2, True)
+    assert (status, f"`specchat models pull {NAME}` starts one" in err) == (2, True)
 
 
 def test_damage_is_told(shell: Shell, tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_the_line_of_progress() -> None:
     assert progress_line(progress) == " 45%  3.2 GB of 7.1 GB · 45.1 MB/s · 1:23 left"
     assert progress_line(Progress(0, 0, 0.0, None, "asking\x1b the hub")) == "asking␛ the hub"
     assert progress_line(Progress(1, 9, 1e-9, 1e20, "")).endswith("99:59:59 left")
-    assert size(999) == "999 bytes"
+    assert size(999) == "999 B"
 
 
 def test_progress_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +135,8 @@ def test_giving_a_download_up(shell: Shell, hub: FakeHub) -> None:
     hub.faults = [Fault("model-00002", fake.status(418), 100)]
     shell("pull", NAME)
     assert "unfinished, " in shell("list")[1]
-    assert shell("cancel", NAME)[1] == f"The download of {NAME} was given up.\n"
-    assert shell("list")[2].startswith("No model is here yet")
+    assert shell("cancel", NAME)[1] == "Download cancelled.\n"
+    assert shell("list")[2].startswith("No models are installed")
     assert "There is no unfinished download of" in shell("cancel", NAME)[2]
 
 
@@ -143,7 +144,7 @@ def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub)
     status, out, _ = shell("search", "--hub", "tiny")
     assert (status, out.splitlines()[0]) == (0, NAME)
     assert (
-        "The hub has no model made for MLX like 'none such'"
+        "The hub has no MLX model named like 'none such'"
         in shell("search", "--hub", "none", "such")[2]
     )
     assert shell("add", NAME)[1].startswith(f"{NAME} is in your catalogue")

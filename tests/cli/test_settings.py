@@ -55,7 +55,7 @@ def test_they_are_printed_with_their_defaults(
 ) -> None:
     assert run(["settings"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{settings_path()} (not there yet")
+    assert out.startswith(f"{settings_path()} (no file yet")
     for setting in all_settings():
         assert f"\n{setting.name} = " in out
     assert "(default" not in out
@@ -77,11 +77,11 @@ def test_ask_goes_by_them_and_its_options_win(
     room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statistics, err = asked(room, capsys)
-    assert (statistics["mode"], statistics["keep"]) == ("sparse", 0.3)
+    assert (statistics["mode"], statistics["keep_ratio"]) == ("sparse", 0.3)
     assert statistics["generated_tokens"] <= 4
     assert "Read files: 1 file," in err
     statistics, _ = asked(room, capsys, "--keep", "0.6", "--max-tokens", "6", "--temp", "0")
-    assert (statistics["mode"], statistics["keep"]) == ("sparse", 0.6)
+    assert (statistics["mode"], statistics["keep_ratio"]) == ("sparse", 0.6)
     assert 4 < statistics["generated_tokens"] <= 6
     assert asked(room, capsys, "--auto")[0]["mode"] == "auto"
     assert asked(room, capsys, "--full")[0]["mode"] == "full"

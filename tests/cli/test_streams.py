@@ -46,7 +46,7 @@ def test_output_that_cannot_be_written_is_one_sentence(
         pytest.skip("has no /dev/full")
     done = shell(home, streams, COMMANDS[command])
     assert done.stderr == (
-        f"specchat: Standard output cannot be written ({why}): send it somewhere else.\n"
+        f"specchat: Standard output cannot be written ({why}): redirect it to another file.\n"
     )
     assert done.returncode == 1
 

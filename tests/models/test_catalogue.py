@@ -83,6 +83,11 @@ def test_a_user_adds_a_model_by_its_name(tmp_path: Path) -> None:
     assert entries[1:] == OURS
 
 
+def test_a_key_of_an_earlier_version_is_still_read(tmp_path: Path) -> None:
+    (entry, *_) = own(tmp_path, '[[model]]\nname = "org/mine"\nknown = "twice"\n')
+    assert entry.measured == "twice"
+
+
 def test_a_users_entry_takes_the_place_of_ours(tmp_path: Path) -> None:
     name = OURS[3].name
     entries = own(tmp_path, f'[[model]]\nname = "{name}"\nlicence = "mine"\n')

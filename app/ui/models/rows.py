@@ -229,7 +229,7 @@ def _progress(job: Job) -> str:
     if progress.speed:
         parts.append(f"{formatting.size(int(progress.speed))}/s")
     if progress.seconds_left is not None and progress.done < progress.total:
-        parts.append(f"{_clock_time(progress.seconds_left)} left")
+        parts.append(f"{formatting.clock(progress.seconds_left)} left")
     if progress.note:
         parts.append(progress.note)
     return " · ".join(parts)
@@ -243,10 +243,3 @@ def _progress_bar(done: int, total: int, cells: int = 12) -> str:
     share = done / total if total else 0.0
     filled = int(cells * min(max(share, 0.0), 1.0))
     return f"{'▓' * filled}{'░' * (cells - filled)} {formatting.percent(share)}"
-
-
-def _clock_time(seconds: float) -> str:
-    """`1:23`, or with hours."""
-    minutes, rest = divmod(min(round(seconds), 359_999), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
