@@ -134,6 +134,6 @@ class StoredTurn:
             dense = statistics.reading is Reading.DENSE
             return records.ReadMap(importance=importance) if dense else None
         texts = tuple(
-            replace(text, message=self._ids[text.message]) for text in self._selected.texts
+            replace(text, message=self._message_ids[text.message]) for text in self._selected.texts
         )
         return records.ReadMap(self._selected.spans, texts, importance)
