@@ -1,7 +1,7 @@
-"""Makes room in caches for the tokens that are known to come.
+"""Grows caches once for the tokens that are known to come.
 
-mlx-lm's caches grow by their `step`, 256 tokens, and are copied whole when they do: in a prefill in
-steps of 256 tokens and more, every layer at every step.
+mlx-lm's caches grow by their `step` of 256 tokens and are copied whole each time: in a prefill in
+steps of 256 tokens or more, every layer at every step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from app.engine.progress import Cancelled
 
 @contextmanager
 def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
-    """Inside, layers that keep everything grow at most once for `count` more tokens, with the first
-    of them. They go on as before afterwards. When it is cancelled, what was not used is given back:
-    it may be gigabytes."""
+    """Inside, layers that keep all entries grow at most once for `count` more tokens, with the
+    first of them. Afterwards they grow as before. When cancelled, unused capacity is released: it
+    may be gigabytes."""
     stores = [store for c in flatten(cache) if (store := _growing_store(c)) is not None]
-    before = [store.step for store in stores]
+    steps = [store.step for store in stores]
     for store in stores:
-        if _capacity(store) - store.offset < count:
+        if capacity(store) - store.offset < count:
             _trim_to_size(store)
             whole = -(-count // type(store).step) * type(store).step
             store.step = max(store.step, whole)
@@ -36,40 +36,41 @@ def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
             _release_unused(store)
         raise
     finally:
-        for store, step in zip(stores, before, strict=True):
+        for store, step in zip(stores, steps, strict=True):
             store.step = step
 
 
+def capacity(store: Any) -> int:
+    """How many entries a stock cache has memory for."""
+    keys = store.keys[0] if isinstance(store.keys, tuple | list) else store.keys
+    return 0 if keys is None else int(keys.shape[-2])
+
+
 def _growing_store(cache: Any) -> Any:
-    """Where a layer that keeps everything stores it."""
+    """The stock cache of a layer that keeps all entries; None for other layers."""
     if isinstance(cache, WindowedCache) and not cache.retain_all:
         return None
     store = cache.inner if isinstance(cache, PositionedCache) else cache
     return store if type(store) in TRIMMABLE else None
 
 
-def _capacity(store: Any) -> int:
-    keys = store.keys[0] if isinstance(store.keys, tuple | list) else store.keys
-    return 0 if keys is None else int(keys.shape[-2])
-
-
 def _trim_to_size(store: Any) -> None:
-    """Drop the room there is, to which mlx-lm may add what it grows by."""
+    """Drop unused capacity, which mlx-lm would otherwise add to."""
     if store.offset == 0:
         store.keys = store.values = None
-    elif _capacity(store) > store.offset:
-        cut = tree_map(lambda array: array[..., : store.offset, :], (store.keys, store.values))
-        store.keys, store.values = cut
+    elif capacity(store) > store.offset:
+        stored = tree_map(lambda array: array[..., : store.offset, :], (store.keys, store.values))
+        store.keys, store.values = stored
 
 
 def _release_unused(store: Any) -> None:
-    """Copy what is there out of a buffer that is much longer."""
-    if _capacity(store) - store.offset < type(store).step:
+    """Copy the entries out of a buffer that is much longer."""
+    if capacity(store) - store.offset < type(store).step:
         return
     if store.offset == 0:
         store.keys = store.values = None
         return
-    there = mx.arange(store.offset)  # a slice would keep the whole buffer alive
-    copied = tree_map(lambda array: mx.take(array, there, axis=-2), (store.keys, store.values))
+    entries = mx.arange(store.offset)  # a slice would keep the whole buffer alive
+    copied = tree_map(lambda array: mx.take(array, entries, axis=-2), (store.keys, store.values))
     mx.eval(copied)
     store.keys, store.values = copied

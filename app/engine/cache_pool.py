@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from app.engine import memory
-from app.engine.background_prefill import BackgroundPrefill, has_gaps
+from app.engine.background_prefill import BackgroundPrefill
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.power import PowerProbe, SystemPower
@@ -195,7 +195,7 @@ class CachePool:
         ):
             return None
         conversation, remembered = next(reversed(self._caches.items()))
-        if conversation in self._failed_background or not has_gaps(remembered):
+        if conversation in self._failed_background or not remembered.target.has_gaps:
             return None
         return conversation, remembered
 

@@ -1,9 +1,9 @@
 """Caches that know the position of every entry.
 
 A stock mlx-lm cache counts entries and takes that count for the next token's position. After a
-sparse prefill the two differ. The caches here keep positions beside the entries, answer `offset`
+sparse prefill the two differ. The caches here store positions beside the entries, answer `offset`
 with the next *position*, and build masks from positions, so that unmodified model code and
-`generate_step` go on at the right place. Storage stays a stock `KVCache`.
+`generate_step` continue at the right position. Storage stays a stock `KVCache`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,26 @@ from app.engine.positions import Entries, PositionRuns, Positions
 
 
 class UnsupportedCache(ValueError):
-    """A model uses a cache that sparse prefill cannot place at positions."""
+    """A model uses a cache that cannot store chosen positions."""
+
+
+def _inner(name: str) -> Any:
+    """A property of the inner cache, readable and writable as one's own."""
+    return property(
+        lambda self: getattr(self.inner, name),
+        lambda self, value: setattr(self.inner, name, value),
+    )
 
 
 class PositionedCache:
-    """A `KVCache` whose entries sit at known positions.
+    """A `KVCache` whose entries have explicit positions.
 
-    `place(positions)` announces where the next step's tokens go; without it they go to the run
-    that starts at `offset`. Entries that are placed before others (recalled ones) are stored after
-    them, and masks then go by position.
+    `set_next_positions` announces the positions of the next step's tokens; without it they continue
+    at `offset`. Entries inserted before others (recalled ones) are stored after them, and masks
+    then go by position.
     """
+
+    keys, values, state = _inner("keys"), _inner("values"), _inner("state")
 
     def __init__(
         self,
@@ -49,7 +59,7 @@ class PositionedCache:
         self._announced: Positions | None = None
         self._next_position: int | None = None
 
-    # ------------------------------------------------------------ where the next tokens go
+    # ------------------------------------------------------------ the next tokens' positions
 
     @property
     def offset(self) -> int:
@@ -61,22 +71,22 @@ class PositionedCache:
         self._announced = positions
 
     def set_next_position(self, position: int) -> None:
-        """Let the next token go to `position`, after every entry."""
+        """Put the next token at `position`, after every entry."""
         if position < self.positions.end:
-            raise ValueError(f"position {position} was already passed")
+            raise ValueError(f"position {position} is before the end of the cache")
         self._announced, self._next_position = None, position
 
     def _positions_of_next(self, count: int) -> Positions:
         if self._announced is not None:
             if len(self._announced) != count:
-                raise ValueError(f"{len(self._announced)} positions placed, {count} tokens came")
+                raise ValueError(f"{len(self._announced)} positions for {count} tokens")
             return self._announced
         return np.arange(self.offset, self.offset + count, dtype=np.int32)
 
     # ------------------------------------------------------------ what mlx-lm's models call
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self._announced is None:  # a run, as each token of an answer is
+        if self._announced is None:  # a gapless run, like each token of an answer
             self.positions = self.positions.with_run(self.offset, self.offset + keys.shape[2])
         else:
             self.positions = self.positions.extended(self._positions_of_next(keys.shape[2]))
@@ -111,30 +121,10 @@ class PositionedCache:
 
     # ------------------------------------------------------------ the rest of mlx-lm's interface
 
-    @property
-    def keys(self) -> Any:
-        return self.inner.keys
-
-    @keys.setter
-    def keys(self, value: mx.array) -> None:
-        self.inner.keys = value
-
-    @property
-    def values(self) -> Any:
-        return self.inner.values
-
-    @values.setter
-    def values(self, value: mx.array) -> None:
-        self.inner.values = value
-
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What is stored, for layers that read another layer's cache."""
+        """What is stored, for layers that share this layer's cache."""
         stored: tuple[mx.array, mx.array] = self.inner.keys_and_values()
         return stored
-
-    @property
-    def state(self) -> Any:
-        return self.inner.state
 
     @property
     def nbytes(self) -> int:
@@ -150,11 +140,11 @@ class PositionedCache:
         return True
 
     def covers(self, position: int) -> bool:
-        """Whether a token at `position` would find everything here that it may see."""
+        """Whether everything that a token at `position` attends to is still stored."""
         return True
 
     def trim(self, n: int) -> int:
-        """Take back the n entries stored last; returns how many there were to take."""
+        """Drop the n entries stored last; returns how many were dropped."""
         trimmed = int(self.inner.trim(n))
         if trimmed:
             self.positions = self.positions.without_last(trimmed)
@@ -162,55 +152,48 @@ class PositionedCache:
         return trimmed
 
     def evict(self, positions: Positions) -> None:
-        """Take back the entries at these positions. What stays may have seen them."""
+        """Drop the entries at these positions. The others may have attended to them."""
         self._select_entries(*self.positions.without(positions))
 
     def rewind(self, position: int) -> int:
-        """Take back every entry at or after `position`; returns how many. What stays never saw
-        them: nothing sees what comes after it."""
+        """Drop every entry at or after `position`; returns how many. The others never attended to
+        them: attention is causal."""
         before, count = self.size(), self.positions.count_below(position)
         if self.positions.ascending:
             return self.trim(before - count)
         self._select_entries(*self.positions.between(0, position))
         return before - count
 
-    def _select_entries(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
-        """Keep only these entries, in this order, with room for so many in all."""
+    def _select_entries(self, positions: PositionRuns, entries: Entries, capacity: int = 0) -> None:
+        """Drop all but these entries, store them in this order, in buffers of this capacity."""
         self.positions, self._announced, self._next_position = positions, None, None
         self.inner.offset = len(entries)
         if len(entries) == 0:
             self.inner.keys = self.inner.values = None
             return
-        index = mx.array(np.pad(entries, (0, max(room - len(entries), 0))))
+        index = mx.array(np.pad(entries, (0, max(capacity - len(entries), 0))))
         stored = (self.inner.keys, self.inner.values)
         self.inner.keys, self.inner.values = tree_map(lambda a: mx.take(a, index, axis=2), stored)
 
 
 class QuantisedCache(PositionedCache):
-    """One whose keys and values are quantised: mlx-lm's models ask a cache for its `bits`."""
+    """One whose keys and values are quantised: mlx-lm's models look for a cache's `bits`."""
 
     inner: QuantizedKVCache
-
-    @property
-    def bits(self) -> int:
-        return int(self.inner.bits)
-
-    @property
-    def group_size(self) -> int:
-        return int(self.inner.group_size)
+    bits, group_size = _inner("bits"), _inner("group_size")
 
 
 class WindowedCache(PositionedCache):
     """The cache of a sliding-window layer.
 
-    A key at k is seen from q while q < k + window. Stock `RotatingKVCache` counts entries instead
-    of positions, so with gaps it would let a local layer look thousands of tokens back.
+    A query at q attends to a key at k while q < k + window. A stock `RotatingKVCache` counts
+    entries instead of positions, so with gaps a local layer would look thousands of tokens back.
 
-    While everything is read in order, entries that no later query can see are dropped, once
-    `slack` of them have fallen out, so that decoding seldom copies. With `retains` they stay: what
-    is recalled later sees the entries before it. A step is given only what one of its tokens sees,
-    so that it costs the same either way; what was recalled is put in its place once, by the first
-    step that comes after all others.
+    While tokens come in order, entries that no later query attends to are evicted, once `slack` of
+    them have left the window, so that decoding rarely copies. With `retain_all` they stay: recalled
+    tokens attend to the entries before them. Either way a step fetches only what one of its tokens
+    attends to, so it costs the same. Recalled entries are sorted into their places once, by the
+    first step that comes after all others.
     """
 
     slack = 256
@@ -222,57 +205,59 @@ class WindowedCache(PositionedCache):
         self.window = window
         self.retain_all = retain_all
         self.evicted_below = 0
-        """One past the highest position that was dropped."""
+        """One past the highest position that was evicted."""
         self._fetched: int | Entries | None = None
-        """What the last step was given: so many of the last entries, or these; None: all."""
+        """What the last step fetched: this many of the last entries, or these; None: all."""
 
-    # What the next step finds is worked out from the state alone, so that the mask, which is made
-    # once for all layers of a kind, fits what each of them gives.
+    # What the next step fetches follows from the state alone, so that the mask, which is made once
+    # for all layers of a kind, fits what each of them returns.
 
     def _positions_when_ready(self, count: int) -> PositionRuns:
-        """What is stored when the next `count` tokens come: where these come after all others, in
-        order, and without what no later token sees."""
+        """What is stored when the next `count` tokens come: if they come after all others, in
+        order and without what no later token attends to."""
         if self.offset < self.positions.end:
             return self.positions
         ordered = self.positions if self.positions.ascending else self.positions.sorted()[0]
-        fallen = self._evictable(count)
-        return ordered.without_first(fallen) if fallen else ordered
+        evictable = self._evictable(count)
+        return ordered.without_first(evictable) if evictable else ordered
 
     def _evictable(self, count: int) -> int:
         if self.retain_all:
             return 0
-        fallen = self.positions.count_below(self.offset - self.window + 1)
-        return fallen if fallen >= self.slack or count > 1 else 0
+        outside = self.positions.count_below(self.offset - self.window + 1)
+        return outside if outside >= self.slack or count > 1 else 0
 
     def _make_ready(self, count: int) -> None:
-        """Store what is to be stored when the next `count` tokens come."""
+        """Sort and evict entries before the next `count` tokens come."""
         if (ready := self._positions_when_ready(count)) is self.positions:
             return
-        placed, sought, offset = self._announced, self._next_position, self.offset
+        announced, next_position, offset = self._announced, self._next_position, self.offset
         if not self.positions.ascending:
             ordered, entries = self.positions.sorted()
             self._select_entries(ordered, entries, self.inner.keys.shape[2])
-        if fallen := self.size() - len(ready.array()):
+        if evicted := self.size() - len(ready.array()):
             self.evicted_below = self.positions.end_below(offset - self.window + 1)
-            self.inner.keys = self.inner.keys[..., fallen : self.size(), :]
-            self.inner.values = self.inner.values[..., fallen : self.size(), :]
-            self.inner.offset -= fallen
+            self.inner.keys = self.inner.keys[..., evicted : self.size(), :]
+            self.inner.values = self.inner.values[..., evicted : self.size(), :]
+            self.inner.offset -= evicted
             self.positions = ready
-        self._announced, self._next_position = placed, sought
+        self._announced, self._next_position = announced, next_position
 
     def _visible(self, stored: PositionRuns, count: int) -> int | Entries:
-        """Which entries the next `count` tokens see: so many of the last, or these."""
+        """Which entries the next `count` tokens attend to: this many of the last, or these."""
         if self.offset >= stored.end and stored.ascending:
             return stored.count_from(self.offset - self.window + 1)
         return stored.visible_to(self._positions_of_next(count), self.window)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        count, before = keys.shape[2], 0
+        count = keys.shape[2]
         self._make_ready(count)
-        seen, before = self._visible(self.positions, count), self.size()
+        visible, before = self._visible(self.positions, count), self.size()
         super().update_and_fetch(keys, values)
-        new = np.arange(before, before + count)
-        self._fetched = seen + count if isinstance(seen, int) else np.concatenate([seen, new])
+        if isinstance(visible, int):
+            self._fetched = visible + count
+        else:
+            self._fetched = np.append(visible, np.arange(before, before + count))
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
@@ -290,31 +275,31 @@ class WindowedCache(PositionedCache):
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
         ready = self._positions_when_ready(N)
-        seen = self._visible(ready, N)
-        if isinstance(seen, int) and N == 1:  # one token after all others
-            return mx.ones((1, seen + 1), mx.bool_) if return_array else None
+        visible = self._visible(ready, N)
+        if isinstance(visible, int) and N == 1:  # one token after all others
+            return mx.ones((1, visible + 1), mx.bool_) if return_array else None
         stored = ready.array()
-        stored = stored[len(stored) - seen :] if isinstance(seen, int) else stored[seen]
+        stored = stored[len(stored) - visible :] if isinstance(visible, int) else stored[visible]
         return self._mask(N, window_size or self.window, return_array, stored)
 
     def trim(self, n: int) -> int:
         self._fetched = None
         return super().trim(n)
 
-    def _select_entries(self, positions: PositionRuns, entries: Entries, room: int = 0) -> None:
+    def _select_entries(self, positions: PositionRuns, entries: Entries, capacity: int = 0) -> None:
         self._fetched = None
-        super()._select_entries(positions, entries, room)
+        super()._select_entries(positions, entries, capacity)
 
     def is_trimmable(self) -> bool:
-        """What has been dropped cannot come back."""
+        """Evicted entries cannot come back."""
         return self.retain_all and not self.evicted_below
 
     def covers(self, position: int) -> bool:
         return not self.evicted_below or position - self.window + 1 >= self.evicted_below
 
     def copy_at(self, position: int) -> WindowedCache:
-        """What this one was after the tokens before `position`, with no more than its window. Only
-        where it `reaches` there."""
+        """A copy as it was after the tokens before `position`, with no more than its window. Only
+        where it `covers` that position."""
         first = position - self.window + 1
         twin = copy.copy(self)
         twin.inner, twin.retain_all = copy.copy(self.inner), False
@@ -322,44 +307,44 @@ class WindowedCache(PositionedCache):
         if not twin.positions.ascending:
             twin._select_entries(*twin.positions.sorted())
         twin.evicted_below = max(self.evicted_below, self.positions.end_below(first))
-        mx.eval(twin.inner.keys, twin.inner.values)  # or all of this one would live as long
+        mx.eval(twin.inner.keys, twin.inner.values)  # lazy, they would keep this one's alive
         return twin
 
 
 TRIMMABLE = (KVCache, QuantizedKVCache)
-"""mlx-lm's own caches that can take back what comes last."""
+"""mlx-lm's own caches that can drop their last entries."""
 Cache = list[Any]
 """One cache per layer, as mlx-lm's models take it."""
 
 
 def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:
-    """Position-aware twins of a model's own empty caches, layer by layer. With `retains`, more can
-    be recalled later, so that windowed layers drop nothing.
+    """Position-aware caches for a model's own empty ones, layer by layer. With `retain_all`,
+    windowed layers evict nothing, so that more can be recalled later.
 
-    Recurrent layers keep theirs: they have no positions, they see the kept tokens in order.
-    Raises UnsupportedCache for kinds that cannot be placed.
+    Recurrent layers keep theirs: they have no positions, they see the selected tokens in order.
+    Raises UnsupportedCache for kinds that cannot store positions.
     """
-    start = PositionRuns()  # one for all, so that every step is worked out once
+    start = PositionRuns()  # one for all, so that layers share what is computed for a step
     return [_to_positioned(cache, retain_all, start) for cache in stock]
 
 
-def _to_positioned(cache: Any, retains: bool, start: PositionRuns) -> Any:
+def _to_positioned(cache: Any, retain_all: bool, start: PositionRuns) -> Any:
     kind = type(cache)
     if kind is KVCache:
         return PositionedCache(cache, start)
     if kind is QuantizedKVCache:
         return QuantisedCache(cache, start)
     if kind is RotatingKVCache and cache.keep == 0:
-        return WindowedCache(cache.max_size, retains, start)
+        return WindowedCache(cache.max_size, retain_all, start)
     if kind is ArraysCache:
         return cache
     if kind is CacheList:
-        return CacheList(*(_to_positioned(c, retains, start) for c in cache.caches))
-    raise UnsupportedCache(f"its {kind.__name__} layers cannot be read at chosen positions")
+        return CacheList(*(_to_positioned(c, retain_all, start) for c in cache.caches))
+    raise UnsupportedCache(f"its {kind.__name__} layers cannot store chosen positions")
 
 
 class StepWatcher:
-    """Says whether every one of `caches` (unfolded) has been given the step that is running."""
+    """Says whether every one of `caches` (flattened) has been updated by the running step."""
 
     def __init__(self, caches: Iterable[Any]) -> None:
         self._pending = [(cache, _step_state(cache)) for cache in caches][::-1]
@@ -371,7 +356,7 @@ class StepWatcher:
 
 
 def _step_state(cache: Any) -> list[Any]:
-    """What every step replaces or moves on. Empty for kinds that are not known."""
+    """What every step replaces or advances. Empty for unknown kinds."""
     if isinstance(cache, PositionedCache):
         cache = cache.inner
     if isinstance(cache, ArraysCache):
@@ -387,13 +372,13 @@ def _has_changed(cache: Any, before: list[Any]) -> bool:
 
 
 def nbytes(cache: Any) -> int:
-    """Of one layer. A quantised one that is empty cannot be asked."""
+    """Of one layer. An empty quantised one raises when asked."""
     empty = isinstance(cache, QuantizedKVCache) and cache.empty()
     return 0 if empty else int(cache.nbytes)
 
 
-def flatten(cache: Cache) -> list[Any]:
-    """All layers' caches, lists unfolded."""
+def flatten(cache: Iterable[Any]) -> list[Any]:
+    """Every layer's cache, with those inside a CacheList."""
     found: list[Any] = []
     for c in cache:
         found += flatten(c.caches) if isinstance(c, CacheList) else [c]

@@ -1,4 +1,4 @@
-"""Which positions a cache holds, in the order in which their entries are stored."""
+"""The positions that a cache holds, in the order in which their entries are stored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 
 Positions = NDArray[np.int32]
 Run = tuple[int, int]
+"""Start and end of consecutive positions."""
 Entries = NDArray[np.int64]
 """Indices in the order of storage."""
 
 
 class PositionRuns:
-    """Positions in the order in which their entries are stored, as runs `(start, end)`. What was
-    recalled stands behind what comes after it in the text.
+    """Positions in the order in which their entries are stored, as runs. Recalled tokens come after
+    tokens that follow them in the text.
 
-    One never changes: a step leads to another one, and every layer that takes the same step from
-    the same one is led to the same. So what is worked out for one layer serves all of a kind. What
-    is stored next is not kept alive, or one would lead to all tokens of an answer; what was taken
-    away is, since a layer goes on from there before the next one comes.
+    Immutable: each step returns another object, and layers that take the same step from the same
+    object get the same result, so that it is computed once for all layers of a kind. Results that
+    add positions are referenced weakly, or one object would keep all tokens of an answer alive.
+    Results that remove some are referenced strongly: a layer moves on from there before the next
+    layer comes.
     """
 
     __slots__ = ("__weakref__", "_array", "_steps", "_visible", "ascending", "end", "runs")
@@ -33,60 +35,60 @@ class PositionRuns:
         ascending = all(a[1] <= b[0] for a, b in pairwise(own))
         self._set(own, max((end for _, end in own), default=0), ascending)
 
-    def _set(self, runs: tuple[Run, ...], following: int, ascending: bool) -> None:
+    def _set(self, runs: tuple[Run, ...], end: int, ascending: bool) -> None:
         self.runs = runs
-        self.end = following
+        self.end = end
         """One past the highest position; 0 when empty."""
         self.ascending = ascending
         self._array: Positions | None = None
         self._steps: list[tuple[str, Any, Callable[[], PositionRuns | None], Entries | None]] = []
+        """Results by step and argument."""
         self._visible: tuple[Positions, int, Entries] | None = None
 
     def __deepcopy__(self, memo: object) -> PositionRuns:
         return self
 
-    # ------------------------------------------------------------ steps, worked out once
+    # ------------------------------------------------------------ steps, computed once
 
     def extended(self, positions: Positions) -> PositionRuns:
-        """With ascending positions, none of which is held already."""
+        """With these ascending positions at the end, all of them new."""
 
         def make() -> PositionRuns:
             if positions[0] < self.end and np.isin(positions, self.array()).any():
-                raise ValueError(f"one of {positions[0]} to {positions[-1]} is held already")
-            return self._appended(_runs_of(positions))
+                raise ValueError(f"one of {positions[0]} to {positions[-1]} is cached already")
+            return self._appended(runs_of(positions))
 
         return self._memoised("extended", positions, make)
 
     def with_run(self, start: int, end: int) -> PositionRuns:
-        """With the positions from `start` up to `end`, none of which is held already."""
+        """With the positions from `start` up to `end` at the end, all of them new."""
 
         def make() -> PositionRuns:
             if start < self.end and any(start < e and s < end for s, e in self.runs):
-                raise ValueError(f"position {start} is held already")
+                raise ValueError(f"position {start} is cached already")
             return self._appended([(start, end)])
 
         return self._memoised("run", (start, end), make)
 
     def without_first(self, count: int) -> PositionRuns:
         """Without what is stored first."""
-        return self._memoised("first", count, lambda: PositionRuns(_runs_of(self.array()[count:])))
+        return self._memoised("first", count, lambda: PositionRuns(runs_of(self.array()[count:])))
 
     def without_last(self, count: int) -> PositionRuns:
         """Without what is stored last."""
 
         def make() -> PositionRuns:
-            stored = self.array()
-            return PositionRuns(_runs_of(stored[: len(stored) - count]))
+            return PositionRuns(runs_of(self.array()[: len(self.array()) - count]))
 
         return self._memoised("last", count, make)
 
     def without(self, positions: Positions) -> tuple[PositionRuns, Entries]:
         """Without these, and which entries stay."""
 
-        def stay() -> Entries:
+        def others() -> Entries:
             return np.flatnonzero(np.isin(self.array(), positions, invert=True))
 
-        return self._memoised_choice("without", positions, stay)
+        return self._memoised_choice("without", positions, others)
 
     def between(self, start: int, end: int) -> tuple[PositionRuns, Entries]:
         """Those from `start` up to `end`, in the order of storage, and which entries they are."""
@@ -98,55 +100,53 @@ class PositionRuns:
 
     def sorted(self) -> tuple[PositionRuns, Entries]:
         """All of them, ascending, and the entries in that order."""
-        return self._memoised_choice("order", None, lambda: np.argsort(self.array()))
+        return self._memoised_choice("sorted", None, lambda: np.argsort(self.array()))
 
     def _appended(self, more: list[Run]) -> PositionRuns:
-        """With these runs behind. Decoding does this at every token."""
-        following = max(self.end, more[-1][1])
+        """With these runs at the end. Decoding does this for every token."""
+        end = max(self.end, more[-1][1])
         ascending, runs = self.ascending and more[0][0] >= self.end, self.runs
         if runs and runs[-1][1] == more[0][0]:
             more, runs = [(runs[-1][0], more[0][1]), *more[1:]], runs[:-1]
         made = PositionRuns()
-        made._set((*runs, *more), following, ascending)
+        made._set((*runs, *more), end, ascending)
         return made
 
     def _memoised_choice(
-        self, name: str, given: object, choose: Callable[[], Entries]
+        self, name: str, argument: object, choose: Callable[[], Entries]
     ) -> tuple[PositionRuns, Entries]:
-        entries = self._lookup(name, given)[1]
-        if entries is None:
-            entries = choose()
-        chosen = entries
+        known = self._lookup(name, argument)[1]
+        entries = choose() if known is None else known
 
         def make() -> PositionRuns:
-            return PositionRuns(_runs_of(self.array()[chosen]))
+            return PositionRuns(runs_of(self.array()[entries]))
 
-        return self._memoised(name, given, make, chosen), chosen
+        return self._memoised(name, argument, make, entries), entries
 
     def _memoised(
         self,
         name: str,
-        given: object,
+        argument: object,
         make: Callable[[], PositionRuns],
         entries: Entries | None = None,
     ) -> PositionRuns:
-        known, _ = self._lookup(name, given)
+        known, _ = self._lookup(name, argument)
         if known is not None:
             return known
         made = make()
         alive = [step for step in self._steps if step[2]() is not None]
-        reach = weakref.ref(made) if name in ("extended", "run") else lambda: made
-        self._steps = [*alive, (name, given, reach, entries)]
+        reference = weakref.ref(made) if name in ("extended", "run") else lambda: made
+        self._steps = [*alive, (name, argument, reference, entries)]
         return made
 
-    def _lookup(self, name: str, given: object) -> tuple[PositionRuns | None, Entries | None]:
-        for known, argument, made, entries in self._steps:
-            same = argument is given or (isinstance(given, int | tuple) and argument == given)
-            if known == name and same and (runs := made()) is not None:
+    def _lookup(self, name: str, argument: object) -> tuple[PositionRuns | None, Entries | None]:
+        for known, before, reference, entries in self._steps:
+            same = before is argument or (isinstance(argument, int | tuple) and before == argument)
+            if known == name and same and (runs := reference()) is not None:
                 return runs, entries
         return None, None
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ queries
 
     def array(self) -> Positions:
         """int32 (n,), in the order of storage."""
@@ -173,17 +173,18 @@ class PositionRuns:
         return max((min(end, position) for start, end in self.runs if start < position), default=0)
 
     def visible_to(self, queries: Positions, window: int) -> Entries:
-        """Entries that one of the ascending `queries` sees: a key at k from q < k + window."""
-        if self._visible is None or self._visible[0] is not queries or self._visible[1] != window:
+        """Entries that one of the ascending `queries` attends to: keys at k with q < k + window."""
+        known = self._visible
+        if known is None or known[0] is not queries or known[1] != window:
             stored = self.array()
             first = np.searchsorted(queries, stored)
             after = queries[np.minimum(first, len(queries) - 1)]
-            seen = (first < len(queries)) & (after < stored + window)
-            self._visible = (queries, window, np.flatnonzero(seen))
-        return self._visible[2]
+            visible = (first < len(queries)) & (after < stored + window)
+            known = self._visible = (queries, window, np.flatnonzero(visible))
+        return known[2]
 
 
-def _runs_of(positions: Positions) -> list[Run]:
+def runs_of(positions: Positions) -> list[Run]:
     if len(positions) == 0:
         return []
     breaks = np.flatnonzero(np.diff(positions) != 1)

@@ -1,8 +1,8 @@
-"""What one model has read of a conversation: its cache, and which tokens are in it.
+"""What one model has cached of a conversation, and which tokens those are.
 
-Tokens are counted as the conversation has them: a logical prefix is reused, whatever the buffers
-look like. A cache that lacks tokens is never taken for one that has them all: `exact` says how far
-every entry has seen everything before it.
+A common prefix is counted in the conversation's tokens, never in buffer lengths. A cache with gaps
+is never taken for a dense one: `dense_prefix_len` says up to where every entry has attended to
+everything before it.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ MAX_CHECKPOINTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What takes it to come back to where the cache was after `position` tokens."""
+    """What a rewind to `position` needs."""
 
     position: int
     states: dict[int, Any]
-    """The layers, by their index, that cannot take back what came later, as they were then: of a
-    window what was in it. One that retains everything can come back by itself."""
+    """Copies of the layers, by index, that cannot drop their last tokens: recurrent ones, and the
+    windows of sliding-window layers that evict."""
 
 
 class PrefixCache:
-    """A cache of `fresh()`'s kind with what was read into it.
+    """A cache that `make_cache` makes, and the tokens in it.
 
-    `ids` int32 (L,) are the conversation's tokens up to the last one read, `read` bool (L,) says
-    which of them are in the cache, in exactly this order of positions unless some were recalled.
+    `ids` int32 (L,) are the conversation's tokens up to the last cached one; `cached` bool (L,)
+    says which of them are in the cache. Entries are stored in this order, except recalled ones.
     """
 
-    def __init__(self, fresh: Callable[[], Cache]) -> None:
-        self._make_cache = fresh
+    def __init__(self, make_cache: Callable[[], Cache]) -> None:
+        self._make_cache = make_cache
         self.num_layers: int | None = None
-        """How many layers, from the first, are read; the caches of later ones stay empty. None for
+        """How many layers, from the first, are run; the caches of later ones stay empty. None:
         all."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self.cache = self._make_cache()
         self.ids = np.zeros(0, np.int32)
         self.cached = np.zeros(0, bool)
         self.dense_prefix_len = 0
-        """How many tokens, from the first, were read with nothing left out before them."""
+        """How many tokens, from the first, were read with nothing skipped before them."""
         self.checkpoints: list[Checkpoint] = []
         self.record_states()
 
     def record_states(self) -> None:
-        """What recurrent layers hold now belongs to what is noted as read: they count nothing."""
+        """The states that recurrent layers have now belong to the recorded tokens: such layers do
+        not count tokens themselves."""
         self._recorded_states = [
             weakref.ref(state)
             for cache in flatten(self.cache)
@@ -79,26 +79,23 @@ class PrefixCache:
         ]
 
     def has_recorded_states(self, cache: ArraysCache) -> bool:
-        """Whether a recurrent layer has seen what is noted as read, no more and no less."""
-        noted = {id(state()) for state in self._recorded_states}
-        return all(id(state) in noted for state in cache.cache if state is not None)
+        """Whether a recurrent layer has read the recorded tokens, no more and no less."""
+        recorded = {id(state()) for state in self._recorded_states}
+        return all(id(state) in recorded for state in cache.cache if state is not None)
 
     def fork(self) -> PrefixCache:
-        """A twin that goes its own way; the arrays are shared until one of the two writes."""
+        """An independent copy; the arrays are shared until one of the two writes."""
         twin = PrefixCache(self._make_cache)
         twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
-        twin.ids, twin.cached, twin.dense_prefix_len = (
-            self.ids,
-            self.cached.copy(),
-            self.dense_prefix_len,
-        )
+        twin.ids, twin.cached = self.ids, self.cached.copy()
+        twin.dense_prefix_len = self.dense_prefix_len
         twin.checkpoints = list(self.checkpoints)
         twin.record_states()
         return twin
 
     def use_layers(self, num_layers: int | None) -> None:
-        """Read so many layers from now on. What was read to another depth is forgotten: some
-        caches would lack it."""
+        """Run only this many layers from now on. Clears what another number has read: some layers
+        would lack it."""
         if num_layers != self.num_layers:
             self.clear()
             self.num_layers = num_layers
@@ -108,48 +105,53 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        saved = [state for border in self.checkpoints for state in border.states.values()]
-        return sum(nbytes(c) for c in [*flatten(self.cache), *saved])
+        copies = [state for point in self.checkpoints for state in point.states.values()]
+        return sum(nbytes(c) for c in [*flatten(self.cache), *copies])
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether tokens were skipped, or read only after tokens that come later."""
+        return self.dense_prefix_len < len(self)
 
     def can_insert_at(self, position: int) -> bool:
-        """Whether a token can be read that stands before what was read already."""
-        return all(
-            isinstance(c, PositionedCache) and c.covers(position) for c in flatten(self.cache)
-        )
+        """Whether a token can be read that comes before cached ones."""
+        layers = flatten(self.cache)
+        return all(isinstance(c, PositionedCache) and c.covers(position) for c in layers)
 
     @property
     def supports_gaps(self) -> bool:
-        """Whether tokens may be left out of what is read: no layer counts them."""
+        """Whether tokens may be skipped: no layer takes their number for their position."""
         return all(isinstance(c, PositionedCache | ArraysCache) for c in flatten(self.cache))
 
     @property
     def needs_checkpoints(self) -> bool:
-        """Whether coming back takes a border."""
+        """Whether a rewind may need a checkpoint."""
         return any(_needs_checkpoint(c) for c in flatten(self.cache))
 
     def common_prefix_len(self, ids: NDArray[np.int32]) -> int:
-        """How many of `ids` are, from the first on, what was read or left out here."""
+        """How many of `ids`, from the first, are the same here, cached or skipped."""
         size = min(len(ids), len(self.ids))
         different = np.flatnonzero(ids[:size] != self.ids[:size])
         return int(different[0]) if len(different) else size
 
     def uncached(self, positions: Positions) -> Positions:
-        """Those of the ascending `positions` that were not read."""
-        unread = np.ones(len(positions), bool)
-        known = np.searchsorted(positions, len(self))
-        unread[:known] = ~self.cached[positions[:known]]
-        return positions[unread]
+        """Those of the ascending `positions` that are not cached."""
+        inside = np.searchsorted(positions, len(self))
+        missing = np.ones(len(positions), bool)
+        missing[:inside] = ~self.cached[positions[:inside]]
+        return positions[missing]
 
     def runs_following(self, positions: Positions, length: int) -> Positions:
-        """What was read and follows one of `positions`, ascending, without a gap: of each run
-        behind it the first `length` tokens."""
+        """The cached tokens right after each run of the ascending `positions`: up to `length`,
+        ending at the first gap."""
         ends = positions[np.append(np.diff(positions) != 1, True)] + 1
         followers = [np.arange(end, min(end + length, len(self)), dtype=np.int32) for end in ends]
-        unbroken = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
-        return np.unique(np.concatenate(unbroken))
+        gapless = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
+        return np.unique(np.concatenate(gapless))
 
     def mark_cached(self, ids: NDArray[np.int32], positions: Positions) -> None:
-        """The tokens of `ids`, a whole prompt, at these ascending `positions` are now read."""
+        """Record that the tokens of `ids`, a whole prompt, at these ascending `positions` are in
+        the cache."""
         if len(positions) == 0:
             return
         end = int(positions[-1]) + 1
@@ -163,7 +165,7 @@ class PrefixCache:
         self.record_states()
 
     def append(self, ids: NDArray[np.int32]) -> None:
-        """These tokens (n,) are read after all others."""
+        """Record that these tokens (n,) were fed after all others."""
         start = len(self)
         positions = np.arange(start, start + len(ids), dtype=np.int32)
         self.mark_cached(np.concatenate([self.ids, ids]), positions)
@@ -176,21 +178,21 @@ class PrefixCache:
         step: StepSize,
         on_step: OnStep,
     ) -> None:
-        """Let `model` read those tokens of `ids`, a whole prompt, that stand at `positions`,
-        ascending. mlx-lm's own caches take only what follows without a gap."""
+        """Have `model` read the tokens of `ids`, a whole prompt, at these ascending `positions`.
+        mlx-lm's own caches take only what continues them without a gap."""
         done = 0
 
-        def read(now: int) -> None:
+        def record_step(now: int) -> None:
             nonlocal done
             self.mark_cached(ids, positions[done:now])
             done = now
             on_step(now)
 
-        placed = positions if positioned_layers(self.cache) else None
-        prefill(model, self.cache, ids[positions], placed, step, read, self.num_layers)
+        chosen = positions if positioned_layers(self.cache) else None
+        prefill(model, self.cache, ids[positions], chosen, step, record_step, self.num_layers)
 
     def evict(self, positions: Positions) -> None:
-        """Take these tokens, ascending, out of caches that take in what was left out."""
+        """Drop these ascending tokens; only where `can_insert_at` them."""
         for layer in positioned_layers(self.cache):
             layer.evict(positions)
         self.cached[positions] = False
@@ -198,25 +200,23 @@ class PrefixCache:
 
     @property
     def retain_all(self) -> bool:
-        """Whether windows keep what no later token sees."""
+        """Whether windows retain entries that no later token attends to."""
         return any(isinstance(c, WindowedCache) and c.retain_all for c in flatten(self.cache))
 
-    def set_retain_all(self, retains: bool) -> None:
-        """Whether windows keep what no later token sees, from now on: what is recalled does see it.
-        A border that relied on it gets its own copy of the window."""
+    def set_retain_all(self, retain_all: bool) -> None:
+        """Whether windows retain such entries from now on: recalled tokens do attend to them.
+        Checkpoints that relied on it get copies of the windows."""
         windows = {i: c for i, c in enumerate(flatten(self.cache)) if isinstance(c, WindowedCache)}
-        if self.retain_all and not retains:
-            self.checkpoints = [
-                _with_window_copies(b, windows) for b in self._checkpoints_before(len(self))
-            ]
+        if self.retain_all and not retain_all:
+            points = self._checkpoints_before(len(self))
+            self.checkpoints = [_with_window_copies(point, windows) for point in points]
         for layer in windows.values():
-            layer.retain_all = retains
+            layer.retain_all = retain_all
 
     def add_checkpoint(self) -> None:
-        """Make it possible to come back to where the cache is now."""
-        if not self.needs_checkpoints or any(
-            border.position == len(self) for border in self.checkpoints
-        ):
+        """Make it possible to rewind to the current end."""
+        known = any(point.position == len(self) for point in self.checkpoints)
+        if known or not self.needs_checkpoints:
             return
         states = {
             i: c.copy_at(len(self)) if isinstance(c, WindowedCache) else copy.deepcopy(c)
@@ -232,64 +232,64 @@ class PrefixCache:
             return len(self)
         if all(_can_rewind_to(c, position) for c in flatten(self.cache)):
             return position
-        return max((border.position for border in self._checkpoints_before(position)), default=0)
+        return max((point.position for point in self._checkpoints_before(position)), default=0)
 
     def _checkpoints_before(self, position: int) -> list[Checkpoint]:
-        """Those from which to go on, none of them after `position`."""
-        every = dict(enumerate(flatten(self.cache)))
-
-        def leads_back(border: Checkpoint) -> bool:
-            others = (c for i, c in every.items() if i not in border.states)
-            return border.position <= position and all(
-                _can_rewind_to(c, border.position) for c in others
-            )
-
-        return list(filter(leads_back, self.checkpoints))
+        """The usable checkpoints at `position` or before it."""
+        layers = list(enumerate(flatten(self.cache)))
+        return [
+            point
+            for point in self.checkpoints
+            if point.position <= position
+            and all(_can_rewind_to(c, point.position) for i, c in layers if i not in point.states)
+        ]
 
     def rewind(self, position: int) -> int:
-        """Take back every token from `position` on, or from an earlier one where a layer can only
-        come back to a border. Returns how many tokens are left."""
+        """Drop every token from `position` on, or from an earlier checkpoint where a layer can only
+        return to one. Returns how many tokens are left."""
         if position >= len(self):
             return len(self)
-        every = flatten(self.cache)
-        if not all(_can_rewind_to(c, position) for c in every):
-            borders = self._checkpoints_before(position)
-            if not borders:
+        layers = flatten(self.cache)
+        if not all(_can_rewind_to(c, position) for c in layers):
+            usable = self._checkpoints_before(position)
+            if not usable:
                 self.clear()
                 return 0
-            self.checkpoints, position = borders, borders[-1].position
-            for index, state in borders[-1].states.items():
-                every[index].__dict__.update(copy.deepcopy(state).__dict__)
-        for c in every:
+            self.checkpoints, position = usable, usable[-1].position
+            for index, state in usable[-1].states.items():
+                layers[index].__dict__.update(copy.deepcopy(state).__dict__)
+        for c in layers:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
             elif isinstance(c, TRIMMABLE):
-                c.trim(max(c.offset - position, 0))  # those of layers that are not read are empty
-        self.checkpoints = [border for border in self.checkpoints if border.position <= position]
+                c.trim(max(c.offset - position, 0))  # layers that are not run are empty
+        self.checkpoints = [point for point in self.checkpoints if point.position <= position]
         self.ids, self.cached = self.ids[:position], self.cached[:position]
         self.dense_prefix_len = min(self.dense_prefix_len, position)
         self.record_states()
         return position
 
     def eval(self) -> None:
-        """Compute what is still lazy, so that nothing of it depends on what comes later."""
+        """Compute lazy arrays, so that none of them depends on what comes later."""
         mx.eval([c.state for c in self.cache])
 
 
-def _with_window_copies(border: Checkpoint, windows: dict[int, WindowedCache]) -> Checkpoint:
-    """With a copy of each window that it has none of."""
-    missing = {i: c.copy_at(border.position) for i, c in windows.items() if i not in border.states}
-    return Checkpoint(border.position, border.states | missing)
+def _with_window_copies(checkpoint: Checkpoint, windows: dict[int, WindowedCache]) -> Checkpoint:
+    """With a copy of each window of which it has none."""
+    missing = {i: c for i, c in windows.items() if i not in checkpoint.states}
+    copies = {i: c.copy_at(checkpoint.position) for i, c in missing.items()}
+    return Checkpoint(checkpoint.position, checkpoint.states | copies)
 
 
 def _needs_checkpoint(cache: Any) -> bool:
-    """Whether a layer may be unable to take back its last tokens."""
-    placed = isinstance(cache, PositionedCache) and not isinstance(cache, WindowedCache)
-    return not isinstance(cache, TRIMMABLE) and not placed
+    """Whether a layer may be unable to drop its last tokens."""
+    if isinstance(cache, PositionedCache):
+        return isinstance(cache, WindowedCache)
+    return not isinstance(cache, TRIMMABLE)
 
 
 def _can_rewind_to(cache: Any, position: int) -> bool:
-    """Whether a layer can take back what stands from `position` on."""
+    """Whether a layer can drop the tokens from `position` on."""
     if isinstance(cache, PositionedCache):
         return cache.covers(position)
     return isinstance(cache, TRIMMABLE)

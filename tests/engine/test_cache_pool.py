@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from app.engine.background_prefill import BackgroundPrefill, has_gaps
+from app.engine.background_prefill import BackgroundPrefill
 from app.engine.loader import LoadedModel
 from app.engine.memory import CacheSize
 from app.engine.prefill import StepSize, forward
@@ -54,7 +54,7 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
     chat = Chat(model)
     chat.read(first, FIRST)
     chat.write(first, answer)
-    assert has_gaps(chat.remembered)
+    assert chat.remembered.target.has_gaps
     info = ModelInfo("tiny", "", 0, 0, 0)
     healing = BackgroundPrefill(
         LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16)), chat.remembered
@@ -65,7 +65,7 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
     assert len(steps) > 5
     assert steps == sorted(steps)
     held = chat.remembered.target
-    assert not has_gaps(chat.remembered)
+    assert not chat.remembered.target.has_gaps
     assert held.cached.all()
     rest = second.ids[len(first.ids) + ANSWER :]
     logits = forward(model, held.cache, rest)[0, -1]

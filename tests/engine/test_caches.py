@@ -57,18 +57,18 @@ def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject)
 
 def test_no_position_is_held_twice() -> None:
     runs = PositionRuns().extended(_array([3, 4]))
-    with pytest.raises(ValueError, match="held"):
+    with pytest.raises(ValueError, match="cached already"):
         runs.extended(_array([4]))
-    with pytest.raises(ValueError, match="held"):
+    with pytest.raises(ValueError, match="cached already"):
         runs.with_run(2, 4)
     cache = PositionedCache(positions=PositionRuns([(7, 8)]))
-    with pytest.raises(ValueError, match="passed"):
+    with pytest.raises(ValueError, match="before the end"):
         cache.set_next_position(7)
 
 
 def test_layers_that_take_the_same_step_share_what_comes_of_it() -> None:
     start, step = PositionRuns([(0, 9)]), _array([3, 4, 20, 22])
-    with pytest.raises(ValueError, match="held"):
+    with pytest.raises(ValueError, match="cached already"):
         start.extended(step)
     far = _array([20, 22])
     nobodys = weakref.ref(start.extended(far))
@@ -152,13 +152,13 @@ def recalled_into(caches: list[PositionedCache]) -> None:
 def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """And after it every token of the answer reckoned all of them anew."""
     worked_out: list[int] = []
-    run_lengths = positions_module._runs_of
+    run_lengths = positions_module.runs_of
 
     def counted_runs(positions: np.ndarray) -> list[tuple[int, int]]:
         worked_out.append(len(positions))
         return run_lengths(positions)
 
-    monkeypatch.setattr(positions_module, "_runs_of", counted_runs)
+    monkeypatch.setattr(positions_module, "runs_of", counted_runs)
     counts = []
     for layers_of_a_kind in (1, LAYERS):
         stock = [
@@ -217,5 +217,5 @@ def test_rewinding_is_as_if_never_read(name: str) -> None:
 def test_positions_and_tokens_must_match() -> None:
     cache = PositionedCache()
     cache.set_next_positions(_array([5, 9]))
-    with pytest.raises(ValueError, match="2 positions placed, 3 tokens came"):
+    with pytest.raises(ValueError, match="2 positions for 3 tokens"):
         cache.update_and_fetch(mx.zeros((1, 1, 3, 4)), mx.zeros((1, 1, 3, 4)))

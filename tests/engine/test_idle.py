@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.engine import engine, memory
-from app.engine.background_prefill import BackgroundPrefill, has_gaps
+from app.engine.background_prefill import BackgroundPrefill
 from app.engine.cache_pool import CachePool
 from app.engine.calibration import Calibration
 from app.engine.memory import CacheSize
@@ -372,7 +372,7 @@ def test_a_model_of_recurrent_layers_alone_reuses_what_it_read(
     assert chat.reader.reused_tokens == reused
     read = chat.remembered.target.cached
     assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < 1e-4
-    assert has_gaps(chat.remembered) is (needed is not None)
+    assert chat.remembered.target.has_gaps is (needed is not None)
 
 
 def test_a_sparse_conversation_with_a_recurrent_target_goes_on(
