@@ -1,4 +1,5 @@
-"""The conversations whose caches are in memory, and what becomes of them between turns."""
+"""The conversations whose caches are in memory, and the work on them between turns: saving, and
+reading in the background what was skipped."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Protocol
+
+import psutil
 
 from app.engine import memory
 from app.engine.background_prefill import BackgroundPrefill
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
-from app.engine.power import PowerProbe, SystemPower
 from app.engine.prefill import OnStep
 from app.engine.progress import TurnClock
 from app.engine.snapshot import SnapshotError, Snapshots
@@ -31,46 +34,58 @@ from app.protocol.stats import Phase
 _log = logging.getLogger(__name__)
 
 
+class PowerProbe(Protocol):
+    def on_battery(self) -> bool:
+        """False also where the system does not say."""
+        ...
+
+
+class SystemPower:
+    def on_battery(self) -> bool:
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return battery is not None and battery.power_plugged is False
+
+
 class CachePool:
-    """Belongs to one loaded pair. All of it runs on the engine's thread. `stopped` says whether the
-    turn that runs was cancelled: what is saved to make room for it then stops."""
+    """The caches of one loaded pair, on the engine's thread. `stopped` says whether the running
+    turn was cancelled: saving to free memory for it then stops."""
 
     def __init__(
         self,
         pair: ModelPair,
-        upkeep: CachePolicy,
+        policy: CachePolicy,
         emit: Callable[[Event], None],
         power: PowerProbe | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._pair, self._emit, self._upkeep = pair, emit, upkeep
+        self._pair, self._emit, self._policy = pair, emit, policy
         self._power, self._stopped = power or SystemPower(), stopped
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
-        """The one that was used last comes last."""
+        """By conversation; the most recently used comes last."""
         self._unsaved: set[str] = set()
         self._background: tuple[str, BackgroundPrefill] | None = None
         self._failed_background: set[str] = set()
-        """Those whose healing has failed since their last turn."""
+        """Conversations whose background prefill has failed since their last turn."""
         self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
         self._snapshots = None
-        if upkeep.snapshot_folder is not None:
-            identity = {"target": pair.target.fingerprint}
-            if pair.draft is not None:
-                identity["draft"] = pair.draft.fingerprint
-            folder = Path(upkeep.snapshot_folder)
-            weights = sum(m.info.weight_bytes for m in (pair.target, pair.draft) if m is not None)
-            limit = disk_limit(upkeep.disk_budget, folder, weights)
+        if policy.snapshot_folder is not None:
+            models = {"target": pair.target, "draft": pair.draft}
+            loaded = {name: model for name, model in models.items() if model is not None}
+            folder = Path(policy.snapshot_folder)
+            weights = sum(model.info.weight_bytes for model in loaded.values())
+            limit = disk_limit(policy.disk_budget, folder, weights)
+            identity = {name: model.fingerprint for name, model in loaded.items()}
             self._snapshots = Snapshots(folder, limit, identity)
 
     def get_or_restore(self, conversation: str | None, progress: TurnClock) -> ConversationCache:
-        """What was read of a conversation, in memory or on disk; of one without a name, nothing.
-        Raises Cancelled."""
+        """A conversation's cache, from memory or disk, or an empty one; without a conversation
+        always an empty one. Raises Cancelled."""
         if conversation is None:
             return ConversationCache(self._pair)
-        self._background = self._background if self._is_background(conversation) else None
+        if not self._is_background(conversation):
+            self._background = None
         self._failed_background.discard(conversation)
-        if self._is_saving(conversation):
-            self._stop_saving()
+        self._stop_saving(conversation)
         if conversation not in self._caches:
             self._caches[conversation] = self._restored(conversation, progress)
         self._caches.move_to_end(conversation)
@@ -78,7 +93,7 @@ class CachePool:
         return self._caches[conversation]
 
     def drop(self, conversation: str | None, on_disk: bool = False) -> None:
-        """Forget what was read: it is of no use, or in a state that nobody knows."""
+        """Drop a conversation's cache: it is no longer needed, or in an unknown state."""
         if conversation is None:
             return
         self._caches.pop(conversation, None)
@@ -86,44 +101,41 @@ class CachePool:
         self._failed_background.discard(conversation)
         if self._is_background(conversation):
             self._background = None
-        if self._is_saving(conversation):
-            self._stop_saving()
+        self._stop_saving(conversation)
         if on_disk and self._snapshots is not None:
             self._snapshots.delete(conversation)
 
     def enforce_budget(self) -> None:
-        """Keep to the budget: what was not used for longest goes to disk, or is forgotten. The one
-        in use stays."""
-        while len(self._caches) > 1 and self.nbytes > self._upkeep.memory_budget:
+        """Save and drop the least recently used caches until the others fit into the memory budget.
+        The one in use stays."""
+        while len(self._caches) > 1 and self.nbytes > self._policy.memory_budget:
             oldest = next(iter(self._caches))
             self._save(oldest)
             self.drop(oldest)
 
     @property
     def nbytes(self) -> int:
-        return (
-            sum(remembered.nbytes for remembered in self._caches.values()) + self.background_bytes
-        )
+        return sum(cache.nbytes for cache in self._caches.values()) + self.background_bytes
 
     @property
     def background_bytes(self) -> int:
-        """Of what is being read while nothing else is to be done."""
+        """Of the background prefill."""
         return self._background[1].nbytes if self._background is not None else 0
 
     @property
     def idle_bytes(self) -> int:
-        """Of conversations other than the one that was used last, and of healing."""
+        """Of all conversations but the most recently used one, and of the background prefill."""
         idle = tuple(self._caches.values())[:-1]
-        return sum(remembered.nbytes for remembered in idle) + self.background_bytes
+        return sum(cache.nbytes for cache in idle) + self.background_bytes
 
     def cancel_background(self) -> int:
-        """Give up background reading; returns how many bytes it took."""
+        """Drop the background prefill; returns how many bytes that frees."""
         freed, self._background = self.background_bytes, None
         return freed
 
     def evict_idle(self, include_current: bool) -> bool:
-        """Save where that is to be, and let go of all but the one that was used last, or of that
-        one, too. Whether they were saved. A turn that is cancelled leaves the rest as it is."""
+        """Save and drop all caches but the most recently used one, or that one, too. Returns
+        whether they are saved. When the turn is cancelled, the rest stays as it is."""
         for conversation in tuple(self._caches)[: None if include_current else -1]:
             if not self._save(conversation, self._stopped):
                 break
@@ -131,14 +143,14 @@ class CachePool:
         return self._snapshots is not None
 
     def step(self, background: bool = True) -> bool:
-        """One step, of about half a second, of what can be done while nothing else is: heal the
-        last conversation, save what is not saved. False when there is nothing left to do."""
+        """One step of idle work, of about half a second: background prefill of the last
+        conversation, then saving. False when there is nothing left to do."""
         return (background and self._background_step()) or self._save_step()
 
     @property
     def idle_work_allowed(self) -> bool:
-        """Whether something may be read that nobody asked for."""
-        match self._upkeep.background:
+        """Whether models may run without a request."""
+        match self._policy.background:
             case BackgroundPolicy.ON_AC_POWER:
                 return not self._power.on_battery()
             case policy:
@@ -146,18 +158,18 @@ class CachePool:
 
     @property
     def has_waiting_work(self) -> bool:
-        """Whether something is to be read once there is power or memory for it."""
+        """Whether a background prefill waits for power or memory."""
         return self._background_candidate() is not None and self._pair.target.is_loaded
 
     def close(self) -> None:
-        """Save what is not saved."""
+        """Save everything that is not saved."""
         self._background = None
         for conversation in tuple(self._unsaved):
             self._save(conversation)
         self._stop_saving()
         self._caches.clear()
 
-    # ------------------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------------- restoring
 
     def _restored(self, conversation: str, progress: TurnClock) -> ConversationCache:
         def fresh() -> ConversationCache:
@@ -172,7 +184,7 @@ class CachePool:
             with progress.timed(Phase.RESTORE):
                 loaded = self._snapshots.load(conversation, fresh, report)
         except SnapshotError as error:
-            reason = f"What was read before cannot be used ({error}), so it is read again."
+            reason = f"The saved cache cannot be used ({error}), so the tokens are read again."
             self._emit(SnapshotRestored(progress.turn, 0, reason))
             return fresh()
         if loaded is None:
@@ -180,79 +192,74 @@ class CachePool:
         self._emit(SnapshotRestored(progress.turn, int(loaded.target.cached.sum())))
         return loaded
 
+    def _drop_damaged(self, conversation: str) -> bool:
+        if (warning := self._caches[conversation].drop_damaged()) is None:
+            return False
+        self._emit(EngineWarning(warning, conversation))
+        return True
+
+    # ------------------------------------------------------------------------- background prefill
+
     def _is_background(self, conversation: str) -> bool:
         return self._background is not None and self._background[0] == conversation
 
-    def _is_saving(self, conversation: str) -> bool:
-        return self._saving is not None and self._saving[0] == conversation
-
     def _background_candidate(self) -> tuple[str, ConversationCache] | None:
-        """The conversation used last, where the rest of it is to be read."""
+        """The most recently used conversation, if tokens of it were skipped."""
         if (
             not self._caches
-            or self._upkeep.background is BackgroundPolicy.OFF
+            or self._policy.background is BackgroundPolicy.OFF
             or self._pair.dense_only is not None
         ):
             return None
-        conversation, remembered = next(reversed(self._caches.items()))
-        if conversation in self._failed_background or not remembered.target.has_gaps:
+        conversation, cache = next(reversed(self._caches.items()))
+        if conversation in self._failed_background or not cache.target.has_gaps:
             return None
-        return conversation, remembered
+        return conversation, cache
 
     def _background_step(self) -> bool:
-        if (sick := self._background_candidate()) is None:
+        if (candidate := self._background_candidate()) is None:
             self._background = None
             return False
         if not self.idle_work_allowed or not self._pair.target.is_loaded:
             return False
-        conversation, remembered = sick
+        conversation, cache = candidate
         try:
-            if not self._is_background(conversation):
+            if self._background is None or self._background[0] != conversation:
                 if self._drop_damaged(conversation):
                     return True
-                if not self._fits_budget(
-                    BackgroundPrefill.required_bytes(self._pair.target, remembered)
-                ):
+                target = self._pair.target
+                if not self._fits_budget(BackgroundPrefill.required_bytes(target, cache)):
                     return False
-                self._background = (conversation, BackgroundPrefill(self._pair.target, remembered))
-            assert self._background is not None
-            healing = self._background[1]
-            healed = healing.step()
+                self._background = conversation, BackgroundPrefill(target, cache)
+            prefill = self._background[1]
+            finished = prefill.step()
         except memory.NotEnoughMemory:
             return False
-        except Exception as error:  # nobody asked for it: it costs what it has read, nothing else
-            self._background_failed(conversation, error)
+        except Exception as error:  # no one requested it: only its progress is lost
+            _log.warning("reading in the background failed", exc_info=error)
+            self._background = None
+            self._failed_background.add(conversation)
+            why = memory.describe_error(error)
+            message = f"Background reading stopped ({why}). It starts again after the next answer."
+            self._emit(EngineWarning(message, conversation))
             return True
-        if healed:
+        if finished:
             self._background = None
             self._unsaved.add(conversation)
-            if self._is_saving(conversation):
-                self._stop_saving()  # which would save what was there before
-        self._emit(BackgroundProgress(conversation, healing.done, healing.total))
+            self._stop_saving(conversation)  # it would save the sparse cache
+        self._emit(BackgroundProgress(conversation, prefill.done, prefill.total))
         return True
 
     def _fits_budget(self, needed: float) -> bool:
-        """Whether the budget has room for so much more, once what is on the disk is dropped."""
+        """Whether this much more fits into the memory budget, once saved caches are dropped."""
         for conversation in tuple(self._caches)[:-1]:
-            if self.nbytes + needed <= self._upkeep.memory_budget:
+            if self.nbytes + needed <= self._policy.memory_budget:
                 break
             if self._snapshots is not None and conversation not in self._unsaved:
                 self.drop(conversation)
-        return len(self._caches) == 1 or self.nbytes + needed <= self._upkeep.memory_budget
+        return len(self._caches) == 1 or self.nbytes + needed <= self._policy.memory_budget
 
-    def _background_failed(self, conversation: str, error: Exception) -> None:
-        _log.warning("reading in the background failed", exc_info=error)
-        self._background = None
-        self._failed_background.add(conversation)
-        why = memory.describe_error(error)
-        sentence = f"Background reading stopped ({why}). It starts again after the next answer."
-        self._emit(EngineWarning(sentence, conversation))
-
-    def _drop_damaged(self, conversation: str) -> bool:
-        if (found := self._caches[conversation].drop_damaged()) is None:
-            return False
-        self._emit(EngineWarning(found, conversation))
-        return True
+    # ------------------------------------------------------------------------- saving
 
     def _save_step(self) -> bool:
         """Write one more file of a snapshot."""
@@ -268,7 +275,7 @@ class CachePool:
         conversation, saving = self._saving
         try:
             done, total = next(saving)
-        except Exception as error:  # MLX raises what it likes; it costs the snapshot, nothing else
+        except Exception as error:  # MLX raises any type; only the snapshot is lost
             self._saving = None
             self._unsaved.discard(conversation)
             self._snapshots.delete(conversation)
@@ -283,27 +290,27 @@ class CachePool:
     def _start_saving(self, snapshots: Snapshots, conversation: str) -> None:
         self._stop_saving()
         self._drop_damaged(conversation)
-        held = self._caches[conversation]
-        if len(held.target):
-            self._saving = conversation, snapshots.save(conversation, held)
+        cache = self._caches[conversation]
+        if len(cache.target):
+            self._saving = conversation, snapshots.save(conversation, cache)
         else:
             self._unsaved.discard(conversation)
 
-    def _stop_saving(self) -> None:
-        """What was written of a snapshot is deleted; the older one counts."""
-        if self._saving is not None:
+    def _stop_saving(self, conversation: str | None = None) -> None:
+        """Delete the unfinished snapshot of this conversation, or of any; the older one counts."""
+        if self._saving is not None and conversation in (None, self._saving[0]):
             self._saving[1].close()
             self._saving = None
 
     def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Save what is not saved of it; False when it was `stopped` before that was done."""
+        """Save a conversation's cache if it has changed; False when it was `stopped` before."""
         if self._snapshots is None or not len(self._caches[conversation].target):
             return True
         while conversation in self._unsaved:
             if stopped():
                 self._stop_saving()
                 return False
-            if not self._is_saving(conversation):
+            if self._saving is None or self._saving[0] != conversation:
                 self._start_saving(self._snapshots, conversation)
             self._save_step()
         return True

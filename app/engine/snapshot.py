@@ -1,10 +1,10 @@
-"""A conversation's caches on disk, so that a later start need not read again.
+"""Saves a conversation's caches to disk, so that a later start need not read its tokens again.
 
 One folder for each conversation: a file for each layer, in mlx-lm's own format, and a manifest that
-names them with their checksums. Files are written aside and synced, the manifest is renamed into
-place last; until then the older snapshot is the one that counts, and a save that is given up leaves
-nothing. A snapshot that does not fit, or cannot be trusted in every byte, is thrown away, and the
-tokens are read again.
+lists them with their checksums. Files are written and synced first, and the manifest is renamed
+into place last; until then the older snapshot counts, and a cancelled save leaves nothing behind. A
+snapshot that does not fit, or of which any byte is damaged, is deleted, and the tokens are read
+again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,22 @@ from app.engine.snapshot_folder import FOLDER_NAME, remove_snapshot, snapshot_fo
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
 
-FORMAT = 5
+FORMAT = 6
+OLD_KEYS = {
+    "exact": "dense_prefix_len",
+    "depth": "num_layers",
+    "borders": "checkpoints",
+    "retains": "retain_all",
+    "lost": "evicted_below",
+}
+"""What format 5, which is still read, calls the same things."""
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"([0-9]{1,18})-(?:(?:target|draft)-[0-9]+\.safetensors|manifest\.part)")
 """Names of a snapshot's other files. The number tells one save from the next."""
 READ_BATCH = 8
 """Files that are read at once."""
 SYNC_THREADS = 4
-"""Files that are summed and synced at once."""
+"""Files that are checksummed and synced at once."""
 
 
 class SnapshotError(ValueError):
@@ -54,9 +62,9 @@ class SnapshotError(ValueError):
 
 
 class Snapshots:
-    """The snapshots in `folder`, at most `budget` bytes of them; the least recently used go first.
+    """The snapshots in `folder`, at most `budget` bytes; the least recently used are deleted first.
 
-    `identity` names what the caches depend on: another one makes them worthless.
+    `identity` names what the caches depend on: with another one they are worthless.
     """
 
     def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
@@ -67,40 +75,40 @@ class Snapshots:
                     _delete_unlisted(conversation)
 
     def save(
-        self, conversation: str, remembered: ConversationCache
+        self, conversation: str, cache: ConversationCache
     ) -> Generator[tuple[int, int], None, None]:
-        """Writes a snapshot; stops after every part of it, and says how many of how many are done.
-        Closed before the end, it deletes what it has written. Raises OSError, or RuntimeError where
-        MLX cannot write."""
+        """Writes a snapshot part by part, and yields the number of parts done and their total. If
+        closed early, deletes what it wrote. Raises OSError, or RuntimeError where MLX cannot
+        write."""
         folder = snapshot_folder(self._folder, conversation)
-        # For this user alone: the tokens of private documents lie in it.
+        # Readable by this user only: it holds the tokens of private documents.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         _delete_unlisted(folder)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
-        parts = {part: held for part, held in _prefix_caches(remembered) if len(held)}
-        if remembered.nbytes > self._budget:
-            parts.pop("draft", None)  # it reads everything again sooner than the target
-        caches = [
-            (p, i, c) for p, held in parts.items() for i, c in enumerate(_caches_to_store(held))
-        ]
-        total = len(caches) + 1
-        manifest: dict[str, Any] = {part: _metadata(held) for part, held in parts.items()}
+        models = {name: prefix for name, prefix in _by_model(cache) if len(prefix)}
+        if cache.nbytes > self._budget:
+            models.pop("draft", None)  # it reads faster than the target
+        layers = [(m, i, c) for m, prefix in models.items() for i, c in enumerate(_stored(prefix))]
+        total = len(layers) + 1
+        manifest: dict[str, Any] = {name: _metadata(prefix) for name, prefix in models.items()}
         manifest |= {"format": FORMAT, "identity": self._identity}
-        manifest["tokens"] = int(remembered.target.cached.sum())
+        manifest["tokens"] = int(cache.target.cached.sum())
         written: list[Future[dict[str, Any]]] = []
-        pool = DaemonPool(SYNC_THREADS)  # one is summed and synced while the next is written
+        pool = DaemonPool(SYNC_THREADS)  # they checksum and sync one while the next is written
         try:
-            for part, index, cache in caches:
-                path = folder / f"{generation}-{part}-{index}.safetensors"
-                save_prompt_cache(str(path), [cache])
-                written.append(pool.submit(_sync_and_describe, path, _buffers(cache)))
+            for name, index, layer in layers:
+                path = folder / f"{generation}-{name}-{index}.safetensors"
+                save_prompt_cache(str(path), [layer])
+                written.append(pool.submit(_sync_and_describe, path, _buffers(layer)))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
-            _write_durably(
-                folder / f"{generation}-manifest.part", folder / MANIFEST, with_checksum(manifest)
-            )
-        finally:  # done, failed, or given up
+            temporary = folder / f"{generation}-manifest.part"
+            temporary.write_text(with_checksum(manifest), encoding="utf-8")
+            sync_path(temporary)
+            os.replace(temporary, folder / MANIFEST)
+            sync_path(folder)
+        finally:  # done, failed, or cancelled
             pool.close()
             _delete_unlisted(folder)
         self._enforce_budget(folder)
@@ -112,9 +120,9 @@ class Snapshots:
         fresh: Callable[[], ConversationCache],
         report: Callable[[int], OnStep] = lambda total: lambda done: None,
     ) -> ConversationCache | None:
-        """What a snapshot holds, in a `fresh()` one; None without a snapshot. `report` is told how
-        many tokens there are, and what it returns is told how many of them have come; it may raise
-        Cancelled. Raises SnapshotError when there is one that is of no use; it is gone then."""
+        """Loads a snapshot into a `fresh()` cache; None without one. `report` is called with the
+        number of tokens, and what it returns with the tokens loaded so far; it may raise Cancelled.
+        Raises SnapshotError for an unusable snapshot, after deleting it."""
         folder = snapshot_folder(self._folder, conversation)
         try:
             _delete_unlisted(folder)
@@ -122,42 +130,39 @@ class Snapshots:
                 with suppress(OSError):
                     folder.rmdir()
                 return None
-            loaded = self._read(folder, fresh(), report)
+            loaded = self._load(folder, fresh(), report)
         except Cancelled:
             raise
         except Exception as error:
-            memory.reraise_oom(error)  # the snapshot is as good as it was
+            memory.reraise_oom(error)  # then nothing is wrong with the snapshot
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, SnapshotError):
                 raise
             # Whatever a damaged file makes json, numpy or MLX raise.
             raise SnapshotError(f"it is damaged ({memory.describe_error(error)})") from error
-        with suppress(OSError):  # one that can only be read is as good
+        with suppress(OSError):  # a read-only one is as good
             os.utime(folder / MANIFEST)
         return loaded
 
     def save_error(self, error: Exception) -> str:
         """One sentence for what `save` raised."""
         if memory.is_oom(error):
-            return "What was read cannot be saved: memory ran out. A later start reads it again."
+            return "Saving the cache failed: memory ran out. A later start reads the tokens again."
         system = error.strerror if isinstance(error, OSError) else None
         why = system or memory.describe_error(error)
         return (
-            f"What was read cannot be saved ({why}), so a later start reads it again: see that"
-            f" '{self._folder}' is writable and has room."
+            f"Saving the cache failed ({why}), so a later start reads the tokens again: check that"
+            f" '{self._folder}' is writable and has free space."
         )
 
     def delete(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
 
-    def _read(
-        self, folder: Path, remembered: ConversationCache, report: Callable[[int], OnStep]
+    def _load(
+        self, folder: Path, cache: ConversationCache, report: Callable[[int], OnStep]
     ) -> ConversationCache:
-        seal, _, text = _read_manifest(folder).partition("\n")
-        manifest = json.loads(text)
-        if with_checksum(manifest).partition("\n")[0] != seal:
-            raise SnapshotError("its list of contents is damaged")
-        if manifest["format"] != FORMAT:
+        manifest = _parse(_read_manifest(folder))
+        if manifest["format"] not in (5, FORMAT):
             raise SnapshotError("another version of specchat wrote it")
         if manifest["identity"] != self._identity:
             raise SnapshotError("it was made with other models")
@@ -168,32 +173,32 @@ class Snapshots:
                 raise SnapshotError("a part of it is missing")
             if _header_checksum(path) != file["header"]:
                 raise SnapshotError("a part of it is damaged")
-        parts, tokens = dict(_prefix_caches(remembered)), int(manifest["tokens"])
-        stored: dict[str, list[Any]] = {part: [] for part in parts}
-        come, sums = report(tokens), list[Future[int]]()
-        with ThreadPoolExecutor() as pool:  # some are summed while the next are read
+        models, tokens = dict(_by_model(cache)), int(manifest["tokens"])
+        stored: dict[str, list[Any]] = {name: [] for name in models}
+        on_loaded, checksums = report(tokens), list[Future[int]]()
+        with ThreadPoolExecutor() as pool:  # it checksums a batch while the next is read
             for start in range(0, len(paths), READ_BATCH):
-                some = paths[start : start + READ_BATCH]
-                caches = [load_prompt_cache(str(path))[0] for path in some]
-                mx.eval([cache.state for cache in caches])  # all at once, by MLX's own threads
-                sums += [pool.submit(_checksum, _buffers(cache)) for cache in caches]
-                for path, cache in zip(some, caches, strict=True):
-                    stored[path.name.split("-")[1]].append(cache)
-                come(tokens * len(sums) // len(paths))
-            if [found.result() for found in sums] != [file["crc32"] for file in files]:
+                batch = paths[start : start + READ_BATCH]
+                layers = [load_prompt_cache(str(path))[0] for path in batch]
+                mx.eval([layer.state for layer in layers])  # all at once, by MLX's own threads
+                checksums += [pool.submit(_checksum, _buffers(layer)) for layer in layers]
+                for path, layer in zip(batch, layers, strict=True):
+                    stored[path.name.split("-")[1]].append(layer)
+                on_loaded(tokens * len(checksums) // len(paths))
+            if [each.result() for each in checksums] != [file["crc32"] for file in files]:
                 raise SnapshotError("a part of it is damaged")
-        for part, caches in stored.items():
-            if caches:
-                _restore(parts[part], manifest[part], caches)
-        return remembered
+        for name, layers in stored.items():
+            if layers:
+                _restore(models[name], manifest[name], layers)
+        return cache
 
     def _enforce_budget(self, newest: Path) -> None:
-        """Delete what was not used for longest until the rest fits; the newest one stays."""
+        """Delete the least recently used snapshots until the rest fits; the newest one stays."""
         used = []
         for folder in self._folder.iterdir():
             if not FOLDER_NAME.fullmatch(folder.name):
                 continue
-            with suppress(OSError):  # no folder, or another program is at it
+            with suppress(OSError):  # not a folder, or another program is using it
                 manifest = folder / MANIFEST
                 size = sum(f.lstat().st_size for f in folder.iterdir())
                 used.append((manifest.stat().st_mtime_ns if manifest.exists() else 0, size, folder))
@@ -206,71 +211,67 @@ class Snapshots:
                 total -= size
 
 
-def with_checksum(manifest: dict[str, Any]) -> str:
-    """What is written of a manifest: its checksum, and itself."""
-    text = json.dumps(manifest, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
+# ------------------------------------------------------------------------------ the caches
 
 
-def _prefix_caches(remembered: ConversationCache) -> Iterator[tuple[str, PrefixCache]]:
-    yield "target", remembered.target
-    if remembered.draft is not None:
-        yield "draft", remembered.draft
+def _by_model(cache: ConversationCache) -> Iterator[tuple[str, PrefixCache]]:
+    yield "target", cache.target
+    if cache.draft is not None:
+        yield "draft", cache.draft
 
 
-def _metadata(held: PrefixCache) -> dict[str, Any]:
-    """What the manifest says of one model's caches besides their arrays."""
+def _metadata(prefix: PrefixCache) -> dict[str, Any]:
+    """What the manifest says about one model's caches besides their arrays."""
     return {
-        "exact": held.dense_prefix_len,
-        "depth": held.num_layers,
-        "layers": [_layer_metadata(c) for c in flatten(held.cache)],
-        "borders": [
+        "dense_prefix_len": prefix.dense_prefix_len,
+        "num_layers": prefix.num_layers,
+        "layers": [_layer_metadata(c) for c in flatten(prefix.cache)],
+        "checkpoints": [
             {
-                "position": b.position,
-                "states": {str(i): _layer_metadata(c) for i, c in b.states.items()},
+                "position": checkpoint.position,
+                "states": {str(i): _layer_metadata(c) for i, c in checkpoint.states.items()},
             }
-            for b in held.checkpoints
+            for checkpoint in prefix.checkpoints
         ],
     }
 
 
 def _layer_metadata(cache: Any) -> dict[str, Any]:
-    described: dict[str, Any] = {"kind": type(cache).__name__}
+    metadata: dict[str, Any] = {"kind": type(cache).__name__}
     if isinstance(cache, PositionedCache):
-        described["runs"] = cache.positions.runs
+        metadata["runs"] = cache.positions.runs
     if isinstance(cache, WindowedCache):
-        described |= {"retains": cache.retain_all, "lost": cache.evicted_below}
-    return described
+        metadata |= {"retain_all": cache.retain_all, "evicted_below": cache.evicted_below}
+    return metadata
 
 
-def _caches_to_store(held: PrefixCache) -> Iterator[Any]:
-    """Stock caches: tokens, layers, then the borders' layers."""
+def _stored(prefix: PrefixCache) -> Iterator[Any]:
+    """Stock caches: the tokens, the layers, then the checkpoints' layers."""
     tokens = ArraysCache(2)
-    tokens[0], tokens[1] = mx.array(held.ids), mx.array(held.cached.astype(np.uint8))
+    tokens[0], tokens[1] = mx.array(prefix.ids), mx.array(prefix.cached.astype(np.uint8))
     yield tokens
-    for cache in flatten(held.cache):
+    copies = [cache for point in prefix.checkpoints for cache in point.states.values()]
+    for cache in [*flatten(prefix.cache), *copies]:
         yield cache.inner if isinstance(cache, PositionedCache) else cache
-    for border in held.checkpoints:
-        for cache in border.states.values():
-            yield cache.inner if isinstance(cache, PositionedCache) else cache
 
 
-def _restore(held: PrefixCache, described: dict[str, Any], stored: list[Any]) -> None:
-    """Fills an empty `held`. Raises SnapshotError when the parts do not agree."""
+def _restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) -> None:
+    """Fills an empty `prefix`. Raises SnapshotError when metadata and caches do not agree."""
     tokens, *rest = stored
-    layers, kinds = iter(rest), flatten(held.cache)
+    inner, layers = iter(rest), flatten(prefix.cache)
     positions: dict[object, PositionRuns] = {}
-    for cache, about in zip(kinds, described["layers"], strict=True):
-        _restore_layer(cache, about, next(layers), positions)
-    held.ids = np.array(tokens[0], dtype=np.int32)
-    held.cached = np.array(tokens[1]).astype(bool)
-    held.dense_prefix_len, held.num_layers = int(described["exact"]), described.get("depth")
-    for border in described["borders"]:
-        states = {int(index): _empty_like(kinds[int(index)]) for index in border["states"]}
-        for state, about in zip(states.values(), border["states"].values(), strict=True):
-            _restore_layer(state, about, next(layers), positions)
-        held.checkpoints.append(Checkpoint(int(border["position"]), states))
-    held.record_states()
+    for cache, about in zip(layers, metadata["layers"], strict=True):
+        _restore_layer(cache, about, next(inner), positions)
+    prefix.ids = np.array(tokens[0], dtype=np.int32)
+    prefix.cached = np.array(tokens[1]).astype(bool)
+    prefix.dense_prefix_len = int(metadata["dense_prefix_len"])
+    prefix.num_layers = metadata.get("num_layers")
+    for checkpoint in metadata["checkpoints"]:
+        states = {int(index): _empty_like(layers[int(index)]) for index in checkpoint["states"]}
+        for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):
+            _restore_layer(state, about, next(inner), positions)
+        prefix.checkpoints.append(Checkpoint(int(checkpoint["position"]), states))
+    prefix.record_states()
 
 
 def _empty_like(cache: Any) -> Any:
@@ -283,19 +284,51 @@ def _empty_like(cache: Any) -> Any:
 
 
 def _restore_layer(
-    cache: Any, about: dict[str, Any], stored: Any, positions: dict[object, PositionRuns]
+    cache: Any, metadata: dict[str, Any], stored: Any, positions: dict[object, PositionRuns]
 ) -> None:
-    """`positions` are those of the layers before: equal ones are the same."""
-    if type(cache).__name__ != about["kind"]:
+    """`positions` are those of earlier layers: layers with equal ones share one object."""
+    if type(cache).__name__ != metadata["kind"]:
         raise SnapshotError("its layers are of other kinds")
     if not isinstance(cache, PositionedCache):
         cache.__dict__.update(stored.__dict__)
         return
     cache.inner = stored
-    runs = tuple((start, end) for start, end in about["runs"])
+    runs = tuple((start, end) for start, end in metadata["runs"])
     cache.positions = positions.setdefault(runs, PositionRuns(runs))
     if isinstance(cache, WindowedCache):
-        cache.retain_all, cache.evicted_below = bool(about["retains"]), int(about["lost"])
+        cache.retain_all = bool(metadata["retain_all"])
+        cache.evicted_below = int(metadata["evicted_below"])
+
+
+# ------------------------------------------------------------------------------ the files
+
+
+def with_checksum(manifest: dict[str, Any]) -> str:
+    """A manifest as it is written: its checksum, then itself."""
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
+
+
+def _parse(written: str) -> dict[str, Any]:
+    """Raises SnapshotError, or what json raises."""
+    checksum, _, text = written.partition("\n")
+    if hashlib.sha256(text.encode()).hexdigest() != checksum:
+        raise SnapshotError("its list of contents is damaged")
+    manifest: dict[str, Any] = json.loads(
+        text, object_hook=lambda found: {OLD_KEYS.get(k, k): v for k, v in found.items()}
+    )
+    return manifest
+
+
+def _read_manifest(folder: Path) -> str:
+    """Raises OSError, or SnapshotError if it is not a regular file: reading a pipe would never
+    end."""
+    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SnapshotError("its list of contents is not a file")
+    with open(descriptor, encoding="utf-8") as file:
+        return file.read()
 
 
 def _generation(path: Path) -> int:
@@ -303,33 +336,23 @@ def _generation(path: Path) -> int:
     return int(ours[1]) if ours else 0
 
 
-def _read_manifest(folder: Path) -> str:
-    """Raises OSError, or SnapshotError where it is no file: a pipe would never end."""
-    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SnapshotError("its list of contents is no file")
-    with open(descriptor, encoding="utf-8") as file:
-        return file.read()
-
-
 def _delete_unlisted(folder: Path) -> None:
-    """Delete those of our files that the manifest does not name: older ones, and what a save left
-    that was given up or killed."""
+    """Delete those of our files that the manifest does not list: older ones, and what a cancelled
+    or killed save left."""
     with suppress(OSError):
         ours = [path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)]
         complete = os.path.lexists(folder / MANIFEST)
         if complete and len({_generation(path) for path in ours}) <= 1:
-            return  # to read every manifest at each start would take long
-        named = _listed_files(folder) if complete else set()
+            return  # reading every manifest at each start would take long
+        listed = _listed_files(folder) if complete else set()
         for path in ours:
-            if path.name not in named:
+            if path.name not in listed:
                 with suppress(OSError):
                     path.unlink()
 
 
 def _listed_files(folder: Path) -> set[str]:
-    """The files that the manifest names; none where it is damaged. Raises OSError."""
+    """The files that the manifest lists; none if it is damaged. Raises OSError."""
     with suppress(ValueError, KeyError, TypeError):
         manifest = json.loads(_read_manifest(folder).partition("\n")[2])
         return {str(file["name"]) for file in manifest["files"]}
@@ -337,19 +360,19 @@ def _listed_files(folder: Path) -> set[str]:
 
 
 def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]:
-    """What the manifest says of a file that was just written, once the disk has it. That it is
-    more than in the disk's own cache is asked for once for all of them, with the manifest."""
+    """The manifest's entry for a file that was just written, once it is synced. The disk's own
+    cache is flushed once for all files, with the manifest."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    sums = {"header": _header_checksum(path), "crc32": _checksum(contents)}
-    return {"name": path.name, "size": path.stat().st_size, **sums}
+    checksums = {"header": _header_checksum(path), "crc32": _checksum(contents)}
+    return {"name": path.name, "size": path.stat().st_size, **checksums}
 
 
 def _header_checksum(path: Path) -> int:
-    """CRC-32 of what stands before the arrays in a file."""
+    """CRC-32 of what precedes the arrays in a file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")  # of the list of arrays that follows
         file.seek(0)
@@ -357,8 +380,8 @@ def _header_checksum(path: Path) -> int:
 
 
 def _buffers(cache: Any) -> list[memoryview]:
-    """What a stock cache holds: its arrays where they lie in memory, and the numbers beside them. A
-    view of an array evaluates it."""
+    """A stock cache's arrays, where they are in memory, and the numbers beside them. A view of an
+    array evaluates it."""
     named: Any = tree_flatten(cache.state)
     leaves = [leaf for _, leaf in named]
     arrays = [mx.contiguous(leaf) for leaf in leaves if isinstance(leaf, mx.array)]
@@ -368,16 +391,9 @@ def _buffers(cache: Any) -> list[memoryview]:
 
 
 def _checksum(contents: list[memoryview]) -> int:
-    """CRC-32. It finds damage, which is all that is asked of it: whoever can write here can write
-    the manifest, too. SHA-256 took most of the time of a snapshot."""
+    """CRC-32. Finding damage is enough: whoever can write here can write the manifest, too. SHA-256
+    took most of the time of a snapshot."""
     value = 0
     for part in contents:
         value = zlib.crc32(part, value)
     return value
-
-
-def _write_durably(aside: Path, path: Path, text: str) -> None:
-    aside.write_text(text, encoding="utf-8")
-    sync_path(aside)
-    os.replace(aside, path)
-    sync_path(path.parent)

@@ -136,7 +136,9 @@ def test_a_snapshot_of_no_use_is_said_so_and_read_again(
     capsys.readouterr()
     assert run(ask("--conversation", "last", "Two?")) == 0
     err = capsys.readouterr().err
-    assert re.search(r"What was read before cannot be used \(.+\), so it is read again\.\n", err)
+    assert re.search(
+        r"The saved cache cannot be used \(.+\), so the tokens are read again\.\n", err
+    )
     assert "reused" not in err
 
 

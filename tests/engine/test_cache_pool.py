@@ -314,7 +314,9 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     assert unsaved
     for event in unsaved:
         assert isinstance(event, SnapshotFailed)
-        assert re.fullmatch(r"[A-Z][^\n]*: see that '.*' is writable and has room\.", event.reason)
+        assert re.fullmatch(
+            r"[A-Z][^\n]*: check that '.*' is writable and has free space\.", event.reason
+        )
     assert not (snapshot_folder(snapshots, "c") / MANIFEST).is_file()
 
 

@@ -209,5 +209,5 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     driver.close()
     assert isinstance(event, SnapshotFailed)
     assert event.reason == (
-        "What was read cannot be saved: memory ran out. A later start reads it again."
+        "Saving the cache failed: memory ran out. A later start reads the tokens again."
     )

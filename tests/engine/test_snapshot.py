@@ -154,10 +154,12 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "another draft": _edited(identity={"target": "a", "draft": "other"}),
     "no draft": _edited(identity={"target": "a"}),
     "fewer files than it had": _edited(seal=False, files=[]),
-    "more exact than it was": _edited(seal=False, target={"exact": 10**6}),
-    "a target without layers": _edited(target={"exact": 1, "layers": [], "borders": []}),
+    "a longer dense prefix than it had": _edited(seal=False, target={"dense_prefix_len": 10**6}),
+    "a target without layers": _edited(
+        target={"dense_prefix_len": 1, "layers": [], "checkpoints": []}
+    ),
     "a target of another kind": _edited(
-        target={"exact": 1, "layers": [{"kind": "ArraysCache"}] * 3, "borders": []}
+        target={"dense_prefix_len": 1, "layers": [{"kind": "ArraysCache"}] * 3, "checkpoints": []}
     ),
 }
 
@@ -177,6 +179,26 @@ def test_a_damaged_snapshot_is_one_sentence_and_gone(
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "snapshots").iterdir())
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
+
+
+def test_a_snapshot_of_format_5_is_read(snapshots: Snapshots, tmp_path: Path) -> None:
+    """With its names for what the manifest says of caches, windows and checkpoints."""
+    models = pair(build("gemma3"))
+    first, answer, _ = conversation()
+    chat = Chat(models.target.model)
+    chat.read(first, None)
+    chat.write(first, answer)
+    save(snapshots, chat)
+    _, _, text = (folder(tmp_path) / MANIFEST).read_text().partition("\n")
+    for old, new in snapshot.OLD_KEYS.items():
+        assert f'"{new}":' in text
+        text = text.replace(f'"{new}":', f'"{old}":')
+    manifest = json.loads(text) | {"format": 5}
+    (folder(tmp_path) / MANIFEST).write_text(with_checksum(manifest))
+    loaded = snapshots.load("c", lambda: ConversationCache(models))
+    assert loaded is not None
+    assert loaded.target.checkpoints
+    assert snapshot._metadata(loaded.target) == snapshot._metadata(chat.remembered.target)
 
 
 LEFTOVERS: dict[str, Callable[[Path], object]] = {
@@ -348,7 +370,7 @@ def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
     manifest.unlink()
     os.mkfifo(manifest) if what == "a pipe" else manifest.mkdir()
     Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
-    with pytest.raises(SnapshotError, match="no file"):
+    with pytest.raises(SnapshotError, match="not a file"):
         snapshots.load("c", lambda: ConversationCache(models))
     save(snapshots, chat)
     assert snapshots.load("c", lambda: ConversationCache(models)) is not None
