@@ -1,8 +1,8 @@
-"""A model's attention, watched while it runs: how much each prompt token is looked at.
+"""Observes a model's attention while it runs: how much each prompt token is attended to.
 
-Scores are float32 whatever the model runs in: the keys of some models have a constant part so large
-that in half precision it leaves nothing of what tells them apart, or overflows. A layer is worked
-on in blocks of heads and of queries, so that what it takes does not grow with the prompt.
+Scores are float32 whatever the model's dtype: the keys of some models share a component so large
+that in half precision their differences are lost, or they overflow. A layer is processed in blocks
+of heads and of queries, so that its memory does not grow with the prompt.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from app.protocol.options import Tuning
 Importance = NDArray[np.float32]
 T = TypeVar("T")
 
-
 Softmax = Callable[[mx.array, "mx.array | None"], mx.array]
 Visible = NDArray[np.int32] | mx.array
-"""Of each row, the index of the last key that it sees, or a mask (1 or heads, rows, M)."""
+"""For each row the index of the last key that it sees, or a mask (1 or heads, rows, M)."""
 
 
 class ScoringError(RuntimeError):
@@ -34,7 +33,7 @@ class ScoringError(RuntimeError):
 
 
 class Unobservable(ScoringError):
-    """No attention of a step could be seen."""
+    """No attention of a step could be observed."""
 
     def __init__(self) -> None:
         super().__init__("its attention cannot be observed")
@@ -45,7 +44,7 @@ class AttentionObserver:
 
     Per observation (a query token) and per layer whose keys span the prompt: softmax over the
     prompt's keys, mean pool, then the maximum over heads and layers. `importance` is the mean over
-    observations. Only a running maximum (observations, M) is held, never two layers' scores.
+    observations. Only the running maximum (observations, M) is stored, never two layers' scores.
     """
 
     def __init__(self, prompt_tokens: int, tuning: Tuning, backend: Backend) -> None:
@@ -57,9 +56,9 @@ class AttentionObserver:
         self._running: list[mx.array] = []
         """The maximum so far of each block of rows."""
         self._in_flight: list[mx.array] = []
-        """At most two blocks: one that is computed, while the next one is prepared."""
+        """At most two blocks: one is computed while the next one is prepared."""
         self._waiting: list[list[tuple[mx.array, Visible]]] = []
-        """Of each layer, the queries that are not scored yet, and their masks."""
+        """For each layer, the queries that are not scored yet, and what they see."""
         self._rows = self._layer_count = 0
         self._defers = False
         self._before_first: StepWatcher | None = None
@@ -68,12 +67,12 @@ class AttentionObserver:
         self._mean_pool = _make_mean_pool(prompt_tokens, tuning.pool)
 
     def observe(self, rows: int, cache: Cache, run: Callable[[], T], defer: bool = False) -> T:
-        """Let `run` run and evaluate a step of the model on `cache`, and observe its last `rows`
-        tokens. Returns what `run` did. Raises Unobservable when no layer could be seen, and
-        ScoringError when scores are no finite numbers.
+        """Observe the last `rows` tokens of the step that `run` runs and evaluates on `cache`.
+        Returns what `run` returns. Raises Unobservable when no layer could be observed, and
+        ScoringError when scores are not finite.
 
-        Rows that are deferred are scored with those of the next step that does not `defer`: all of
-        a layer's keys are gone through once for all of them. Only their queries are held."""
+        Deferred rows are scored with those of the next step that does not `defer`: then all of a
+        layer's keys are read once for all of them. Until then only their queries are stored."""
         self._rows, self._layer_count, self._defers = rows, 0, defer
         first, end = observed_layers(len(cache), self._tuning)
         self._before_first = StepWatcher(flatten(cache[first : first + 1])) if first else None
@@ -93,7 +92,7 @@ class AttentionObserver:
 
     @property
     def importance(self) -> Importance:
-        """Mean over the observations that were scored so far, float32 (M,)."""
+        """Mean over the observations scored so far, float32 (M,)."""
         return np.array(self._total / max(self._scored, 1), dtype=np.float32)
 
     def _finish_rows(self) -> None:
@@ -117,10 +116,10 @@ class AttentionObserver:
         total, queries = k.shape[2], q.shape[2]
         if total < self.prompt_tokens or queries < self._rows:
             return  # a sliding window, or a layer that does not run over the prompt
-        if (self._before_first and not self._before_first()) or (
-            self._through_last and self._through_last()
-        ):
-            return  # a layer that does not count
+        if self._before_first and not self._before_first():
+            return
+        if self._through_last and self._through_last():
+            return
         index, self._layer_count = self._layer_count, self._layer_count + 1
         if index == len(self._waiting):
             self._waiting.append([])
@@ -129,10 +128,10 @@ class AttentionObserver:
         waiting.append((q[0, :, rows], _visible_keys(mask, rows, total, self.prompt_tokens)))
         if self._defers:
             return
-        asked = mx.concatenate([q for q, _ in waiting], axis=1).astype(mx.float32) * scale
-        self._score(asked, k[0, :, : self.prompt_tokens], _concatenated(waiting), sinks)
+        scaled = mx.concatenate([q for q, _ in waiting], axis=1).astype(mx.float32) * scale
+        self._score(scaled, k[0, :, : self.prompt_tokens], _concatenated(waiting), sinks)
 
-    def _score(self, q: mx.array, keys: mx.array, seen: Visible, sinks: mx.array | None) -> None:
+    def _score(self, q: mx.array, keys: mx.array, visible: Visible, sinks: mx.array | None) -> None:
         """Queries (Hq, n, D), float32 and scaled, on keys (Hk, M, D)."""
         (kv_heads, _, width), rows = keys.shape, q.shape[1]
         group, half = q.shape[0] // kv_heads, self._tuning.pool // 2
@@ -142,24 +141,23 @@ class AttentionObserver:
         first_layer = not self._running
         for head in range(0, kv_heads, heads):
             part = slice(head * group, (head + heads) * group)
-            sunk = None if sinks is None else sinks[part].astype(mx.float32)[:, None, None]
+            part_sinks = None if sinks is None else sinks[part].astype(mx.float32)[:, None, None]
             # Longer by what the pool reaches past either end.
-            ours = mx.pad(keys[head : head + heads], [(0, 0), (half, half), (0, 0)])
-            ours = ours.astype(mx.float32).swapaxes(-1, -2)
+            padded = mx.pad(keys[head : head + heads], [(0, 0), (half, half), (0, 0)])
+            padded = padded.astype(mx.float32).swapaxes(-1, -2)
             for block, start in enumerate(range(0, rows, size)):
-                asked = slice(start, min(start + size, rows))
-                scores = _mask_scores(
-                    _scores(q[part, asked], ours), _slice_of(seen, part, asked), half
-                )
-                found = self._mean_pool(self._softmax(scores, sunk))
+                block_rows = slice(start, min(start + size, rows))
+                scores = _scores(q[part, block_rows], padded)
+                scores = _mask_scores(scores, _slice_of(visible, part, block_rows), half)
+                found = self._mean_pool(self._softmax(scores, part_sinks))
                 if head or not first_layer:
                     found = mx.maximum(self._running[block], found)
                 self._running[block : block + 1] = [found]
                 self._start_block(found)
 
     def _start_block(self, block: mx.array) -> None:
-        """Begin with it, and wait for the one before it: so there is always work, and never more
-        than two blocks in memory."""
+        """Start computing it, and wait for the one before it: so there is always work, and never
+        more than two blocks in memory."""
         mx.async_eval(block)  # type: ignore[no-untyped-call]
         self._in_flight.append(block)
         if len(self._in_flight) > 1:
@@ -167,13 +165,13 @@ class AttentionObserver:
 
 
 def observed_layers(count: int, tuning: Tuning) -> tuple[int, int]:
-    """Of `count` layers the first that is observed, and one past the last."""
+    """The first observed one of `count` layers, and one past the last."""
     end = max(round(tuning.layers * count), 1)
     return min(round(tuning.skip_layers * count), end - 1), end
 
 
 def _visible_keys(mask: mx.array | str | None, rows: slice, total: int, tokens: int) -> Visible:
-    """What those rows of a step, which ends `total` keys, see of a prompt of so many tokens."""
+    """What those rows of a step over `total` keys see of a prompt of this many tokens."""
     if isinstance(mask, mx.array):
         return mask.reshape(-1, *mask.shape[-2:])[:, rows, :tokens]
     if mask == "causal":
@@ -183,17 +181,17 @@ def _visible_keys(mask: mx.array | str | None, rows: slice, total: int, tokens: 
 
 
 def _concatenated(waiting: list[tuple[mx.array, Visible]]) -> Visible:
-    """A layer is masked in one way, whatever step it is in."""
-    masks = [seen for _, seen in waiting if isinstance(seen, mx.array)]
+    """A layer has the same kind of mask in every step."""
+    masks = [visible for _, visible in waiting if isinstance(visible, mx.array)]
     if masks:
         return mx.concatenate(masks, axis=1)
-    return np.concatenate([seen for _, seen in waiting if not isinstance(seen, mx.array)])
+    return np.concatenate([last for _, last in waiting if not isinstance(last, mx.array)])
 
 
-def _slice_of(seen: Visible, heads: slice, rows: slice) -> Visible:
-    if not isinstance(seen, mx.array):
-        return seen[rows]
-    return seen[heads if seen.shape[0] > 1 else slice(None), rows]
+def _slice_of(visible: Visible, heads: slice, rows: slice) -> Visible:
+    if not isinstance(visible, mx.array):
+        return visible[rows]
+    return visible[heads if visible.shape[0] > 1 else slice(None), rows]
 
 
 def _scores(q: mx.array, keys: mx.array) -> mx.array:
@@ -203,16 +201,16 @@ def _scores(q: mx.array, keys: mx.array) -> mx.array:
     return (grouped @ keys).reshape(heads, rows, -1)
 
 
-def _mask_scores(scores: mx.array, seen: Visible, half: int) -> mx.array:
-    """Without what is not seen, and without `half` columns at either end. In place: nothing of
-    `scores` is read into a view, and most of a prompt is seen by every row."""
+def _mask_scores(scores: mx.array, visible: Visible, half: int) -> mx.array:
+    """Hide keys that are not visible, and `half` columns at either end. In place, where possible:
+    every row sees most of a prompt."""
     end = scores.shape[-1] - half
-    if isinstance(seen, mx.array):
+    if isinstance(visible, mx.array):
         first, last = 0, mx.array(end - half - 1)
-        added = mx.where(seen, 0.0, -mx.inf) if seen.dtype == mx.bool_ else seen
+        added = mx.where(visible, 0.0, -mx.inf) if visible.dtype == mx.bool_ else visible
         scores = scores.at[..., half:end].add(added.astype(mx.float32))
     else:
-        first, last = int(seen.min()) + 1, mx.array(seen)[:, None]
+        first, last = int(visible.min()) + 1, mx.array(visible)[:, None]
     if half:
         scores[..., :half] = -mx.inf
     if first < end:
@@ -229,11 +227,11 @@ def _softmax(scores: mx.array, sinks: mx.array | None) -> mx.array:
 
 
 def _numpy_softmax(scores: mx.array, sinks: mx.array | None) -> mx.array:
-    """The same, where MLX's exponential is not vectorised: on a CPU it takes a sixth of the time
-    (measured)."""
+    """The same in NumPy. On a CPU, where MLX's exponential is not vectorised, it takes a sixth of
+    the time (measured)."""
     weights = np.array(scores)
     highest = weights.max(axis=-1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # a row that sees nothing is found out at the end
+    with np.errstate(invalid="ignore"):  # a row that sees nothing is found at the end
         weights -= highest
     np.exp(weights, out=weights)
     total = weights.sum(axis=-1, keepdims=True)
@@ -244,11 +242,11 @@ def _numpy_softmax(scores: mx.array, sinks: mx.array | None) -> mx.array:
 
 
 def _make_mean_pool(length: int, width: int) -> Callable[[mx.array], mx.array]:
-    """Of probabilities (heads, rows, length + width - 1), zeros at both ends, the mean over `width`
-    (odd) neighbours, at the edges over those there are, and of these the maximum over heads: (rows,
-    length). Compiled, the sum goes through what it is given once."""
-    half, places = width // 2, np.arange(length)
-    counts = np.minimum(places, half) + np.minimum(length - 1 - places, half) + 1
+    """A function of probabilities (heads, rows, length + width - 1), zero at both ends: the mean
+    over `width` (odd) neighbours, at the edges over those that exist, then the maximum over heads,
+    (rows, length). Compiled, the sum reads its input once."""
+    half, indices = width // 2, np.arange(length)
+    counts = np.minimum(indices, half) + np.minimum(length - 1 - indices, half) + 1
     neighbours = mx.array(counts.astype(np.float32))
 
     @mx.compile

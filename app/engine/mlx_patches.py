@@ -1,19 +1,19 @@
-"""The places where we reach into MLX: rotary positions, and attention.
+"""Two functions of MLX, patched: rotary positions, and attention.
 
 `install()` replaces `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` by wrappers that do
 exactly what the originals do until one of the context managers below is active. Every mlx-lm
 architecture calls these two functions, so no per-architecture code is needed, and the model object
 is never touched. mlx-lm's attention over quantised keys and values is replaced, too: for a step of
-many tokens it dequantises them, so that it is fused, and no scores are written down.
+many tokens it dequantises them, so that attention is fused and no scores are written to memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -23,107 +23,92 @@ from numpy.typing import NDArray
 from app.engine import block_sparse
 from app.protocol.options import Blocks
 
+T = TypeVar("T")
 Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.array | None"], None]
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
 
 _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
-_should_exit: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_enough", default=None)
+_should_exit: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_exit", default=None)
 _sparse: ContextVar[Blocks | None] = ContextVar("specchat_sparse", default=None)
 
-
 DEQUANTISE_FROM = 128
-"""Tokens in a step, from which on quantised keys and values are dequantised for it."""
+"""Tokens in a step from which on quantised keys and values are dequantised for it."""
 
 
 class PatchError(RuntimeError):
-    """A model calls MLX in a way the seams cannot serve; the turn reads densely instead."""
+    """A model calls MLX in a way that the patches do not support; the turn reads densely."""
 
 
 class _EarlyExit(BaseException):
-    """Ends a forward. No error: nothing that a model handles."""
+    """Ends a forward pass. Not an Exception: no model may handle it."""
+
+
+@contextmanager
+def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @contextmanager
 def early_exit(should_exit: Callable[[], bool]) -> Iterator[None]:
-    """Inside, a model's forward ends, and the block with it, at the first attention at which
-    `enough()` holds: that attention is observed, and neither it nor what follows is computed."""
-    token = _should_exit.set(should_exit)
-    try:
+    """Inside, a model's forward pass, and the block with it, ends at the first attention at which
+    `should_exit()` holds: that attention is observed, but neither it nor what follows is
+    computed."""
+    with _set(_should_exit, should_exit), suppress(_EarlyExit):
         yield
-    except _EarlyExit:
-        pass
-    finally:
-        _should_exit.reset(token)
 
 
-@contextmanager
-def explicit_positions(positions: mx.array) -> Iterator[None]:
+def explicit_positions(positions: mx.array) -> AbstractContextManager[None]:
     """Inside, rotary embeddings put the N tokens of a step at `positions` (int32, shape (N,))
     instead of at a run that starts at the cache's offset."""
-    token = _positions.set(positions)
-    try:
-        yield
-    finally:
-        _positions.reset(token)
+    return _set(_positions, positions)
 
 
-@contextmanager
-def observed_attention(observer: Observer) -> Iterator[None]:
-    """Inside, `observer` sees the inputs of every attention, in layer order, before it runs."""
-    token = _observer.set(observer)
-    try:
-        yield
-    finally:
-        _observer.reset(token)
+def observed_attention(observer: Observer) -> AbstractContextManager[None]:
+    """Inside, `observer` gets the inputs of every attention, in layer order, before it runs."""
+    return _set(_observer, observer)
 
 
-@contextmanager
-def blocked_attention(rows: int | None) -> Iterator[None]:
-    """Inside, causal attention runs in blocks of `rows` queries, each against the keys it can see,
-    and in float32 with numpy's softmax. None changes nothing.
+def blocked_attention(rows: int | None) -> AbstractContextManager[None]:
+    """Inside, causal attention runs in blocks of `rows` queries, each against the keys that it can
+    see, and in float32 with NumPy's softmax. None changes nothing.
 
-    The same result up to rounding, without the half of a step's scores that the mask would throw
-    away. It pays where attention is not fused, as on a CPU: numpy's exponential is vectorised,
-    that of MLX's Linux wheels is not.
+    The same result up to rounding, without the half of a step's scores that the mask would discard.
+    It pays where attention is not fused, as on a CPU: NumPy's exponential is vectorised, that of
+    MLX's Linux wheels is not.
     """
-    token = _block.set(rows)
-    try:
-        yield
-    finally:
-        _block.reset(token)
+    return _set(_block, rows)
 
 
-@contextmanager
-def sparse_attention(blocks: Blocks | None) -> Iterator[None]:
+def sparse_attention(blocks: Blocks | None) -> AbstractContextManager[None]:
     """Inside, plain causal attention is block-sparse: an approximation. None changes nothing.
 
-    Attention with sinks, or under a mask that is an array, stays what it is, as does that over too
-    few keys for any to be left out.
+    Attention with sinks, under a mask that is an array, or over too few keys to skip any is not
+    changed.
     """
-    token = _sparse.set(blocks)
-    try:
-        yield
-    finally:
-        _sparse.reset(token)
+    return _set(_sparse, blocks)
 
 
 def install() -> None:
-    """Put both wrappers in place. Safe to call again."""
+    """Put the wrappers in place. Safe to call again."""
     if not hasattr(mx.fast.rope, "__wrapped__"):
+        attention = mx.fast.scaled_dot_product_attention
+        quantised_attention = base.quantized_scaled_dot_product_attention
         mx.fast.rope = _patched_rope(mx.fast.rope)
-        mx.fast.scaled_dot_product_attention = _patched_attention(
-            mx.fast.scaled_dot_product_attention
-        )
+        mx.fast.scaled_dot_product_attention = _patched_attention(attention)
         base.quantized_scaled_dot_product_attention = _patched_quantised_attention(
-            base.quantized_scaled_dot_product_attention
+            quantised_attention
         )
 
 
 def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(rope)
-    def positioned(a: mx.array, *args: Any, offset: int | mx.array, **kwargs: Any) -> mx.array:
+    def patched(a: mx.array, *args: Any, offset: int | mx.array, **kwargs: Any) -> mx.array:
         positions = _positions.get()
         if positions is None:
             return rope(a, *args, offset=offset, **kwargs)
@@ -134,51 +119,50 @@ def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
         # MLX takes one offset per batch row, so the tokens become the batch for a moment.
         return rope(a.swapaxes(0, -2), *args, offset=positions, **kwargs).swapaxes(0, -2)
 
-    return positioned
+    return patched
 
 
 def _patched_attention(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(attention)
-    def observing(
+    def patched(
         q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Any = None, **kwargs: Any
     ) -> mx.array:
-        observer = _observer.get()
-        if observer is not None:
-            observer(q, k, scale, mask, kwargs.get("sinks"))
-        enough = _should_exit.get()
-        if enough is not None and enough():
+        sinks = kwargs.get("sinks")
+        if (observer := _observer.get()) is not None:
+            observer(q, k, scale, mask, sinks)
+        if (should_exit := _should_exit.get()) is not None and should_exit():
             raise _EarlyExit
         block, queries, before = _block.get(), q.shape[2], k.shape[2] - q.shape[2]
-        alone = q.dtype == mx.float32 and kwargs.get("sinks") is None
-        seen = np.array(mask) if block is not None and alone and _is_bool_mask(mask) else None
+        in_numpy = q.dtype == mx.float32 and sinks is None
         causal = isinstance(mask, str) and mask == "causal"
+        causal_attention = partial(attention, mask="causal", **kwargs)
         blocks = _sparse.get()
-        plain = causal and kwargs.get("sinks") is None and q.shape[0] == 1
+        plain = causal and sinks is None and q.shape[0] == 1
         if blocks is not None and plain and k.shape[2] > blocks.keys + blocks.size:
-            one = (
-                _numpy_attention if alone and block else partial(attention, mask="causal", **kwargs)
-            )
-            return block_sparse.attend(q, k, v, scale, one, blocks)
-        if block is None or queries == 1 or (seen is None and (not causal or queries <= block)):
+            attention_fn = _numpy_attention if in_numpy and block else causal_attention
+            return block_sparse.attend(q, k, v, scale, attention_fn, blocks)
+        visible = np.array(mask) if block and in_numpy and _is_bool_mask(mask) else None
+        if not block or queries == 1 or (visible is None and (not causal or queries <= block)):
             return attention(q, k, v, scale=scale, mask=mask, **kwargs)
-        one = _numpy_attention if alone else partial(attention, mask="causal", **kwargs)
+        attention_fn = _numpy_attention if in_numpy else causal_attention
         parts = []
         for start in range(0, queries, block):
             end = min(start + block, queries)
             last = before + end
-            if seen is not None:
-                rows = seen[start:end]
+            if visible is not None:
+                rows = visible[start:end]
                 last = int(np.flatnonzero(rows.any(axis=0))[-1]) + 1
-                one = partial(_numpy_attention, seen=rows[:, :last])
-            parts.append(one(q[:, :, start:end], k[:, :, :last], v[:, :, :last], scale=scale))
+                attention_fn = partial(_numpy_attention, visible=rows[:, :last])
+            part = attention_fn(q[:, :, start:end], k[:, :, :last], v[:, :, :last], scale=scale)
+            parts.append(part)
         return mx.concatenate(parts, axis=2)
 
-    return observing
+    return patched
 
 
 def _patched_quantised_attention(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(attention)
-    def unpacking(
+    def patched(
         queries: mx.array,
         q_keys: tuple[mx.array, ...],
         q_values: tuple[mx.array, ...],
@@ -195,11 +179,11 @@ def _patched_quantised_attention(attention: Callable[..., mx.array]) -> Callable
         )
         return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
 
-    return unpacking
+    return patched
 
 
 def _is_bool_mask(mask: Any) -> bool:
-    """Whether a mask says for each query and key whether it is seen, for all heads alike."""
+    """Whether a mask says for each query and key whether it is visible, the same for all heads."""
     return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.ndim == 2
 
 
@@ -209,17 +193,17 @@ def _numpy_attention(
     v: mx.array,
     *,
     scale: float,
-    seen: NDArray[np.bool_] | None = None,
+    visible: NDArray[np.bool_] | None = None,
 ) -> mx.array:
-    """Attention of queries (1, Hq, n, D) to those keys (1, Hk, m, D) that `seen` (n, m) says.
-    Without it they stand at the end of the keys, and see those before them."""
+    """Attention of queries (1, Hq, n, D) to the keys (1, Hk, m, D) that are `visible` (n, m).
+    Without it, causal attention of queries at the end of the keys."""
     queries, keys = q.shape[2], k.shape[2]
     grouped = (q * scale).reshape(1, k.shape[1], -1, queries, q.shape[3])
     weights = np.array(grouped @ k[:, :, None].swapaxes(-1, -2))
-    if seen is None:
+    if visible is None:
         weights[..., keys - queries :] += np.triu(np.full((queries, queries), -np.inf, "f4"), 1)
     else:
-        weights += np.where(seen, np.float32(0), np.float32(-np.inf))
+        weights += np.where(visible, np.float32(0), np.float32(-np.inf))
     weights -= weights.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     total = mx.array(weights.sum(axis=-1, keepdims=True))
