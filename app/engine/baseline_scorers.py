@@ -1,4 +1,4 @@
-"""Two scorings that know nothing of the draft: what its attention has to beat."""
+"""Two scorers that use no draft: the baselines for its attention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 K1, B = 1.2, 0.75
-"""BM25's k1 and b, as most search engines set them."""
+"""BM25's usual parameters."""
 
 
 def random_scores(ids: NDArray[np.int32], chunk: int) -> NDArray[np.float32]:

@@ -1,14 +1,16 @@
-"""Dense and sparse prefill of a cache, in steps that can be cancelled between."""
+"""Dense and sparse prefill of a cache, in steps between which it can be cancelled."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
+from numpy.typing import NDArray
 
 from app.engine import memory, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
@@ -17,11 +19,11 @@ from app.engine.memory import LARGEST_STEP, SMALLEST_STEP
 from app.engine.positions import Positions
 
 TARGET_STEP_SECONDS = 0.5
-"""Seconds that a step should take: what a user waits at most for a cancel, and half that long on
-average. Only where a backend's smallest step takes longer, it is that."""
+"""The longest wait for a cancel; the average one is half of it. Longer only where a backend's
+smallest step takes longer."""
 
 OnStep = Callable[[int], None]
-"""Called after each step with the tokens done so far. Raises to cancel."""
+"""Called after each step with the number of tokens done. Raises to cancel."""
 
 
 def device_backend() -> Backend:
@@ -30,10 +32,10 @@ def device_backend() -> Backend:
 
 
 class StepSize:
-    """How many tokens to feed at once: a power of two that follows the measured pace, down to the
+    """How many tokens to feed at once: a power of two that follows the measured speed, down to the
     smallest step of the `backend` on which the model runs (default: the device's).
 
-    A `fixed` size never changes. Both sizes leave the result the same up to rounding.
+    A `fixed` size never changes. The size does not change results, up to rounding.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class StepSize:
         self.max_tokens = LARGEST_STEP
         """What the memory for one step allows."""
         self.under_pressure = False
-        """Whether memory is tight."""
+        """Whether memory is tight: then steps are half as large."""
 
     @property
     def tokens(self) -> int:
@@ -53,6 +55,7 @@ class StepSize:
         return max(min(size, self.max_tokens), min(SMALLEST_STEP, self._size))
 
     def record(self, tokens: int, seconds: float) -> None:
+        """A step of this many tokens took this long."""
         if not self._adapts or tokens < self.tokens:
             return
         if seconds > 1.5 * TARGET_STEP_SECONDS:
@@ -73,40 +76,40 @@ def make_stock_cache(model: Any) -> Cache:
 
 
 def forward(
-    model: Any, cache: Cache, ids: np.ndarray[Any, Any], positions: Positions | None = None
+    model: Any, cache: Cache, ids: NDArray[np.int32], positions: Positions | None = None
 ) -> mx.array:
     """Run `ids` (N,) through the model into `cache`; returns lazy logits (1, N, vocabulary).
 
-    With `positions` (N,), ascending, each token sits at its own; the cache must be a sparse one.
+    With ascending `positions` (N,) each token gets its own; the cache must be a positioned one.
     """
-    tokens = mx.array(ids)[None]
-    if positions is None:
-        return model(tokens, cache=cache)  # type: ignore[no-any-return]
-    for layer in positioned_layers(cache):
-        layer.set_next_positions(positions)
-    if int(positions[-1]) - int(positions[0]) == len(positions) - 1:
-        # A gapless step needs no seam: the caches' offset says it all.
-        return model(tokens, cache=cache)  # type: ignore[no-any-return]
-    with mlx_patches.explicit_positions(mx.array(positions)):
-        return model(tokens, cache=cache)  # type: ignore[no-any-return]
+    patch: Any = nullcontext()
+    if positions is not None:
+        for layer in positioned_layers(cache):
+            layer.set_next_positions(positions)
+        if int(positions[-1]) - int(positions[0]) != len(positions) - 1:
+            patch = mlx_patches.explicit_positions(mx.array(positions))
+        # Otherwise there are no gaps, and the caches' offset is enough.
+    with patch:
+        logits: mx.array = model(mx.array(ids)[None], cache=cache)
+        return logits
 
 
 def prefill_step(
     model: Any,
     cache: Cache,
-    ids: np.ndarray[Any, Any],
+    ids: NDArray[np.int32],
     positions: Positions | None,
     backend: Backend,
-    depth: int | None = None,
+    num_layers: int | None = None,
 ) -> None:
-    """As `feed`, for the sake of the caches alone, those of the first `depth` layers or of all.
+    """Like `forward`, but only to fill the caches of the first `num_layers` layers, or of all.
 
-    What no cache needs is not computed: the last layer's attention and what comes after it, the
-    output head, layers that read another one's cache.
+    What no cache needs is not computed: the last layer's attention and what follows it, the output
+    head, layers that share another one's cache.
     """
     with (
         mlx_patches.blocked_attention(backend.query_block),
-        mlx_patches.early_exit(StepWatcher(flatten(cache[:depth]))),
+        mlx_patches.early_exit(StepWatcher(flatten(cache[:num_layers]))),
     ):
         forward(model, cache, ids, positions)
     mx.eval([c.state for c in cache])
@@ -115,30 +118,27 @@ def prefill_step(
 def prefill(
     model: Any,
     cache: Cache,
-    ids: np.ndarray[Any, Any],
+    ids: NDArray[np.int32],
     positions: Positions | None,
     step: StepSize,
     on_step: OnStep,
-    depth: int | None = None,
+    num_layers: int | None = None,
 ) -> None:
-    """Read `ids` (N,) at `positions` (N,), or from the cache's own offset on when None, into the
-    caches of the first `depth` layers, or of all when None.
-
-    Whatever `on_step` raises leaves the cache with what was read until then.
-    """
+    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches of the first
+    `num_layers` layers, or of all. When `on_step` raises, the steps done stay in the cache."""
     done = 0
     while done < len(ids):
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         end = min(done + step.tokens, len(ids))
-        placed = None if positions is None else positions[done:end]
-        prefill_step(model, cache, ids[done:end], placed, step.backend, depth)
+        chosen = None if positions is None else positions[done:end]
+        prefill_step(model, cache, ids[done:end], chosen, step.backend, num_layers)
         memory.trim_buffer_cache()
-        step.record(end - done, time.perf_counter() - begun)
+        step.record(end - done, time.perf_counter() - started_at)
         done = end
         on_step(done)
 
 
 def set_next_position(cache: Cache, position: int) -> None:
-    """Let the next token of every layer go to `position`."""
+    """Put the next token of every layer at `position`."""
     for layer in positioned_layers(cache):
         layer.set_next_position(position)
