@@ -1,7 +1,7 @@
-"""What a device wants done in its own way, as plain values.
+"""What differs between devices, as plain values.
 
-A model is given a backend when it is loaded. Nothing else asks for the device, so that tests run on
-a CPU what a GPU would.
+A model gets a backend when it is loaded. Nothing else asks for the device, so tests run on a CPU
+what a GPU would run.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 class Backend:
     on_cpu: bool
     query_block: int | None
-    """Queries per block of attention, which NumPy computes then. None: MLX attends to a whole step
-    at once."""
+    """Queries per block of attention, which NumPy then computes. None: MLX computes a whole step's
+    attention at once."""
     min_step: int
-    """Tokens fed at once at least, however slow that is. Only memory makes it fewer."""
+    """Fewest tokens fed at once, however long they take. Only a lack of memory makes it fewer."""
     fused_head_sizes: frozenset[int]
-    """Widths of heads for which attention over many queries never writes its scores down."""
+    """Head sizes for which attention over many queries never writes its scores to memory."""
 
 
 CPU = Backend(on_cpu=True, query_block=64, min_step=32, fused_head_sizes=frozenset())
@@ -26,7 +26,7 @@ CPU = Backend(on_cpu=True, query_block=64, min_step=32, fused_head_sizes=frozens
 GPU = Backend(
     on_cpu=False,
     query_block=None,
-    # A step reads all weights once: 32 tokens take nearly as long as 128 do.
+    # A step reads all weights once: 32 tokens take nearly as long as 128.
     min_step=128,
     # MLX 0.32.2, mlx/backend/metal/scaled_dot_product_attention.cpp: `has_fused_kernel` also has
     # 192 and 256, but `use_fallback` computes those unfused, as faster.

@@ -1,7 +1,7 @@
-"""Keys and values in 8 or 4 bits, where a model's attention can work with them.
+"""Keys and values in 8 or 4 bits, for models whose attention supports it.
 
-Layers that see everything are quantised, in groups along each head's width, as mlx-lm does it.
-Windows and recurrent states stay as they are: they do not grow.
+Full-attention layers are quantised, in groups along each head's width, as mlx-lm does it. Windows
+and recurrent states stay as they are: they do not grow.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from app.engine.prefill import forward, make_stock_cache
 
 BITS = (8, 4)
 GROUP_SIZES = (64, 32)
-"""Numbers that share a scale; the widest that divides a head."""
+"""How many numbers share a scale; the largest that divides a head's width is used."""
 PROBE_TOKENS = 12
 MAX_ERROR = 0.2
-"""Of the logits' size, what 8 bits may change in them. A model that takes the packed numbers for
-something else is wrong by its whole size."""
+"""Relative error of the logits that 8 bits may cause. In a model that misreads the packed numbers
+it is near 1."""
 
 
 class NotQuantisable(ValueError):
@@ -31,28 +31,39 @@ class NotQuantisable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """`group` numbers share a scale of `bits` bits each."""
-
     bits: int
     group_size: int
 
 
 def find_quantisation(model: Any, bits: int) -> Quantisation:
-    """How this model's cache is quantised; tried on a few tokens. Raises NotQuantisable."""
+    """How to quantise this model's cache; tried on a few tokens. Raises NotQuantisable."""
     if bits not in BITS:
-        raise NotQuantisable(f"{bits} bits are none of 8 and 4")
-    found = Quantisation(bits, _group_size(model))
-    _check_error(model, Quantisation(max(BITS), found.group_size))
-    return found
+        raise NotQuantisable(f"{bits} bits are not supported, only 8 and 4")
+    group_size = _group_size(model)
+    _check_error(model, Quantisation(max(BITS), group_size))
+    return Quantisation(bits, group_size)
+
+
+def quantise_cache(cache: Cache, quantisation: Quantisation) -> Cache:
+    """The empty stock `cache` with its growing layers quantised."""
+    return [_quantise_layer(c, quantisation) for c in cache]
+
+
+def _quantise_layer(cache: Any, quantisation: Quantisation) -> Any:
+    if type(cache) is KVCache:
+        return QuantizedKVCache(quantisation.group_size, quantisation.bits)
+    if type(cache) is CacheList:
+        return CacheList(*(_quantise_layer(c, quantisation) for c in cache.caches))
+    return cache
 
 
 def _group_size(model: Any) -> int:
     cache = make_stock_cache(model)
     mx.eval(forward(model, cache, np.zeros(1, np.int32)))
-    grown = [c for c in flatten(cache) if type(c) is KVCache]
-    if not grown:
-        raise NotQuantisable("none of its layers keeps everything")
-    widths = {int(array.shape[-1]) for c in grown for array in (c.keys, c.values)}
+    growing = [c for c in flatten(cache) if type(c) is KVCache]
+    if not growing:
+        raise NotQuantisable("it has no full-attention layers")
+    widths = {int(array.shape[-1]) for c in growing for array in (c.keys, c.values)}
     for size in GROUP_SIZES:
         if all(width % size == 0 for width in widths):
             return size
@@ -61,28 +72,16 @@ def _group_size(model: Any) -> int:
     )
 
 
-def quantise_cache(cache: Cache, how: Quantisation) -> Cache:
-    """The empty stock `cache` with its growing layers quantised."""
-    return [_quantise_layer(c, how) for c in cache]
-
-
-def _quantise_layer(cache: Any, how: Quantisation) -> Any:
-    if type(cache) is KVCache:
-        return QuantizedKVCache(how.group_size, how.bits)
-    if type(cache) is CacheList:
-        return CacheList(*(_quantise_layer(c, how) for c in cache.caches))
-    return cache
-
-
-def _check_error(model: Any, how: Quantisation) -> None:
-    """On a few tokens. What goes wrong with 8 bits goes wrong with any number."""
+def _check_error(model: Any, quantisation: Quantisation) -> None:
+    """What fails with 8 bits fails with any number of bits."""
     ids = (np.arange(PROBE_TOKENS) * 5 + 1).astype(np.int32)
     expected = forward(model, make_stock_cache(model), ids).astype(mx.float32)
     try:
-        found = forward(model, quantise_cache(make_stock_cache(model), how), ids).astype(mx.float32)
+        cache = quantise_cache(make_stock_cache(model), quantisation)
+        found = forward(model, cache, ids).astype(mx.float32)
         error = float(np.array(mx.linalg.norm(found - expected) / mx.linalg.norm(expected)))
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
         reason = " ".join(str(problem).split())[:120].rstrip(".")
-        raise NotQuantisable(f"its attention cannot work with that ({reason})") from problem
-    if not error <= MAX_ERROR:  # also when it is no number
-        raise NotQuantisable(f"already 8 bits change its answers by {error:.0%}")
+        raise NotQuantisable(f"its attention does not support it ({reason})") from problem
+    if not error <= MAX_ERROR:  # also when it is not a number
+        raise NotQuantisable(f"8 bits already change its answers by {error:.0%}")

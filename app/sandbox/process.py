@@ -1,5 +1,5 @@
-"""What a model's tokenizer and chat template do, done where it can be limited and stopped: in a
-process of its own (`worker.py`)."""
+"""Runs a model's tokenizer and chat template in a process (`worker.py`) that can be limited and
+stopped: both come with the model."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from typing import Any
 from app.sandbox import worker
 
 Check = Callable[[], object]
-"""Called every tenth of a second while one waits; what it raises ends the process."""
+"""Called every tenth of a second while waiting; if it raises, the process is stopped."""
 
 _POLL_SECONDS = 0.1
 _WALL_CLOCK_FACTOR = 20
-"""How many times the seconds of its own that a request may take on a busy machine."""
+"""How many times its CPU seconds a request may take on a busy machine."""
 _MB = 1 << 20
 _MAX_SOURCE = 1_000_000
 _RESTART_AFTER = 1_000_000
-"""Characters, after which it is begun again: what they took would not be given back."""
+"""Characters in a request: their memory is only freed by a restart."""
 _MAX_ANSWER = 4 * _MB
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
+_TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
 
 
 class TextError(RuntimeError):
-    """A template or tokenizer failed, or wants more than it may have: part of a sentence."""
+    """A template or tokenizer failed, or exceeded its limits: part of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one request: seconds of a processor, and bytes of memory and of the answer."""
+    """For one request: CPU seconds, and bytes of memory and of the answer."""
 
     seconds: float
     memory: int
@@ -52,18 +53,18 @@ RENDER_LIMITS = Limits(0.5, 256 * _MB)
 
 
 def open_limits(size: int) -> Limits:
-    """For a tokenizer.json of so many bytes. One of 33 MB took 2 seconds and 900 MB."""
+    """For a tokenizer.json of this many bytes. One of 33 MB took 2 seconds and 900 MB."""
     return Limits(2 + size / (2 * _MB), 512 * _MB + 64 * size)
 
 
 def encode_limits(characters: int) -> Limits:
-    """A byte-level tokenizer takes 2 microseconds and 500 bytes for a character."""
+    """A byte-level tokenizer takes 2 microseconds and 500 bytes per character."""
     return Limits(4 + characters * 5e-5, 512 * _MB + 2000 * characters, 64 * characters + 64 * _MB)
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """`encoder` is `whole`, `inner` or `text` (`worker.Encoders`)."""
+    """A text to encode. `encoder` is `whole`, `inner` or `text` (`worker.Encoders`)."""
 
     text: str
     encoder: str = "text"
@@ -78,9 +79,9 @@ class TextProcess:
         self._end: Callable[[], object] = lambda: None
         self._setup: tuple[dict[str, Any], list[bytes], Limits] | None = None
         self._unanswered: Limits | None = None
-        """Of a request whose answer was not waited for yet."""
+        """Of a setup whose answer was not read yet."""
 
-    # ---------------------------------------------------------------------------- the requests
+    # ---------------------------------------------------------------------------- requests
 
     def open(self, folder: Path) -> None:
         """Use the tokenizer of the model in `folder`. Does not wait: `finish` does."""
@@ -93,25 +94,24 @@ class TextProcess:
         self._set_up({"do": "load"}, spec.encode(), open_limits(len(spec)))
 
     def finish(self, check: Check = lambda: None) -> None:
-        """Wait for what `open` or `load` began. Raises TextError when the tokenizer cannot be
-        used."""
+        """Wait for `open` or `load`. Raises TextError when the tokenizer cannot be used."""
         if self._unanswered is not None:
             limits, self._unanswered = self._unanswered, None
             self._receive(limits, check)
 
     def render(self, source: str, variables: dict[str, Any]) -> str:
-        """What a chat template makes of its variables, which are plain JSON."""
+        """Render a chat template with variables that are plain JSON."""
         if len(source) > _MAX_SOURCE:
             raise TextError("it is too long")
-        given = json.dumps(variables, default=str).encode()
-        _, parts = self._ask({"do": "render"}, [_to_utf8(source), given], RENDER_LIMITS)
-        return parts[0].decode()
+        parts = [_to_utf8(source), json.dumps(variables, default=str).encode()]
+        _, (text, *_) = self._ask({"do": "render"}, parts, RENDER_LIMITS)
+        return text.decode()
 
     def encode(
         self, pieces: Sequence[TextPiece], check: Check = lambda: None
     ) -> tuple[list[tuple[bytes, bytes]], int]:
-        """Of each piece its ids (int32) and where tokens start and end (int64, pairs); and how many
-        letters of all are in no token."""
+        """For each piece its ids (int32) and where tokens start and end (int64, pairs); and how
+        many letters of all of them are in no token."""
         header = {"do": "encode", "pieces": [(p.encoder, p.offsets) for p in pieces]}
         texts = [_to_utf8(piece.text) for piece in pieces]
         size = sum(map(len, texts))
@@ -119,7 +119,7 @@ class TextProcess:
         if size > _RESTART_AFTER:
             self.close()
             self._restart()
-        return list(zip(blobs[::2], blobs[1::2], strict=True)), int(answer["dropped"])
+        return list(zip(blobs[::2], blobs[1::2], strict=True)), int(answer["uncovered"])
 
     def count(self, text: str, check: Check = lambda: None) -> int:
         """Tokens of a text in which nothing is a special token."""
@@ -138,17 +138,13 @@ class TextProcess:
         self._restart()
 
     def _restart(self) -> None:
-        """Start it and have it set up, without waiting for that."""
+        """Start it and send the setup, without waiting for an answer."""
         self._process = _start_worker()
         self._end = weakref.finalize(self, _end_worker, self._process)
         if self._setup is not None:
             header, parts, limits = self._setup
             self._send(header, parts, limits)
             self._unanswered = limits
-
-    def _has_ended(self) -> bool:
-        """Killed between two requests, say for memory that others took, it is no model's fault."""
-        return self._process is None or self._process.poll() is not None
 
     def _ask(
         self,
@@ -157,7 +153,8 @@ class TextProcess:
         limits: Limits,
         check: Check = lambda: None,
     ) -> tuple[dict[str, Any], list[bytes]]:
-        if self._has_ended():
+        # One killed between two requests, say to free memory, is not the model's fault.
+        if self._process is None or self._process.poll() is not None:
             self.close()
             self._restart()
         self.finish(check)
@@ -168,12 +165,12 @@ class TextProcess:
         assert self._process is not None
         assert self._process.stdin is not None
         limited = {**header, "seconds": limits.seconds, "memory": limits.memory}
-        with suppress(OSError):  # one that has ended says why where its answer is missed
+        with suppress(OSError):  # if it has ended, reading the answer says why
             worker.write_message(self._process.stdin, limited, parts)
 
     def _receive(self, limits: Limits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
         try:
-            answer, parts = _unpack(self._received(limits, check))
+            answer, parts = _unpack(self._read_message(limits, check))
         except BaseException:
             self.close()
             raise
@@ -181,17 +178,17 @@ class TextProcess:
             raise TextError(str(answer["error"]))
         return answer, parts
 
-    def _received(self, limits: Limits, check: Check) -> bytearray:
+    def _read_message(self, limits: Limits, check: Check) -> bytearray:
         process = self._process
         assert process is not None
         assert process.stdout is not None
         out, data, size = process.stdout.fileno(), bytearray(), 4
         ready = select.poll()
         ready.register(out, select.POLLIN)
-        watch = _ProcessMonitor(process.pid, limits, check)
+        monitor = _ProcessMonitor(process.pid, limits, check)
         while len(data) < size:
             if not ready.poll(int(1000 * _POLL_SECONDS)):
-                watch.check()
+                monitor.check()
                 continue
             if not (chunk := os.read(out, _MB)):
                 raise TextError(_exit_reason(process.wait()))
@@ -206,22 +203,21 @@ class TextProcess:
 
 
 class _ProcessMonitor:
-    """Over a process that works on a request. It limits itself where its system lets it; what it
-    was not stopped by is seen here."""
+    """Enforces limits on a working process where its system does not let it limit itself."""
 
     def __init__(self, pid: int, limits: Limits, check: Check) -> None:
         import psutil  # here: the screen is drawn before it is needed
 
         self._process, self._check, self._gone = psutil.Process(pid), check, psutil.Error
         self._deadline = time.monotonic() + _WALL_CLOCK_FACTOR * limits.seconds
-        self._most = self._memory() + limits.memory
+        self._max_memory = self._memory() + limits.memory
 
     def check(self) -> None:
-        """Raises TextError, and what the check raises."""
+        """Raises TextError, and what the caller's check raises."""
         self._check()
         if time.monotonic() > self._deadline:
             raise TextError(_TOO_LONG)
-        if self._memory() > self._most:
+        if self._memory() > self._max_memory:
             raise TextError(_TOO_MUCH)
 
     def _memory(self) -> int:
@@ -232,7 +228,7 @@ class _ProcessMonitor:
 
 
 def _message_size(data: bytearray) -> int:
-    """Of a whole message, of which the header is there."""
+    """Of a whole message whose header has arrived."""
     at = 4 + struct.unpack_from("<I", data)[0]
     return int(at + sum(json.loads(data[4:at])["parts"]))
 
@@ -246,25 +242,21 @@ def _unpack(data: bytearray) -> tuple[dict[str, Any], list[bytes]]:
     return header, parts
 
 
-_TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
-
-
 def _exit_reason(status: int) -> str:
-    """Why a process has ended."""
-    by = signal.Signals(-status).name if status < 0 else f"status {status}"
+    name = signal.Signals(-status).name if status < 0 else f"status {status}"
     known = {"SIGXCPU": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
-    return known.get(by, f"it ended with {by}")
+    return known.get(name, f"it ended with {name}")
 
 
 def _to_utf8(text: str) -> bytes:
-    """Half a surrogate pair is no text: a question mark, so that the length stays."""
+    """Half a surrogate pair becomes a question mark, so that the length stays the same."""
     return text.encode(errors="replace")
 
 
 def _start_worker() -> subprocess.Popen[bytes]:
-    """Without the user's variables, folders for modules, or signals from the terminal."""
-    found = [importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "markupsafe")]
-    paths = {str(Path(each.origin).parents[1]) for each in found if each and each.origin}
+    """Without the user's variables, module folders, or signals from the terminal."""
+    specs = [importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "markupsafe")]
+    paths = {str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}
     command = [sys.executable, "-I", "-S", str(Path(worker.__file__)), *sorted(paths)]
     try:
         return subprocess.Popen(

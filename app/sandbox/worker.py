@@ -1,12 +1,12 @@
-"""Run as a script: what a model's tokenizer and chat template do, in a process of its own.
+"""A script that runs a model's tokenizer and chat template in a separate process.
 
-Both come with a model. A template is a program and a tokenizer may hold patterns and replacements
-that never end or fill the memory, so this process is given seconds and bytes for each request
-(`process.py` waits for it), and ends by signal when it needs more. It reads requests from
-standard input and answers on standard output until that ends. Knows nothing of ours, so that it
-starts at once.
+Both come with the model. A template is a program, and a tokenizer may contain patterns and
+replacements that never end or fill the memory. So each request has limits of seconds and bytes, and
+the process is killed by a signal when it exceeds them. It reads requests from standard input, which
+`process.py` sends, and answers on standard output until the input ends. It imports nothing of ours,
+so that it starts quickly.
 
-A message, either way: four bytes with the length of a JSON object, the object, and parts of the
+A message, either way: four bytes with the length of a JSON object, the object, and parts with the
 lengths in its `parts`.
 """
 
@@ -38,13 +38,9 @@ Answer = tuple[dict[str, Any], list[bytes]]
 
 
 def write_message(file: IO[bytes], header: dict[str, Any], parts: Sequence[bytes]) -> None:
-    file.write(pack_message(header, parts))
-    file.flush()
-
-
-def pack_message(header: dict[str, Any], parts: Sequence[bytes]) -> bytes:
     head = json.dumps({**header, "parts": [len(part) for part in parts]}).encode()
-    return b"".join((struct.pack("<I", len(head)), head, *parts))
+    file.write(b"".join((struct.pack("<I", len(head)), head, *parts)))
+    file.flush()
 
 
 def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
@@ -59,7 +55,7 @@ def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    """From now on. Not every system limits memory: the other process watches it, too."""
+    """For the next request. Not every system limits memory: the other process watches it, too."""
     with contextlib.suppress(OSError, ValueError):
         _lower(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds))
     with contextlib.suppress(OSError, ValueError):
@@ -76,7 +72,7 @@ def _lower(limit: int, value: int) -> None:
 
 
 class TemplateSandbox:
-    """The last one is kept compiled, which takes longer than to render it."""
+    """Renders templates. It caches the last one compiled: compiling takes longer than rendering."""
 
     def __init__(self) -> None:
         self._environment = _environment()
@@ -92,8 +88,8 @@ class TemplateSandbox:
 
 
 def _environment() -> Any:
-    """What chat templates are written for, as transformers has it: a sandbox with a few names of
-    its own, loops that can be left, and a `generation` block that marks what a model wrote."""
+    """The environment of transformers, for which chat templates are written: a sandbox with a few
+    extra names, loop controls, and a `generation` block that marks what a model wrote."""
     import jinja2.ext
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateError
@@ -106,9 +102,9 @@ def _environment() -> Any:
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_whole"), [], [], body).set_lineno(line)
+            return nodes.CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
 
-        def _whole(self, caller: Callable[[], str]) -> str:
+        def _content(self, caller: Callable[[], str]) -> str:
             return caller()
 
     class Dict:
@@ -119,14 +115,14 @@ def _environment() -> Any:
             return dict.fromkeys(*args)
 
     class PlainNamespace(Namespace):
-        """Without names that begin with an underscore: they might be Python's own."""
+        """Without names that start with an underscore: they might be Python's own."""
 
         def __init__(*args: Any, **named: Any) -> None:
             self, *rest = args
-            given = dict(*rest, **named)
-            for name in given:
+            values = dict(*rest, **named)
+            for name in values:
                 _check_name(name)
-            Namespace.__init__(self, given)
+            Namespace.__init__(self, values)
 
         def __setitem__(self, name: str, value: Any) -> None:
             _check_name(name)
@@ -146,13 +142,8 @@ def _environment() -> Any:
         separators: Any = None,
         sort_keys: bool = False,
     ) -> str:
-        return json.dumps(
-            value,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
+        options = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
@@ -171,8 +162,8 @@ def _environment() -> Any:
 
 
 class Encoders:
-    """Three of one tokenizer: `whole` for what begins a prompt, `inner` for pieces that do not, and
-    `text` for pieces in which nothing is a special token."""
+    """Three variants of one tokenizer: `whole` for the start of a prompt, `inner` for later pieces,
+    and `text` for pieces in which nothing is a special token."""
 
     def __init__(self, spec: str) -> None:
         self._by_name = {
@@ -182,7 +173,7 @@ class Encoders:
         }
 
     def smoke_test(self) -> None:
-        """What a loader does with any tokenizer, on whatever is special to this one."""
+        """Encode some texts and all special tokens, as a loader does."""
         whole = self._by_name["whole"]
         special = [token.content for token in whole.get_added_tokens_decoder().values()]
         for name in self._by_name:
@@ -194,49 +185,48 @@ class Encoders:
         return len(self._by_name["text"].encode(text, add_special_tokens=False))
 
     def encode(self, name: str, text: str, offsets: bool) -> tuple[bytes, bytes, int]:
-        """Token ids as int32, where tokens start and end as int64 if asked for, and how many
+        """Token ids as int32, where tokens start and end as int64 if requested, and how many
         letters are in no token."""
         encoding = self._by_name[name].encode(text, add_special_tokens=False)
-        places = array("q", [at for place in encoding.offsets for at in place])
+        bounds = array("q", [at for pair in encoding.offsets for at in pair])
         ids = array("i", encoding.ids).tobytes()
-        return ids, places.tobytes() if offsets else b"", count_uncovered(text, places)
+        return ids, bounds.tobytes() if offsets else b"", count_uncovered(text, bounds)
 
 
 def count_uncovered(text: str, offsets: array[int]) -> int:
-    """Letters that no token holds, where they are more in a row than the odd unknown character;
-    white space and marks may be left out. `places`: where each token starts and ends."""
+    """Letters that are in no token, where they are more in a row than an unknown character or two;
+    white space and marks do not count. `offsets`: where each token starts and ends."""
     starts, ends = offsets[::2] + array("q", [len(text)]), array("q", [0]) + offsets[1::2]
     if max(map(sub, starts, ends)) <= MAX_UNCOVERED:
         return 0
-    reached = lost = 0
+    reached = uncovered = 0
     for start, end in zip(starts, ends, strict=True):
         reached = max(reached, end)
         letters = sum(map(str.isalnum, text[reached:start]))
-        lost += letters if letters > MAX_UNCOVERED else 0
-    return lost
+        uncovered += letters if letters > MAX_UNCOVERED else 0
+    return uncovered
 
 
 def clone_tokenizer(spec: str, text_only: bool) -> Any:
-    """A twin of a tokenizer for pieces that do not begin a prompt.
+    """A copy of a tokenizer for pieces that do not start a prompt.
 
-    None of its pieces gets the leading space that some tokenizers put before a text's first word.
-    With `text_only` it never yields a token that stands for more than its text: what looks like a
-    special token is text. Only added tokens that are white space still count, since they carry
-    meaning in code. All tokens keep their ids.
+    It adds no leading space, as some tokenizers do before a text's first word. With `text_only` it
+    never yields a token that stands for more than its text: what looks like a special token is
+    text. Only added tokens that are white space still count, because they have meaning in code. All
+    tokens keep their ids.
     """
     content = json.loads(spec)
     content["post_processor"] = None
     _drop_leading_space(content)
     for token in content.get("added_tokens") or () if text_only else ():
         token["special"] = not token["content"].isspace()
-    made = _make_tokenizer(content)
-    made.encode_special_tokens = text_only
-    return made
+    tokenizer = _make_tokenizer(content)
+    tokenizer.encode_special_tokens = text_only
+    return tokenizer
 
 
 def _make_tokenizer(content: dict[str, Any]) -> Any:
-    """A tokenizer that reads a text as it is: its own limits would have it read part of it, or more
-    than it, and a dropout other tokens each time."""
+    """A tokenizer that encodes a text as it is: without its own truncation, padding and dropout."""
     from tokenizers import Tokenizer
 
     content.update(truncation=None, padding=None)
@@ -250,8 +240,8 @@ def _drop_leading_space(content: dict[str, Any]) -> None:
     if normalizer and normalizer["type"] == "Prepend":
         content["normalizer"] = None
     elif normalizer and normalizer["type"] == "Sequence":
-        kept = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
-        normalizer["normalizers"] = kept
+        others = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
+        normalizer["normalizers"] = others
     for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
         if step and step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"
@@ -276,7 +266,7 @@ class Worker:
                 return {}, []
             case "load":
                 self._encoders = Encoders(parts[0])
-                _ = self._templates  # so that the first message need not wait for it
+                _ = self._templates  # so that the first message does not wait for it
                 return {}, []
             case "render":
                 text = self._templates.render(*parts)
@@ -288,12 +278,12 @@ class Worker:
             self._encoders.encode(name, text, offsets)
             for (name, offsets), text in zip(header["pieces"], parts, strict=True)
         ]
-        blobs = [blob for ids, places, _ in encoded for blob in (ids, places)]
-        return {"dropped": sum(lost for *_, lost in encoded)}, blobs
+        blobs = [blob for ids, bounds, _ in encoded for blob in (ids, bounds)]
+        return {"uncovered": sum(uncovered for *_, uncovered in encoded)}, blobs
 
 
 def main(paths: Sequence[str]) -> None:
-    """`paths`: where the packages are."""
+    """`paths`: folders to import packages from."""
     sys.path += paths
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Whatever else writes to standard output must not come between messages.
@@ -307,7 +297,7 @@ def main(paths: Sequence[str]) -> None:
             answer, blobs = worker.answer(header, parts)
         except MemoryError:
             os.abort()
-        except BaseException as error:  # patterns panic in a way of their own
+        except BaseException as error:  # Rust panics are no Exception
             answer, blobs = {"error": f"{type(error).__name__}: {error}"[:2000]}, []
         parts = []
         write_message(out, answer, blobs)
