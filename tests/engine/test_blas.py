@@ -28,7 +28,7 @@ needs_openblas = pytest.mark.skipif(not installed(), reason=f"needs {blas.PACKAG
 
 
 @needs_openblas
-def test_it_is_loaded_once_and_told_ever_after() -> None:
+def test_it_is_loaded_once_and_reported_afterwards() -> None:
     first, second, late = output(
         "print(load_openblas()); print(load_openblas()); import mlx.core; print(load_openblas())"
     ).splitlines()
