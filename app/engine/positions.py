@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 Positions = NDArray[np.int32]
 Run = tuple[int, int]
 """Start and end of consecutive positions."""
@@ -28,7 +29,7 @@ class PositionRuns:
     layer comes.
     """
 
-    __slots__ = ("__weakref__", "_array", "_steps", "_visible", "ascending", "end", "runs")
+    __slots__ = ("__weakref__", "_array", "_results", "_visible", "ascending", "end", "runs")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         own = tuple((start, end) for start, end in runs if start < end)
@@ -41,8 +42,8 @@ class PositionRuns:
         """One past the highest position; 0 when empty."""
         self.ascending = ascending
         self._array: Positions | None = None
-        self._steps: list[tuple[str, Any, Callable[[], PositionRuns | None], Entries | None]] = []
-        """Results by step and argument."""
+        self._results: dict[object, tuple[object, Callable[[], Any]]] = {}
+        """By step and argument, which is referenced so that its id stays its own."""
         self._visible: tuple[Positions, int, Entries] | None = None
 
     def __deepcopy__(self, memo: object) -> PositionRuns:
@@ -58,7 +59,7 @@ class PositionRuns:
                 raise ValueError(f"one of {positions[0]} to {positions[-1]} is cached already")
             return self._appended(runs_of(positions))
 
-        return self._memoised("extended", positions, make)
+        return self._memoised("extended", positions, make, weak=True)
 
     def with_run(self, start: int, end: int) -> PositionRuns:
         """With the positions from `start` up to `end` at the end, all of them new."""
@@ -68,14 +69,14 @@ class PositionRuns:
                 raise ValueError(f"position {start} is cached already")
             return self._appended([(start, end)])
 
-        return self._memoised("run", (start, end), make)
+        return self._memoised("run", (start, end), make, weak=True)
 
     def without_first(self, count: int) -> PositionRuns:
-        """Without what is stored first."""
+        """Without the first entries."""
         return self._memoised("first", count, lambda: PositionRuns(runs_of(self.array()[count:])))
 
     def without_last(self, count: int) -> PositionRuns:
-        """Without what is stored last."""
+        """Without the last entries."""
 
         def make() -> PositionRuns:
             return PositionRuns(runs_of(self.array()[: len(self.array()) - count]))
@@ -88,7 +89,7 @@ class PositionRuns:
         def others() -> Entries:
             return np.flatnonzero(np.isin(self.array(), positions, invert=True))
 
-        return self._memoised_choice("without", positions, others)
+        return self._selected("without", positions, others)
 
     def between(self, start: int, end: int) -> tuple[PositionRuns, Entries]:
         """Those from `start` up to `end`, in the order of storage, and which entries they are."""
@@ -96,11 +97,11 @@ class PositionRuns:
         def inside() -> Entries:
             return np.flatnonzero((self.array() >= start) & (self.array() < end))
 
-        return self._memoised_choice("between", (start, end), inside)
+        return self._selected("between", (start, end), inside)
 
     def sorted(self) -> tuple[PositionRuns, Entries]:
         """All of them, ascending, and the entries in that order."""
-        return self._memoised_choice("sorted", None, lambda: np.argsort(self.array()))
+        return self._selected("sorted", None, lambda: np.argsort(self.array()))
 
     def _appended(self, more: list[Run]) -> PositionRuns:
         """With these runs at the end. Decoding does this for every token."""
@@ -112,39 +113,25 @@ class PositionRuns:
         made._set((*runs, *more), end, ascending)
         return made
 
-    def _memoised_choice(
-        self, name: str, argument: object, choose: Callable[[], Entries]
+    def _selected(
+        self, step: str, argument: object, select: Callable[[], Entries]
     ) -> tuple[PositionRuns, Entries]:
-        known = self._lookup(name, argument)[1]
-        entries = choose() if known is None else known
+        def make() -> tuple[PositionRuns, Entries]:
+            entries = select()
+            return PositionRuns(runs_of(self.array()[entries])), entries
 
-        def make() -> PositionRuns:
-            return PositionRuns(runs_of(self.array()[entries]))
-
-        return self._memoised(name, argument, make, entries), entries
+        return self._memoised(step, argument, make)
 
     def _memoised(
-        self,
-        name: str,
-        argument: object,
-        make: Callable[[], PositionRuns],
-        entries: Entries | None = None,
-    ) -> PositionRuns:
-        known, _ = self._lookup(name, argument)
-        if known is not None:
-            return known
+        self, step: str, argument: object, make: Callable[[], T], weak: bool = False
+    ) -> T:
+        key = step, argument if isinstance(argument, int | tuple) else id(argument)
+        if key in self._results and (known := self._results[key][1]()) is not None:
+            return known  # type: ignore[no-any-return]
         made = make()
-        alive = [step for step in self._steps if step[2]() is not None]
-        reference = weakref.ref(made) if name in ("extended", "run") else lambda: made
-        self._steps = [*alive, (name, argument, reference, entries)]
+        alive = {k: result for k, result in self._results.items() if result[1]() is not None}
+        self._results = alive | {key: (argument, weakref.ref(made) if weak else lambda: made)}
         return made
-
-    def _lookup(self, name: str, argument: object) -> tuple[PositionRuns | None, Entries | None]:
-        for known, before, reference, entries in self._steps:
-            same = before is argument or (isinstance(argument, int | tuple) and before == argument)
-            if known == name and same and (runs := reference()) is not None:
-                return runs, entries
-        return None, None
 
     # ------------------------------------------------------------ queries
 

@@ -169,51 +169,51 @@ class TextProcess:
             worker.write_message(self._process.stdin, limited, parts)
 
     def _receive(self, limits: Limits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
+        assert self._process is not None
+        answer = _Answer(self._process, limits, check)
         try:
-            answer, parts = _unpack(self._read_message(limits, check))
+            header = json.loads(answer.read(struct.unpack("<I", answer.read(4))[0]))
+            parts = [answer.read(size) for size in header["parts"]]
         except BaseException:
             self.close()
             raise
-        if "error" in answer:
-            raise TextError(str(answer["error"]))
-        return answer, parts
-
-    def _read_message(self, limits: Limits, check: Check) -> bytearray:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        out, data, size = process.stdout.fileno(), bytearray(), 4
-        ready = select.poll()
-        ready.register(out, select.POLLIN)
-        monitor = _ProcessMonitor(process.pid, limits, check)
-        while len(data) < size:
-            if not ready.poll(int(1000 * _POLL_SECONDS)):
-                monitor.check()
-                continue
-            if not (chunk := os.read(out, _MB)):
-                raise TextError(_exit_reason(process.wait()))
-            data += chunk
-            if size == 4 and len(data) >= 4:
-                size += struct.unpack_from("<I", data)[0]
-            if 4 < size <= len(data):
-                size = max(size, _message_size(data))
-            if size > limits.answer:
-                raise TextError("it writes too much")
-        return data
+        if "error" in header:
+            raise TextError(str(header["error"]))
+        return header, parts
 
 
-class _ProcessMonitor:
-    """Enforces limits on a working process where its system does not let it limit itself."""
+class _Answer:
+    """Reads one answer of a process, and enforces its limits where its system does not let it limit
+    itself."""
 
-    def __init__(self, pid: int, limits: Limits, check: Check) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], limits: Limits, check: Check) -> None:
         import psutil  # here: the screen is drawn before it is needed
 
-        self._process, self._check, self._gone = psutil.Process(pid), check, psutil.Error
+        assert process.stdout is not None
+        self._process, self._check = process, check
+        self._status, self._gone = psutil.Process(process.pid), psutil.Error
+        self._out, self._bytes_left = process.stdout.fileno(), limits.answer
+        self._ready = select.poll()
+        self._ready.register(self._out, select.POLLIN)
         self._deadline = time.monotonic() + _WALL_CLOCK_FACTOR * limits.seconds
         self._max_memory = self._memory() + limits.memory
 
-    def check(self) -> None:
-        """Raises TextError, and what the caller's check raises."""
+    def read(self, size: int) -> bytes:
+        """The next bytes. Raises TextError, and what the caller's check raises."""
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise TextError("it writes too much")
+        data = bytearray()
+        while len(data) < size:
+            if not self._ready.poll(int(1000 * _POLL_SECONDS)):
+                self._check_limits()
+            elif chunk := os.read(self._out, min(size - len(data), _MB)):
+                data += chunk
+            else:
+                raise TextError(_exit_reason(self._process.wait()))
+        return bytes(data)
+
+    def _check_limits(self) -> None:
         self._check()
         if time.monotonic() > self._deadline:
             raise TextError(_TOO_LONG)
@@ -222,24 +222,9 @@ class _ProcessMonitor:
 
     def _memory(self) -> int:
         try:
-            return int(self._process.memory_info().rss)
+            return int(self._status.memory_info().rss)
         except self._gone:
             return 0
-
-
-def _message_size(data: bytearray) -> int:
-    """Of a whole message whose header has arrived."""
-    at = 4 + struct.unpack_from("<I", data)[0]
-    return int(at + sum(json.loads(data[4:at])["parts"]))
-
-
-def _unpack(data: bytearray) -> tuple[dict[str, Any], list[bytes]]:
-    at = 4 + struct.unpack_from("<I", data)[0]
-    header, parts = json.loads(data[4:at]), []
-    for size in header["parts"]:
-        parts.append(bytes(data[at : at + size]))
-        at += size
-    return header, parts
 
 
 def _exit_reason(status: int) -> str:

@@ -147,7 +147,7 @@ def test_where_the_system_limits_nothing_memory_is_watched(
     process: TextProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on macOS."""
-    monkeypatch.setattr(sandbox._ProcessMonitor, "_memory", lambda watch: time.monotonic_ns())
+    monkeypatch.setattr(sandbox._Answer, "_memory", lambda answer: time.monotonic_ns())
     monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(1, 1000))
     monkeypatch.setattr(TextProcess, "_send", _unlimited)
     process.finish()
