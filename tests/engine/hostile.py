@@ -208,7 +208,7 @@ def one_token(text: str = "token", number: int = 300) -> Change:
 
 
 def added(count: int) -> Change:
-    """So many added tokens."""
+    """Many added tokens."""
 
     def change(content: dict[str, Any]) -> None:
         like = content["added_tokens"][0]
@@ -241,7 +241,7 @@ HOSTILE: dict[str, Change] = {
     "a header of 90 MB that is not there": written(
         "model.safetensors", struct.pack("<Q", 90_000_000) + b"{}"
     ),
-    "a header that is no JSON": written("model.safetensors", struct.pack("<Q", 8) + b"not json"),
+    "a header that is not JSON": written("model.safetensors", struct.pack("<Q", 8) + b"not json"),
     "a header nested without end": written(
         "model.safetensors", struct.pack("<Q", len(NESTED)) + NESTED.encode()
     ),
@@ -264,14 +264,14 @@ HOSTILE: dict[str, Change] = {
     ),
     "a layer too few": config(num_hidden_layers=4),
     "weights that are not numbers": filled(float("nan")),
-    "one weight that is no number": weights(one_nan),
+    "one weight that is not a number": weights(one_nan),
     "weights without end": filled(float("inf"), "norm"),
     "embeddings that are not numbers": filled(float("nan"), "embed"),
     # configurations
     "no architecture": config(model_type=None),
     "an architecture that is not known": config(model_type="evil"),
     "an architecture that is a path": config(model_type="../../../evil"),
-    "an architecture that is no model": config(model_type="cache"),
+    "an architecture that is not a model": config(model_type="cache"),
     "ten million layers": config(num_hidden_layers=10_000_000),
     "layers by another name": config(
         model_type="gpt2",

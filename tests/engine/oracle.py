@@ -1,8 +1,8 @@
-"""What sparse reading must equal.
+"""What sparse prefill must equal.
 
-For pure attention: a dense forward over the whole prompt in which dropped tokens are masked out of
-every key set. For hybrids, whose recurrent layers must not see dropped tokens at all: the kept
-tokens fed one by one, each at its own position.
+For pure attention: a dense forward over the whole prompt in which skipped tokens are masked out of
+every key set. For hybrids, whose recurrent layers must not see skipped tokens: the selected tokens
+fed one by one, each at its own position.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
 BACKENDS = {"cpu": replace(CPU, query_block=5), "gpu": GPU}
-"""What either device has run; a step takes several blocks."""
+"""What runs on either device; a step takes several blocks."""
 
 
 @contextmanager
@@ -44,46 +44,49 @@ def keys_masked_out(dropped: NDArray[np.bool_]) -> Iterator[None]:
 
 
 def prompt(seed: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Token ids (PROMPT + DECODED,) and the kept positions of the prompt, with wide gaps."""
+    """Token ids (PROMPT + DECODED,) and the selected positions of the prompt, with wide gaps."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, VOCABULARY, PROMPT + DECODED).astype(np.int32)
-    kept = np.zeros(PROMPT, bool)
-    kept[:4] = kept[-9:] = True
-    kept[30:43] = kept[90:110] = kept[118:121] = kept[150] = True
-    return ids, np.flatnonzero(kept).astype(np.int32)
+    selected = np.zeros(PROMPT, bool)
+    selected[:4] = selected[-9:] = True
+    selected[30:43] = selected[90:110] = selected[118:121] = selected[150] = True
+    return ids, np.flatnonzero(selected).astype(np.int32)
 
 
 def sparse_logits(
-    model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32], backend: Backend = BACKENDS["cpu"]
+    model: Any,
+    ids: NDArray[np.int32],
+    selected: NDArray[np.int32],
+    backend: Backend = BACKENDS["cpu"],
 ) -> mx.array:
-    """Logits of the last kept token and of DECODED - 1 tokens decoded after it."""
+    """Logits of the last selected token and of DECODED - 1 tokens decoded after it."""
     cache = make_positioned_cache(model)
     step = StepSize(STEP, backend=backend)
-    prefill(model, cache, ids[kept[:-1]], kept[:-1], step, lambda done: None)
-    set_next_position(cache, int(kept[-1]))
-    tail = [ids[int(kept[-1])], *ids[PROMPT : PROMPT + DECODED - 1]]
+    prefill(model, cache, ids[selected[:-1]], selected[:-1], step, lambda done: None)
+    set_next_position(cache, int(selected[-1]))
+    tail = [ids[int(selected[-1])], *ids[PROMPT : PROMPT + DECODED - 1]]
     return mx.concatenate(
         [forward(model, cache, np.array([token], np.int32))[:, -1] for token in tail]
     )
 
 
 def expected_logits(
-    name: str, model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]
+    name: str, model: Any, ids: NDArray[np.int32], selected: NDArray[np.int32]
 ) -> mx.array:
     if name in HYBRID:
-        return _one_by_one(model, ids, kept)
+        return _one_by_one(model, ids, selected)
     dropped = np.ones(PROMPT + DECODED, bool)
-    dropped[kept] = dropped[PROMPT:] = False
+    dropped[selected] = dropped[PROMPT:] = False
     with keys_masked_out(dropped):
         logits = model(mx.array(ids)[None])
         mx.eval(logits)
     return logits[0, PROMPT - 1 : PROMPT + DECODED - 1]
 
 
-def _one_by_one(model: Any, ids: NDArray[np.int32], kept: NDArray[np.int32]) -> mx.array:
+def _one_by_one(model: Any, ids: NDArray[np.int32], selected: NDArray[np.int32]) -> mx.array:
     cache = make_positioned_cache(model)
     rows = []
-    for position in [*kept, *range(PROMPT, PROMPT + DECODED - 1)]:
+    for position in [*selected, *range(PROMPT, PROMPT + DECODED - 1)]:
         set_next_position(cache, int(position))
         rows.append(forward(model, cache, ids[position : position + 1])[:, -1])
         mx.eval(rows[-1])
@@ -95,7 +98,7 @@ def difference(a: mx.array, b: mx.array) -> float:
 
 
 def oracle_error(name: str, model: Any, backend: Backend = BACKENDS["cpu"]) -> float:
-    """Greatest difference in any logit between sparse reading and what it must equal."""
-    ids, kept = prompt()
-    ours = sparse_logits(model, ids, kept, backend)
-    return difference(ours, expected_logits(name, model, ids, kept))
+    """Greatest difference in any logit between sparse prefill and what it must equal."""
+    ids, selected = prompt()
+    ours = sparse_logits(model, ids, selected, backend)
+    return difference(ours, expected_logits(name, model, ids, selected))

@@ -1,4 +1,4 @@
-"""A whole turn as either device runs it, and one whose scores are no numbers."""
+"""A whole turn as either device runs it, and one whose scores are not numbers."""
 
 from __future__ import annotations
 

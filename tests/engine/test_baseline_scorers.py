@@ -46,5 +46,5 @@ def test_lots_are_drawn_by_chunk_and_stay_for_the_same_prompt() -> None:
     other = baseline_scorers.random_scores(ids + 1, CHUNK)
     assert not np.array_equal(first, other)
     pinned = np.zeros(1000, bool)
-    kept = select(first, pinned, 0.2).positions
-    assert len(np.intersect1d(kept, select(other, pinned, 0.2).positions)) < 0.6 * len(kept)
+    selected = select(first, pinned, 0.2).positions
+    assert len(np.intersect1d(selected, select(other, pinned, 0.2).positions)) < 0.6 * len(selected)

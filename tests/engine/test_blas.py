@@ -1,4 +1,4 @@
-"""OpenBLAS counts only when it was loaded before MLX. Each case needs a process of its own."""
+"""OpenBLAS counts only when it was loaded before MLX. Each case needs its own process."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ def _random(heads: int, kv_heads: int, length: int, width: int = 32) -> tuple[mx
 def _steps(
     arrays: tuple[mx.array, ...],
     blocks: Blocks | None,
-    borders: tuple[int, ...],
+    boundaries: tuple[int, ...],
     backend: Backend = CPU,
     **kw: Any,
 ) -> Array:
     """What plain causal attention gives, step by step."""
     q, k, v = arrays
     parts = []
-    for start, end in zip((0, *borders), (*borders, q.shape[2]), strict=True):
+    for start, end in zip((0, *boundaries), (*boundaries, q.shape[2]), strict=True):
         with (
             mlx_patches.blocked_attention(backend.query_block),
             mlx_patches.sparse_attention(blocks),
@@ -72,28 +72,28 @@ def test_where_nothing_would_be_left_out_it_is_plain_attention(
 
 
 @pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
-@pytest.mark.parametrize("borders", [(), (100, 333), (320, 321)])
+@pytest.mark.parametrize("boundaries", [(), (100, 333), (320, 321)])
 @pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
 def test_it_is_attention_under_the_mask_of_what_it_chooses(
-    heads: tuple[int, int], borders: tuple[int, ...], backend: Backend
+    heads: tuple[int, int], boundaries: tuple[int, ...], backend: Backend
 ) -> None:
     """Chosen naively, query block by query block and group of heads by group."""
     q, k, v = arrays = _random(*heads, 501)
-    seen = _chosen(np.array(q[0]), np.array(k[0]), borders)
+    seen = _chosen(np.array(q[0]), np.array(k[0]), boundaries)
     expected = mx.fast.scaled_dot_product_attention.__wrapped__(  # type: ignore[attr-defined]
         q, k, v, scale=SCALE, mask=mx.array(seen)
     )
-    ours, plain = (_steps(arrays, blocks, borders, backend) for blocks in (FEW, None))
+    ours, plain = (_steps(arrays, blocks, boundaries, backend) for blocks in (FEW, None))
     np.testing.assert_allclose(ours, np.array(expected), atol=1e-5)
     assert not np.allclose(plain, np.array(expected), atol=1e-2)
 
 
-def _chosen(q: Array, k: Array, borders: tuple[int, ...]) -> NDArray[np.bool_]:
+def _chosen(q: Array, k: Array, boundaries: tuple[int, ...]) -> NDArray[np.bool_]:
     """Which keys each query sees, (Hq, N, N)."""
     heads, length, _ = q.shape
     group, size = heads // len(k), FEW.size
     seen = np.zeros((heads, length, length), bool)
-    ends = sorted({*range(size, length, size), *borders, length})
+    ends = sorted({*range(size, length, size), *boundaries, length})
     for start, end in zip((0, *ends), ends, strict=False):
         own = start // size
         window, middle = own - FEW.recent, np.arange(FEW.sinks, max(own - FEW.recent, FEW.sinks))

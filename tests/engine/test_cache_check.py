@@ -1,5 +1,5 @@
-"""What is noted as read and what the caches hold: whatever fails, the next turn starts from what
-is known."""
+"""What is recorded as cached and what caches hold: after any failure the next turn starts from a
+known state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDS = np.arange(40, dtype=np.int32)
 def cached(
     name: str, sparse: bool, tokens: int = 30, bits: int | None = None
 ) -> prefix_cache.PrefixCache:
-    """A cache of a tiny model that has read so many tokens; a sparse one with a gap."""
+    """A cache of a tiny model that has read this many tokens; a sparse one with a gap."""
     model = tiny.build(name)
     maker = CacheMaker(model, Quantisation(bits, 32) if bits else None)
     make = make_positioned_cache if sparse else make_stock_cache
@@ -56,7 +56,7 @@ NAMES = ("llama", "gemma3", "qwen3_next", "falcon_h1", "deepseek_v32", "gemma3n"
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_that_was_fed_but_not_noted_is_found(name: str, sparse: bool) -> None:
+def test_a_token_that_was_fed_but_not_recorded_is_found(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     assert find_mismatch(cache) is None
     assert find_mismatch(cache.fork()) is None
@@ -68,7 +68,7 @@ def test_a_token_that_was_fed_but_not_noted_is_found(name: str, sparse: bool) ->
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_that_was_noted_but_not_fed_is_found(name: str, sparse: bool) -> None:
+def test_a_token_that_was_recorded_but_not_fed_is_found(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     cache.append(IDS[-1:])
     found = find_mismatch(cache)
@@ -86,7 +86,7 @@ def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("layer", [0, 1], ids=["recurrent", "attention"])
-def test_a_single_layer_that_went_on_is_found(layer: int) -> None:
+def test_a_single_layer_that_is_ahead_is_found(layer: int) -> None:
     """As when a step fails half way."""
     cache = cached("qwen3_next", True)
     ahead = cached("qwen3_next", True)
@@ -121,7 +121,7 @@ def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable
 
 def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     error = ValueError("broken on purpose")
-    if step == "the draft reads":  # the caches have its second step, what is noted has not
+    if step == "the draft reads":  # the caches have its second step, the record has not
         fill = nth_call(prefix_cache.prefill.__globals__["prefill_step"], 2, error)
         monkeypatch.setitem(prefix_cache.prefill.__globals__, "prefill_step", fill)
     elif step == "the draft observes the question":
@@ -161,12 +161,12 @@ def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     score = prompt_reader.score
 
-    def kept(*args: Any, **kwargs: Any) -> Any:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
         importance = score(*args, **kwargs)
         found.append(importance)
         return importance
 
-    monkeypatch.setattr(prompt_reader, "score", kept)
+    monkeypatch.setattr(prompt_reader, "score", recorded)
     loaded.engine.send(CachePolicy(HealWhen.OFF))
     return found
 
@@ -182,7 +182,7 @@ def first_question(turn: int = 1) -> Ask:
 
 
 def follow_up(first: Ask, answer: Finished, turn: int, name: str | None) -> Ask:
-    """About one more document: what was read in full has nothing to leave out."""
+    """About one more document: what was read in full has nothing to skip."""
     said = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
     asked = Message(Role.USER, "And of gate 41?", (Document("more.txt", MORE),))
     messages = (*first.messages, said, asked)
@@ -224,10 +224,10 @@ def test_a_cache_that_is_out_of_step_is_dropped_and_said(
     """However it came to that: it is found where it is used again."""
     ask = first_question()
     first = loaded.answer(ask)
-    residents = loaded.engine._caches
-    assert residents is not None
-    remembered = residents._caches["c"]
-    cache = remembered.target if which == "target" else remembered.draft
+    pool = loaded.engine._caches
+    assert pool is not None
+    conversation_cache = pool._caches["c"]
+    cache = conversation_cache.target if which == "target" else conversation_cache.draft
     assert cache is not None
     cache.ids, cache.cached = cache.ids[:-9], cache.cached[:-9]
     later = loaded.answer(follow_up(ask, first, 2, "c"))
@@ -250,9 +250,9 @@ def test_a_draft_of_windows_is_not_left_out_of_step(
     with monkeypatch.context() as patched:
         broken(patched, "the draft observes the question")
         first = driver.answer(ask)
-    residents = driver.engine._caches
-    assert residents is not None
-    assert residents._caches["c"].drop_damaged() is None
+    pool = driver.engine._caches
+    assert pool is not None
+    assert pool._caches["c"].drop_damaged() is None
     later = driver.answer(follow_up(ask, first, 2, "c"))
     assert later.statistics
     assert later.statistics.reading is Reading.SPARSE

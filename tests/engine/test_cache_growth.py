@@ -64,7 +64,7 @@ def test_a_prefill_copied_every_layer_at_every_step(
     assert copied == 0
     assert {capacity(c) for c in cache} == {2048}, "no more than it has to, in whole blocks"
     mx.eval(forward(model, cache, ids[:49]))
-    assert {capacity(c) for c in cache} == {2000 + BLOCK}, "an answer's tokens go on as mlx-lm's do"
+    assert {capacity(c) for c in cache} == {2000 + BLOCK}, "an answer's tokens grow it as in mlx-lm"
     read(ids)
     assert copied == 3 * (2000 + BLOCK), "each layer once"
     assert {capacity(c) for c in cache} == {2049 + 2048}
@@ -91,7 +91,7 @@ def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch
     turns.append((second, None))
     monkeypatch.setattr("app.engine.memory.free", lambda: 1e12)
     monkeypatch.setattr(mx, "concatenate", counted)
-    layers = len(flatten(chat.remembered.target.cache))
+    layers = len(flatten(chat.conversation.target.cache))
     for prompt, needed in turns:
         growths.clear()
         chat.read(prompt, needed)
@@ -102,15 +102,15 @@ def test_what_is_dared_takes_memory_only_as_it_reads(monkeypatch: pytest.MonkeyP
     """Or it could not stop at a step boundary before memory is used up."""
     chat = Chat(tiny.build("llama"))
     first, _, _ = conversation((4, 804))
-    room = "app.engine.memory_manager.MemoryManager."
-    monkeypatch.setattr(room + "ensure_free", lambda *_: None)
+    manager = "app.engine.memory_manager.MemoryManager."
+    monkeypatch.setattr(manager + "ensure_free", lambda *_: None)
     monkeypatch.setattr("app.engine.memory.free", lambda: -1.0)
     sizes: list[int] = []
 
     def check_step(*_: object) -> None:
-        sizes.append(capacity(chat.remembered.target.cache[0]))
+        sizes.append(capacity(chat.conversation.target.cache[0]))
 
-    monkeypatch.setattr(room + "check_step_fits", check_step)
+    monkeypatch.setattr(manager + "check_step_fits", check_step)
     chat.read(first, None)
     assert sizes[0] == BLOCK
     assert sizes[-1] == 4 * BLOCK

@@ -1,4 +1,4 @@
-"""Between turns: healing, snapshots, and who has to leave."""
+"""Between turns: background prefill, snapshots, and which caches are evicted."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
     chat = Chat(model)
     chat.read(first, FIRST)
     chat.write(first, answer)
-    assert chat.remembered.target.has_gaps
+    assert chat.conversation.target.has_gaps
     info = ModelInfo("tiny", "", 0, 0, 0)
-    healing = BackgroundPrefill(
-        LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16)), chat.remembered
+    prefill = BackgroundPrefill(
+        LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16)), chat.conversation
     )
-    steps = [healing.done]
-    while not healing.step():
-        steps.append(healing.done)
+    steps = [prefill.done]
+    while not prefill.step():
+        steps.append(prefill.done)
     assert len(steps) > 5
     assert steps == sorted(steps)
-    held = chat.remembered.target
-    assert not chat.remembered.target.has_gaps
-    assert held.cached.all()
+    prefix = chat.conversation.target
+    assert not chat.conversation.target.has_gaps
+    assert prefix.cached.all()
     rest = second.ids[len(first.ids) + ANSWER :]
-    logits = forward(model, held.cache, rest)[0, -1]
+    logits = forward(model, prefix.cache, rest)[0, -1]
     assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
 
 
@@ -133,16 +133,16 @@ def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
 
 def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
     driver = Driver()
-    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
+    policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask(1, "What is the code of gate 7?")
-    driver.engine.send(upkeep)
+    driver.engine.send(policy)
     driver.load(folders["target"], folders["draft"])
     answer, _ = reply(driver, question)
     expected = driver.answer(second(question, answer, 2, "And that of gate 40?"))
     driver.close()
     again = Driver()
     try:
-        again.engine.send(upkeep)
+        again.engine.send(policy)
         again.load(folders["target"], folders["draft"])
         third = second(question, answer, 2, "And that of gate 40?")
         finished = again.answer(third)
@@ -160,12 +160,12 @@ def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path
 def test_loading_and_saving_a_snapshot_can_be_seen(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
+    policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask(1, "What is the code of gate 7?")
 
     def opened() -> Driver:
         driver = Driver()
-        driver.engine.send(upkeep)
+        driver.engine.send(policy)
         driver.load(folders["target"], folders["draft"])
         return driver
 
@@ -195,7 +195,7 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     assert {e.total for e in loading} == {restored.tokens}
     read = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
     assert first.statistics
-    assert read[0].done > first.statistics.prompt_tokens, "the draft's cache came back too"
+    assert read[0].done > first.statistics.prompt_tokens, "the draft's cache was restored, too"
     assert later.statistics
     phases = {part.phase: part.seconds for part in later.statistics.phases}
     assert phases[Phase.RESTORE] >= loading[-1].elapsed
@@ -323,10 +323,10 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
 def test_a_snapshot_that_can_only_be_read_is_used(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
+    policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     for _ in range(2):
         driver = Driver()
-        driver.engine.send(upkeep)
+        driver.engine.send(policy)
         driver.load(folders["target"], folders["draft"])
         driver.answer(ask(1, "What is the code of gate 7?"))
         restored = driver.of(SnapshotRestored)

@@ -1,4 +1,4 @@
-"""Questions about what was read completely: keep saves nothing then, and the answer says so."""
+"""Questions about documents that were read completely: keep saves nothing, as the reason says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "IDLE_DELAY", 0.0)
 
 
-def healed(driver: Driver) -> tuple[Ask, Message, Finished]:
+def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
     """A sparse question, its answer, and background reading that is complete."""
     driver.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
     question = ask(1, "What is the code of gate 7?")
@@ -44,7 +44,7 @@ def healed(driver: Driver) -> tuple[Ask, Message, Finished]:
 
 
 def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: Driver) -> None:
-    question, answer, _ = healed(loaded)
+    question, answer, _ = read_in_background(loaded)
     later = replace(second(question, answer, 2, "And that of gate 40?"), keep=0.1)
     statistics = loaded.answer(later).statistics
     assert statistics is not None
@@ -59,7 +59,7 @@ def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: D
 
 
 def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Driver) -> None:
-    question, answer, _ = healed(loaded)
+    question, answer, _ = read_in_background(loaded)
     text = "And that of gate 40?"
     statistics = loaded.answer(replace(second(question, answer, 2, text), keep=0.1)).statistics
     assert statistics is not None
@@ -77,7 +77,7 @@ def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Dri
 
 
 def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> None:
-    question, answer, _ = healed(loaded)
+    question, answer, _ = read_in_background(loaded)
     later = second(question, answer, 2, "And that of gate 40?")
     shown = loaded.answer(later)
     full = replace(later, turn=3, mode=Mode.FULL, conversation=None)
@@ -85,7 +85,7 @@ def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> Non
 
 
 def test_auto_takes_what_is_cached(loaded: Driver) -> None:
-    question, answer, _ = healed(loaded)
+    question, answer, _ = read_in_background(loaded)
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.AUTO)
     loaded.answer(later)
     (planned,) = loaded.of(Planned)
@@ -107,7 +107,7 @@ def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Dr
 def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question, answer, _ = healed(loaded)
+    question, answer, _ = read_in_background(loaded)
 
     def fails(*arguments: object) -> object:
         raise ScoringError("its attention cannot be observed")
@@ -117,7 +117,7 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     assert finished.text or finished.generated_ids
     assert finished.statistics is not None
     assert finished.statistics.reused_tokens > 1_000
-    (told,) = loaded.of(FellBackToDense)
-    assert told.reason == (
+    (event,) = loaded.of(FellBackToDense)
+    assert event.reason == (
         "What keep would choose is not known (its attention cannot be observed)."
     )

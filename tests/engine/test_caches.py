@@ -47,15 +47,19 @@ def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject)
     model = model[: len(model) - last]
     assert runs.array().tolist() == model
     assert runs.end == (model[-1] + 1 if model else 0)
-    border = data.draw(st.integers(0, 401))
-    assert runs.end_below(border) == max((p + 1 for p in model if p < border), default=0)
-    kept, entries = runs.between(border, 500)
-    assert kept.array().tolist() == [model[i] for i in entries] == [p for p in model if p >= border]
-    assert runs.count_below(border) == sum(p < border for p in model)
-    assert runs.count_from(border) == sum(p >= border for p in model)
+    position = data.draw(st.integers(0, 401))
+    assert runs.end_below(position) == max((p + 1 for p in model if p < position), default=0)
+    selected, entries = runs.between(position, 500)
+    assert (
+        selected.array().tolist()
+        == [model[i] for i in entries]
+        == [p for p in model if p >= position]
+    )
+    assert runs.count_below(position) == sum(p < position for p in model)
+    assert runs.count_from(position) == sum(p >= position for p in model)
 
 
-def test_no_position_is_held_twice() -> None:
+def test_no_position_is_cached_twice() -> None:
     runs = PositionRuns().extended(_array([3, 4]))
     with pytest.raises(ValueError, match="cached already"):
         runs.extended(_array([4]))
@@ -66,13 +70,13 @@ def test_no_position_is_held_twice() -> None:
         cache.set_next_position(7)
 
 
-def test_layers_that_take_the_same_step_share_what_comes_of_it() -> None:
+def test_layers_that_take_the_same_step_share_the_result() -> None:
     start, step = PositionRuns([(0, 9)]), _array([3, 4, 20, 22])
     with pytest.raises(ValueError, match="cached already"):
         start.extended(step)
     far = _array([20, 22])
-    nobodys = weakref.ref(start.extended(far))
-    assert nobodys() is None, "what came before and after is not kept"
+    unreferenced = weakref.ref(start.extended(far))
+    assert unreferenced() is None, "what came before and after is not kept alive"
     once = start.extended(far)
     assert start.extended(far) is once
     assert start.extended(_array([20, 22])).runs == once.runs
@@ -103,29 +107,29 @@ def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -
         part = mx.zeros((1, 1, len(positions), 4))
         keys, _ = cache.update_and_fetch(part, part)
         seen += positions
-        held = cache.positions.array().tolist()
+        stored = cache.positions.array().tolist()
         assert mask is not None
-        given = held[-keys.shape[2] :]
+        given = stored[-keys.shape[2] :]
         expected = [[k <= q < k + window for k in given] for q in positions]
         assert np.array(mask).tolist() == expected
         visible = {k for k in seen for q in positions if k <= q < k + window}
         assert visible | set(positions) == set(given), "what is seen, and nothing else"
 
 
-@pytest.mark.parametrize("retains", [False, True])
-def test_decoding_sees_its_window_alone_however_much_is_stored(retains: bool) -> None:
-    cache = WindowedCache(16, retains)
+@pytest.mark.parametrize("retain_all", [False, True])
+def test_decoding_sees_its_window_alone_however_much_is_stored(retain_all: bool) -> None:
+    cache = WindowedCache(16, retain_all)
     _store(cache, [*range(0, 600, 3)])
     cache.set_next_position(600)
     for position in range(600, 1600):
         assert cache.make_mask(1) is None
         part = mx.full((1, 1, 1, 4), position)
         keys, _ = cache.update_and_fetch(part, part)
-        held = cache.positions.array()
-        assert keys.shape[2] == int((held > position - 16).sum())
+        stored = cache.positions.array()
+        assert keys.shape[2] == int((stored > position - 16).sum())
         assert cache.keys_and_values()[0].shape == keys.shape
     assert keys[0, 0, :, 0].tolist() == [*range(1584, 1600)]
-    assert cache.size() == 1200 if retains else cache.size() <= 16 + WindowedCache.slack
+    assert cache.size() == 1200 if retain_all else cache.size() <= 16 + WindowedCache.slack
 
 
 LAYERS = 64
@@ -149,13 +153,13 @@ def recalled_into(caches: list[PositionedCache]) -> None:
             cache.update_and_fetch(key, key)
 
 
-def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And after it every token of the answer reckoned all of them anew."""
-    worked_out: list[int] = []
+def test_recall_computed_positions_once_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And after that once for each token of the answer."""
+    computed: list[int] = []
     run_lengths = positions_module.runs_of
 
     def counted_runs(positions: np.ndarray) -> list[tuple[int, int]]:
-        worked_out.append(len(positions))
+        computed.append(len(positions))
         return run_lengths(positions)
 
     monkeypatch.setattr(positions_module, "runs_of", counted_runs)
@@ -165,13 +169,13 @@ def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.Monke
             each for _ in range(layers_of_a_kind) for each in (KVCache(), RotatingKVCache(128))
         ]
         caches = to_positioned(stock, retain_all=True)
-        worked_out.clear()
+        computed.clear()
         recalled_into(caches)
-        counts.append(len(worked_out))
+        counts.append(len(computed))
         assert all(c.positions is caches[i % 2].positions for i, c in enumerate(caches))
     assert counts[0] == counts[1]
     full, windowed = caches[:2]
-    worked_out.clear()
+    computed.clear()
     stored = full.size()
     for position in range(4160, 4300):
         assert full.make_mask(1) is None
@@ -179,12 +183,12 @@ def test_recall_reckoned_positions_once_for_each_layer(monkeypatch: pytest.Monke
         part = mx.full((1, 1, 1, 4), position)
         assert full.update_and_fetch(part, part)[0].shape[2] == stored + position - 4159
         keys, _ = windowed.update_and_fetch(part, part)
-        held = full.positions.array()
-        assert keys[0, 0, :, 0].tolist() == sorted(held[held > position - 128].tolist())
-    assert not worked_out
+        stored = full.positions.array()
+        assert keys[0, 0, :, 0].tolist() == sorted(stored[stored > position - 128].tolist())
+    assert not computed
 
 
-def test_which_caches_can_be_placed() -> None:
+def test_which_caches_can_be_positioned() -> None:
     twins = to_positioned([KVCache(), RotatingKVCache(8), CacheList(KVCache(), KVCache())])
     assert [type(c) for c in positioned_layers(twins)] == [
         PositionedCache,
@@ -201,13 +205,13 @@ def test_which_caches_can_be_placed() -> None:
 def test_rewinding_is_as_if_never_read(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 60).astype(np.int32)
-    kept = _array([*range(10), *range(25, 40), *range(WINDOW + 60, WINDOW + 70)])
+    selected = _array([*range(10), *range(25, 40), *range(WINDOW + 60, WINDOW + 70)])
     cache = make_positioned_cache(model)
-    prefill(model, cache, ids[: len(kept)], kept, StepSize(100), lambda done: None)
+    prefill(model, cache, ids[: len(selected)], selected, StepSize(100), lambda done: None)
     for layer in positioned_layers(cache):
         layer.rewind(30)
     fresh = make_positioned_cache(model)
-    prefill(model, fresh, ids[:15], kept[:15], StepSize(100), lambda done: None)
+    prefill(model, fresh, ids[:15], selected[:15], StepSize(100), lambda done: None)
     for one in (cache, fresh):
         set_next_position(one, 50)
     a, b = (forward(model, one, ids[:1]) for one in (cache, fresh))

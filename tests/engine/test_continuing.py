@@ -139,9 +139,9 @@ def test_of_an_answer_whose_ids_are_not_known_the_text_is_continued(loaded: Driv
     first = Finished(1, FinishReason.LENGTH, "The code of gate", (), None)
     rest = loaded.answer(continued(question, first, known=False))
     assert rest.text.startswith("The code of gate")
-    told = [identity for event in loaded.of(Token) for identity in event.ids]
-    assert tuple(told) == rest.generated_ids
-    assert len(told) > MORE
+    reported = [identity for event in loaded.of(Token) for identity in event.ids]
+    assert tuple(reported) == rest.generated_ids
+    assert len(reported) > MORE
     text = "".join(event.text for event in loaded.of(Token))
     assert rest.text == first.text + text
 
@@ -179,15 +179,15 @@ def test_an_answer_goes_on_in_the_middle_of_its_thinking(
     ids = thinker.encode("<think>It is 7 €.</think>Seven €.", add_special_tokens=False)
     cut = ids.index(thinker.encode("€", add_special_tokens=False)[1])
 
-    def written(given: list[int], begun: list[int]) -> tuple[str, str, Decoder]:
+    def written(given: list[int], prefix: list[int]) -> tuple[str, str, Decoder]:
         def steps(*arguments: Any, **named: Any) -> Iterator[tuple[int, None]]:
             yield from ((token, None) for token in given)
 
         monkeypatch.setattr("app.engine.decode.generate_step", steps)
         events: list[Token] = []
         decoder = Decoder(1, thinker, Sampling(), events.append)
-        prompt = np.array([1, *begun], np.int32)
-        decoder.run(None, [], prompt, 99, lambda: None, len(begun))
+        prompt = np.array([1, *prefix], np.int32)
+        decoder.run(None, [], prompt, 99, lambda: None, len(prefix))
         return "".join(e.thinking for e in events), "".join(e.text for e in events), decoder
 
     thought, text, _ = written(ids[:cut], [])
@@ -197,10 +197,10 @@ def test_an_answer_goes_on_in_the_middle_of_its_thinking(
     assert decoder.text == "Seven €."
     assert decoder.ids == ids
     last = len(ids) - 2
-    thought, begun, _ = written(ids[:last], [])
-    assert (thought, begun.strip()) == ("It is 7 €.", "Seven")
+    thought, prefix, _ = written(ids[:last], [])
+    assert (thought, prefix.strip()) == ("It is 7 €.", "Seven")
     more, text, decoder = written(ids[last:], ids[:last])
-    assert (more, begun + text) == ("", "Seven €.") == ("", decoder.text)
+    assert (more, prefix + text) == ("", "Seven €.") == ("", decoder.text)
 
 
 @pytest.mark.parametrize(

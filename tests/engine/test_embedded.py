@@ -1,4 +1,4 @@
-"""The embedded pair, end to end: it finds what is asked about, and a broken scorer does not."""
+"""The embedded pair, end to end: it finds the answers, and a broken scorer does not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
 def test_the_first_word_comes_sooner_than_in_full(
     session: EngineSession, licence: Document
 ) -> None:
-    """Six times sooner at a quarter of the text when this was written: the margin is no noise."""
+    """Six times sooner at a quarter of the text when this was written: the margin is not noise."""
     quarter = Document(FILE, licence.text[-len(licence.text) // 4 :])
     _, sparse, _ = _answer(session, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
     _, full, _ = _answer(session, Question(QUESTION, (quarter,), Mode.FULL))
@@ -86,7 +86,7 @@ def test_the_first_word_comes_sooner_than_in_full(
 
 
 def _others(licence: Document) -> list[tuple[str, str]]:
-    """Phrases that occur once, from all over the text, with how their sentences go on."""
+    """Phrases that occur once, from all over the text, with the rest of their sentences."""
     text = licence.text
     found = []
     for start in range(2000, len(text) - 1500, 2400):
@@ -126,14 +126,14 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
 def test_carrying_importance_forward_keeps_sentences_whole(
     session: EngineSession, licence: Document
 ) -> None:
-    kept: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.carry: []}
+    complete: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.carry: []}
     for phrase, _ in _others(licence):
-        for carry, whole in kept.items():
+        for carry, whole in complete.items():
             question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
             _, _, events = _answer(session, question, replace(DEFAULT_TUNING, carry=carry))
             whole.append(_whole_sentence_kept(events, licence.text, phrase))
-    shares = {carry: sum(whole) / len(whole) for carry, whole in kept.items()}
-    print(f"\nsentences kept whole at keep {KEEP}, by carry: {shares}, n = {len(kept[0.0])}")
+    shares = {carry: sum(whole) / len(whole) for carry, whole in complete.items()}
+    print(f"\nsentences read whole at keep {KEEP}, by carry: {shares}, n = {len(complete[0.0])}")
     assert shares[DEFAULT_TUNING.carry] >= 0.9
     assert shares[DEFAULT_TUNING.carry] > shares[0.0]
 
@@ -143,7 +143,7 @@ def test_a_broken_scorer_finds_nothing(
 ) -> None:
     """The other tests of this file would notice: importance at random misses the sentence."""
 
-    def at_random(model: Any, held: Any, ids: Any, *_: Any, **__: Any) -> Any:
+    def at_random(model: Any, prefix: Any, ids: Any, *_: Any, **__: Any) -> Any:
         return np.random.default_rng(0).random(len(ids)).astype(np.float32)
 
     monkeypatch.setattr(prompt_reader, "score", at_random)

@@ -1,4 +1,4 @@
-"""What is done while nothing is asked: counted, given up first, said when it fails."""
+"""Work while idle: its memory is counted and freed first, and failures are reported."""
 
 from __future__ import annotations
 
@@ -59,23 +59,23 @@ class Power:
 class Idle:
     """Conversations of a tiny model that have read sparsely, without an engine around them."""
 
-    def __init__(self, upkeep: CachePolicy, names: str = "c", model: str = "llama") -> None:
+    def __init__(self, policy: CachePolicy, names: str = "c", model: str = "llama") -> None:
         self.pair = pair(build(model))
         self.pair.target.cache_size = CacheSize(1000.0, 0)
         self.events: list[Event] = []
         self.stopped: Callable[[], bool] = lambda: False
-        self.residents = CachePool(
-            self.pair, upkeep, self.events.append, Power(), lambda: self.stopped()
+        self.pool = CachePool(
+            self.pair, policy, self.events.append, Power(), lambda: self.stopped()
         )
         for name in names:
             self.use(name)
 
     def use(self, name: str) -> None:
-        remembered = self.residents.get_or_restore(name, self.progress)
-        if not len(remembered.target):
+        conversation_cache = self.pool.get_or_restore(name, self.progress)
+        if not len(conversation_cache.target):
             first, answer, _ = conversation()
             chat = Chat(self.pair.target.model)
-            chat.remembered = remembered
+            chat.conversation = conversation_cache
             chat.read(first, FIRST)
             chat.write(first, answer)
 
@@ -95,67 +95,67 @@ ALWAYS = CachePolicy(BackgroundPolicy.ALWAYS)
 
 def test_what_is_read_in_the_background_is_counted() -> None:
     idle = Idle(ALWAYS, "ab")
-    before, others = idle.residents.nbytes, idle.residents.idle_bytes
-    assert idle.residents.step()
-    forked = idle.residents.background_bytes
+    before, others = idle.pool.nbytes, idle.pool.idle_bytes
+    assert idle.pool.step()
+    forked = idle.pool.background_bytes
     assert forked > 0
-    assert idle.residents.nbytes == before + forked
-    assert idle.residents.idle_bytes == others + forked
-    assert idle.residents.cancel_background() == forked
-    assert idle.residents.nbytes == before
+    assert idle.pool.nbytes == before + forked
+    assert idle.pool.idle_bytes == others + forked
+    assert idle.pool.cancel_background() == forked
+    assert idle.pool.nbytes == before
 
 
 def test_giving_it_up_frees_its_memory() -> None:
     idle = Idle(ALWAYS)
     for _ in range(3):
-        idle.residents.step()
-    active, forked = mx.get_active_memory(), idle.residents.background_bytes
-    MemoryManager(idle.pair, idle.events.append, idle.residents).stop_background_prefill()
+        idle.pool.step()
+    active, forked = mx.get_active_memory(), idle.pool.background_bytes
+    MemoryManager(idle.pair, idle.events.append, idle.pool).stop_background_prefill()
     assert active - mx.get_active_memory() >= 0.9 * forked
-    (room,) = idle.of(MemoryFreed)
-    assert room.freed == forked
-    assert room.sentence.startswith("Background reading was stopped to make room, ")
+    (event,) = idle.of(MemoryFreed)
+    assert event.freed == forked
+    assert event.sentence.startswith("Background reading was stopped to make room, ")
 
 
 def test_it_is_given_up_before_other_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Idle(ALWAYS, "ab")
-    idle.residents.step()
-    residents = idle.residents
-    monkeypatch.setattr(memory, "free", lambda: 0.0 if residents.background_bytes else 1e12)
-    room = MemoryManager(idle.pair, idle.events.append, residents)
+    idle.pool.step()
+    pool = idle.pool
+    monkeypatch.setattr(memory, "free", lambda: 0.0 if pool.background_bytes else 1e12)
+    manager = MemoryManager(idle.pair, idle.events.append, pool)
     need = MemoryNeed("It", idle.pair.target, 1e6, 1e6)
-    room.ensure_free(need, residents._caches["b"], idle.progress, force=False)
-    assert not residents.background_bytes
-    assert set(residents._caches) == {"a", "b"}
+    manager.ensure_free(need, pool._caches["b"], idle.progress, force=False)
+    assert not pool.background_bytes
+    assert set(pool._caches) == {"a", "b"}
     assert len(idle.of(MemoryFreed)) == 1
 
 
 def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_saved(
     tmp_path: Path,
 ) -> None:
-    one = Idle(ALWAYS).residents.nbytes
-    upkeep = CachePolicy(
+    one = Idle(ALWAYS).pool.nbytes
+    policy = CachePolicy(
         BackgroundPolicy.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path)
     )
-    idle = Idle(replace(upkeep, snapshot_folder=None), "ab")
-    assert not idle.residents.step()
-    assert idle.residents.has_waiting_work
-    assert set(idle.residents._caches) == {"a", "b"}
-    idle = Idle(upkeep, "ab")
-    while idle.residents.step():
+    idle = Idle(replace(policy, snapshot_folder=None), "ab")
+    assert not idle.pool.step()
+    assert idle.pool.has_waiting_work
+    assert set(idle.pool._caches) == {"a", "b"}
+    idle = Idle(policy, "ab")
+    while idle.pool.step():
         pass
     assert {event.conversation for event in idle.of(SnapshotProgress)} == {"a", "b"}
     assert idle.of(BackgroundProgress)[-1].done == idle.of(BackgroundProgress)[-1].total
-    assert set(idle.residents._caches) == {"b"}, "what is on the disk goes for it"
+    assert set(idle.pool._caches) == {"b"}, "what is on the disk goes for it"
 
 
 def test_what_is_left_of_it_goes_when_nothing_is_left_out_any_more() -> None:
     """As after a turn that read everything."""
     idle = Idle(ALWAYS)
-    idle.residents.step()
-    idle.residents._caches["c"].reset_to_stock()
-    assert not idle.residents.step()
-    assert not idle.residents.background_bytes
+    idle.pool.step()
+    idle.pool._caches["c"].reset_to_stock()
+    assert not idle.pool.step()
+    assert not idle.pool.background_bytes
 
 
 # ---------------------------------------------------------------------------- failures
@@ -169,7 +169,7 @@ def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
         broken = mock.Mock(side_effect=ValueError("shapes\ndo not match"))
         patched.setattr(BackgroundPrefill, "step", broken)
         with caplog.at_level(logging.WARNING, "app.engine"):
-            while idle.residents.step():
+            while idle.pool.step():
                 pass
     assert broken.call_count == 1
     (warning,) = idle.of(EngineWarning)
@@ -179,10 +179,10 @@ def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
     )
     assert "ValueError" in caplog.text
     assert "test_idle" not in warning.sentence
-    assert all(len(held.target) for held in idle.residents._caches.values())
-    assert not idle.residents.has_waiting_work
+    assert all(len(cache.target) for cache in idle.pool._caches.values())
+    assert not idle.pool.has_waiting_work
     idle.use("b")
-    assert idle.residents.step()
+    assert idle.pool.step()
     assert idle.of(BackgroundProgress)
 
 
@@ -192,7 +192,7 @@ def test_running_out_of_memory_in_the_background_is_said_as_such(
     idle = Idle(ALWAYS)
     error = RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008)")
     monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=error))
-    assert idle.residents.step()
+    assert idle.pool.step()
     assert "(memory ran out)" in idle.of(EngineWarning)[0].sentence
 
 
@@ -230,18 +230,18 @@ def test_a_pair_that_cannot_be_timed_is_said_once(
 
 def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
     idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
-    target = idle.residents._caches["c"].target
+    target = idle.pool._caches["c"].target
     target.ids, target.cached = target.ids[:-3], target.cached[:-3]
-    while idle.residents.step():
+    while idle.pool.step():
         pass
     (warning,) = idle.of(EngineWarning)
     assert "The target's cache was damaged" in warning.sentence
     assert not idle.of(SnapshotProgress)
     assert not [*tmp_path.glob(f"*/{MANIFEST}")]
     idle = Idle(ALWAYS)
-    target = idle.residents._caches["c"].target
+    target = idle.pool._caches["c"].target
     target.ids, target.cached = target.ids[:-3], target.cached[:-3]
-    while idle.residents.step():
+    while idle.pool.step():
         pass
     assert len(idle.of(EngineWarning)) == 1
     assert not idle.of(BackgroundProgress)
@@ -266,7 +266,7 @@ def test_power_that_comes_back_starts_background_reading(
     )
     assert power.asked_again.wait(LIMIT)
     power.battery = False
-    while not (healed := driver.of(BackgroundProgress)) or healed[-1].done < healed[-1].total:
+    while not (progress := driver.of(BackgroundProgress)) or progress[-1].done < progress[-1].total:
         driver.until(BackgroundProgress)
     driver.close()
     assert not any(too_soon)
@@ -278,10 +278,10 @@ def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
     loaded.answer(first_question())
     assert loaded.engine._recheck_delay is None
     idle = Idle(ALWAYS)
-    assert idle.residents.has_waiting_work
-    while idle.residents.step():
+    assert idle.pool.has_waiting_work
+    while idle.pool.step():
         pass
-    assert not idle.residents.has_waiting_work
+    assert not idle.pool.has_waiting_work
 
 
 # ------------------------------------------------------- saving to make room, and cancel
@@ -292,28 +292,28 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
     """At a file's end; the conversation stays as it was, and is saved later."""
     idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)), "ab")
     idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
-    room = MemoryManager(idle.pair, idle.events.append, idle.residents)
+    manager = MemoryManager(idle.pair, idle.events.append, idle.pool)
     need = MemoryNeed("It", idle.pair.target, 1e30, 0)
     with pytest.raises(Cancelled):
-        room.ensure_free(need, idle.residents._caches["b"], idle.progress, force=False)
+        manager.ensure_free(need, idle.pool._caches["b"], idle.progress, force=False)
     assert len(idle.of(SnapshotProgress)) == files
-    assert set(idle.residents._caches) == {"a", "b"}
+    assert set(idle.pool._caches) == {"a", "b"}
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     idle.stopped = lambda: False
-    idle.residents.close()
+    idle.pool.close()
     assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
 
 
 def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_path: Path) -> None:
-    upkeep = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
-    idle = Idle(upkeep, "ab")
+    policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
+    idle = Idle(policy, "ab")
 
     def files() -> set[Path]:
         return {path for path in tmp_path.rglob("*") if path.is_file()}
 
     for _ in range(4):
         for _ in range(2):
-            idle.residents.step()
+            idle.pool.step()
         assert files()
         conversation = idle.of(SnapshotProgress)[-1].conversation
         idle.use("b" if conversation == "a" else "a")
@@ -321,12 +321,12 @@ def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_pa
         idle.use(conversation)
         assert not files()
     for _ in range(2):
-        idle.residents.step()
+        idle.pool.step()
     idle.events.clear()
     conversation = next(iter({path.parent for path in files()}))
-    idle.residents.close()
+    idle.pool.close()
     saved = [event.done for event in idle.of(SnapshotProgress) if event.conversation in "ab"]
-    assert 3 in saved[:1], "it went on where it was"
+    assert 3 in saved[:1], "it continued where it was"
     assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
     assert (conversation / MANIFEST).exists()
 
@@ -334,18 +334,18 @@ def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_pa
 def test_closing_does_not_wait_for_a_disk_to_take_what_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def slow(descriptor: int) -> None:
-        begun.set()
+        started.set()
         release.wait()
 
     idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     monkeypatch.setattr(os, "fsync", slow)
-    idle.residents.step()
-    assert begun.wait(LIMIT)
-    idle.residents.drop("c")
-    idle.residents.close()
+    idle.pool.step()
+    assert started.wait(LIMIT)
+    idle.pool.drop("c")
+    idle.pool.close()
     release.set()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -370,9 +370,9 @@ def test_a_model_of_recurrent_layers_alone_reuses_what_it_read(
     logits = chat.read(second, later)
     assert chat.reader is not None
     assert chat.reader.reused_tokens == reused
-    read = chat.remembered.target.cached
+    read = chat.conversation.target.cached
     assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < 1e-4
-    assert chat.remembered.target.has_gaps is (needed is not None)
+    assert chat.conversation.target.has_gaps is (needed is not None)
 
 
 def test_a_sparse_conversation_with_a_recurrent_target_goes_on(

@@ -52,19 +52,19 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Any:
         config = copy.deepcopy(tiny.CONFIGS[name])
         for part in (config, config.get("text_config", {})):
             part.update({key: value for key, value in WIDE.items() if key in part})
-        if name in ("phi3", "qwen2"):  # their heads have no width of their own
+        if name in ("phi3", "qwen2"):  # they have no head width in their configuration
             config.update(hidden_size=128)
         monkeypatch.setitem(tiny.CONFIGS, name, config)
     return tiny.build
 
 
 def read_sparsely(model: Any, caches: Any) -> tuple[mx.array, Any]:
-    """The logits after the kept tokens of the oracle's prompt, and the cache."""
-    ids, kept = prompt()
+    """The logits after the selected tokens of the oracle's prompt, and the cache."""
+    ids, selected = prompt()
     cache = make_positioned_cache(caches)
-    prefill(model, cache, ids[kept[:-1]], kept[:-1], StepSize(16), lambda done: None)
-    set_next_position(cache, int(kept[-1]))
-    return forward(model, cache, ids[kept[-1:]])[0, -1].astype(mx.float32), cache
+    prefill(model, cache, ids[selected[:-1]], selected[:-1], StepSize(16), lambda done: None)
+    set_next_position(cache, int(selected[-1]))
+    return forward(model, cache, ids[selected[-1:]])[0, -1].astype(mx.float32), cache
 
 
 @pytest.mark.parametrize("name", SUITED)
@@ -87,13 +87,13 @@ def test_what_it_takes_is_foretold_within_a_hundredth(name: str, bits: int, wide
     model = wide(name)
     caches = CacheMaker(model, find_quantisation(model, bits))
     cache = make_stock_cache(caches)
-    tokens = 512  # whole blocks, so that buffers are no longer than what they hold
+    tokens = 512  # whole blocks, so that buffers are exactly as long as their contents
     ids = np.arange(tokens, dtype=np.int32) % tiny.VOCABULARY
     prefill(model, cache, ids, None, StepSize(64), lambda done: None)
-    held = sum(int(c.nbytes) for c in cache)
+    stored = sum(int(c.nbytes) for c in cache)
     config = {**tiny.config_of(name), "dtype": "float32"}
     shape = replace(parse_architecture(config), kv_bits=bits)
-    assert cache_bytes(shape, tokens, 64) == pytest.approx(held, rel=0.01)
+    assert cache_bytes(shape, tokens, 64) == pytest.approx(stored, rel=0.01)
     growing = CacheSize.of(cache).bytes_per_token
     assert growing < {8: 0.35, 4: 0.22}[bits] * CacheSize.of(filled(model, ids)).bytes_per_token
 
@@ -142,7 +142,7 @@ def test_a_quantised_cache_was_prefilled_unfused(
     calls.clear()
     fused, less = read(mlx_patches.DEQUANTISE_FROM)
     assert max(calls) == 2, "a few tokens are attended to as they are stored"
-    # What is rounded otherwise in one layer may round to another number of 8 bits in the next.
+    # A value that one layer rounds differently may round to another number of 8 bits in the next.
     assert float((mx.linalg.norm(fused - unfused) / mx.linalg.norm(unfused)).item()) < 1e-2
     assert less < 0.7 * much
     config = tiny.config_of(name)

@@ -186,7 +186,7 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
     chat = Chat(models.target.model)
     chat.read(conversation()[0], FIRST)
     snapshots = Snapshots(tmp_path, 1 << 30, {})
-    assert [*snapshots.save("c", chat.remembered)]
+    assert [*snapshots.save("c", chat.conversation)]
     with monkeypatch.context() as patched:
         patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
         with pytest.raises(RuntimeError) as caught:

@@ -1,4 +1,4 @@
-"""Sparse reading is exact, on every architecture, and the test can tell when it is not."""
+"""Sparse prefill is exact, on every architecture, and the test notices when it is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, build
 
 TOLERANCE = 1e-4
 ROUNDING = 1.5
-"""How many times what a model's own bfloat16 rounds away a sparse reading may be off: 1.00 on pure
+"""How many times its own bfloat16 rounding error a model's sparse prefill may be off: 1.00 on pure
 attention, where it is the same bit for bit, and 1.03 on nemotron_h (measured)."""
 _LONG = {"original_max_position_embeddings": 64}
 """Far below the prompt's 200 tokens."""
@@ -67,14 +67,14 @@ def test_sparse_prefill_equals_the_oracle(name: str, backend: str, models: dict[
 @pytest.mark.parametrize("name", ["qwen2", "gemma3", "phi3", "nemotron_h"])
 def test_half_precision_is_as_exact_as_the_model_is(name: str) -> None:
     """Against the same numbers in float32. (On a CPU MLX has no mixture of experts in bfloat16.)"""
-    ids, kept = oracle.prompt()
+    ids, selected = oracle.prompt()
     model = build(name, dtype=mx.bfloat16)
-    dense = oracle.expected_logits(name, model, ids, kept)
-    sparse = [oracle.sparse_logits(model, ids, kept, b) for b in oracle.BACKENDS.values()]
-    shorter = oracle.sparse_logits(model, ids, np.concatenate([kept[:-9], kept[-1:]]))
+    dense = oracle.expected_logits(name, model, ids, selected)
+    sparse = [oracle.sparse_logits(model, ids, selected, b) for b in oracle.BACKENDS.values()]
+    shorter = oracle.sparse_logits(model, ids, np.concatenate([selected[:-9], selected[-1:]]))
     mx.eval(dense, sparse, shorter)
     model.set_dtype(mx.float32)
-    exact = oracle.expected_logits(name, model, ids, kept)
+    exact = oracle.expected_logits(name, model, ids, selected)
 
     def error(logits: mx.array) -> float:
         return float((mx.linalg.norm(logits.astype(mx.float32) - exact)).item())
@@ -137,9 +137,9 @@ def test_the_oracle_notices_a_window_by_index(
 
 @pytest.mark.parametrize("name", ORACLE)
 def test_the_oracle_notices_a_dropped_tail(name: str, models: dict[str, Any]) -> None:
-    ids, kept = oracle.prompt()
-    expected = oracle.expected_logits(name, models[name], ids, kept)
-    without_tail = np.concatenate([kept[:-9], kept[-1:]])
+    ids, selected = oracle.prompt()
+    expected = oracle.expected_logits(name, models[name], ids, selected)
+    without_tail = np.concatenate([selected[:-9], selected[-1:]])
     assert (
         oracle.difference(oracle.sparse_logits(models[name], ids, without_tail), expected)
         > 100 * TOLERANCE
@@ -148,11 +148,11 @@ def test_the_oracle_notices_a_dropped_tail(name: str, models: dict[str, Any]) ->
 
 @pytest.mark.parametrize("name", PURE)
 def test_hybrid_oracle_agrees_with_the_masked_one(name: str, models: dict[str, Any]) -> None:
-    """Feeding one by one is what hybrids are held to; where both oracles apply they agree."""
-    ids, kept = oracle.prompt()
-    one_by_one = oracle._one_by_one(models[name], ids, kept)
+    """Hybrids are compared with tokens fed one by one; where both oracles apply they agree."""
+    ids, selected = oracle.prompt()
+    one_by_one = oracle._one_by_one(models[name], ids, selected)
     assert (
-        oracle.difference(one_by_one, oracle.expected_logits(name, models[name], ids, kept))
+        oracle.difference(one_by_one, oracle.expected_logits(name, models[name], ids, selected))
         < TOLERANCE
     )
 

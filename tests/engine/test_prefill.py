@@ -151,10 +151,10 @@ def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spare_buffers_are_released_once_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     mx.clear_cache()
     mx.eval(mx.zeros((1000, 1000)))
-    held = mx.get_cache_memory()
-    assert held > 0
+    unused = mx.get_cache_memory()
+    assert unused > 0
     memory.trim_buffer_cache()
-    assert mx.get_cache_memory() == held
+    assert mx.get_cache_memory() == unused
     monkeypatch.setattr(memory, "ceiling", lambda: 1000)
     memory.trim_buffer_cache()
     assert mx.get_cache_memory() == 0

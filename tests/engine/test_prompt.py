@@ -53,10 +53,10 @@ def test_segments_cover_the_prompt_and_hold_their_texts(
         Role.USER, question, tuple(Document(f"d{i}", t) for i, t in enumerate(documents))
     )
     prompt = builder.build((message,))
-    borders = [(s.start, s.end) for s in prompt.segments]
-    assert borders[0][0] == 0
-    assert borders[-1][1] == len(prompt.ids)
-    assert all(a[1] == b[0] for a, b in pairwise(borders))
+    boundaries = [(s.start, s.end) for s in prompt.segments]
+    assert boundaries[0][0] == 0
+    assert boundaries[-1][1] == len(prompt.ids)
+    assert all(a[1] == b[0] for a, b in pairwise(boundaries))
     assert _part(builder, prompt, SegmentKind.QUESTION) == [question]
     assert _part(builder, prompt, SegmentKind.DOCUMENT) == [t for t in documents if t]
     for segment in prompt.segments:

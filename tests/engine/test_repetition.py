@@ -1,4 +1,4 @@
-"""A model that repeats itself is stopped; what only looks like it goes on."""
+"""A model that repeats itself is stopped; what only looks like it is not."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring
         "on_observed": lambda observations, expected: None,
     }
     tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
-    held = kw.pop("held") if "held" in kw else PrefixCache(lambda: make_stock_cache(model))
-    return scoring.score(model, held, ids, start, **(options | kw), tuning=tuning)
+    prefix = kw.pop("prefix") if "prefix" in kw else PrefixCache(lambda: make_stock_cache(model))
+    return scoring.score(model, prefix, ids, start, **(options | kw), tuning=tuning)
 
 
 def _ids(length: int) -> NDArray[np.int32]:
@@ -217,18 +217,18 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
     calls: list[str] = []
     begin, wait = mx.async_eval, mx.eval
 
-    def begun(*arrays: Any) -> None:
+    def counted_begin(*arrays: Any) -> None:
         calls.append("begin")
         begin(*arrays)
 
-    def waited(*arrays: Any) -> None:
+    def counted_wait(*arrays: Any) -> None:
         calls.append("wait")
         wait(*arrays)
 
     q, k = _keys(0, mx.float32)
     monkeypatch.setattr(attention_observer, "block_shape", lambda *_: (1, 8))  # four blocks a layer
-    monkeypatch.setattr(mx, "async_eval", begun)
-    monkeypatch.setattr(mx, "eval", waited)
+    monkeypatch.setattr(mx, "async_eval", counted_begin)
+    monkeypatch.setattr(mx, "eval", counted_wait)
     _watched(q, k, GPU, layers=3)
     assert calls == ["begin", *["begin", "wait"] * 11, "wait"]
 
@@ -295,15 +295,15 @@ def test_layers_past_the_last_that_counts_are_not_run(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build(name), _ids(100)
-    held = PrefixCache(lambda: make_stock_cache(model))
+    prefix = PrefixCache(lambda: make_stock_cache(model))
     half = {"scoring": Scoring.QUESTION, "layers": 0.5}
-    _score(model, ids[:70], 60, held=held, **half)
-    assert held.cache[0].nbytes > 0
-    assert held.cache[-1].nbytes == 0
-    later = _score(model, ids, 90, held=held, **half)
+    _score(model, ids[:70], 60, prefix=prefix, **half)
+    assert prefix.cache[0].nbytes > 0
+    assert prefix.cache[-1].nbytes == 0
+    later = _score(model, ids, 90, prefix=prefix, **half)
     # A cache that lacks layers is of no use to a draft that writes.
-    ahead = _score(model, ids, 90, held=held, lookahead=2)
-    assert held.cache[-1].nbytes > 0
+    ahead = _score(model, ids, 90, prefix=prefix, lookahead=2)
+    assert prefix.cache[-1].nbytes > 0
     monkeypatch.setattr(mlx_patches, "early_exit", lambda should_exit: nullcontext())
     np.testing.assert_allclose(later, _score(model, ids, 90, **half), atol=1e-6)
     np.testing.assert_allclose(ahead, _score(model, ids, 90, lookahead=2), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Selection keeps what it must, spends its budget, and describes itself truthfully."""
+"""Selection: pinned tokens stay, the budget is spent, and spans describe it correctly."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_the_budget_counts_chunks_of_eligible_tokens(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float
 ) -> None:
     importance, pinned = prompt
-    kept = np.zeros(len(pinned), bool)
-    kept[select(importance, pinned, keep).positions] = True
-    assert kept[pinned].all()
+    selected = np.zeros(len(pinned), bool)
+    selected[select(importance, pinned, keep).positions] = True
+    assert selected[pinned].all()
     chunks, kept_chunks = 0, 0
     start = 0
     while start < len(pinned):
@@ -58,8 +58,8 @@ def test_the_budget_counts_chunks_of_eligible_tokens(
         while end < len(pinned) and pinned[end] == pinned[start]:
             end += 1
         for chunk in range(start, end, CHUNK) if not pinned[start] else ():
-            part = kept[chunk : min(chunk + CHUNK, end)]
-            assert part.all() or not part.any(), "a chunk is kept whole or not at all"
+            part = selected[chunk : min(chunk + CHUNK, end)]
+            assert part.all() or not part.any(), "a chunk is selected as a whole"
             chunks, kept_chunks = chunks + 1, kept_chunks + bool(part[0])
         start = end
     assert kept_chunks == math.ceil(keep * chunks)
@@ -86,13 +86,13 @@ def test_what_follows_an_important_chunk_comes_next() -> None:
     importance = np.full(10 * CHUNK, 1e-3, np.float32)
     importance[2 * CHUNK : 3 * CHUNK] = 1.0
     importance[7 * CHUNK : 8 * CHUNK] = 0.4
-    kept = [
+    selected = [
         sorted(
             {int(p) // CHUNK for p in select(importance, np.zeros(10 * CHUNK, bool), k).positions}
         )
         for k in (0.1, 0.2, 0.3, 0.4, 0.5)
     ]
-    assert kept == [[2], [2, 3], [2, 3, 7], [2, 3, 4, 7], [2, 3, 4, 7, 8]]
+    assert selected == [[2], [2, 3], [2, 3, 7], [2, 3, 4, 7], [2, 3, 4, 7, 8]]
 
 
 def test_importance_is_not_carried_over_what_is_pinned() -> None:
@@ -113,8 +113,8 @@ def test_what_is_kept_is_what_the_plain_loops_keep(
     read = np.random.default_rng(earlier).random(min(earlier, len(pinned))) < 0.5
     tuning = Tuning(carry=carry)
     ours = select(importance, pinned, keep, tuning, read)
-    kept = _plainly(importance, pinned, keep, tuning, read)
-    assert ours.positions.tolist() == np.flatnonzero(kept).tolist()
+    selected = _plainly(importance, pinned, keep, tuning, read)
+    assert ours.positions.tolist() == np.flatnonzero(selected).tolist()
     usual = importance[~pinned].mean() if not pinned.all() else 1.0
     for span in ours.spans:
         if span.reason is SpanReason.IMPORTANT:
@@ -129,9 +129,9 @@ def _plainly(
     tuning: Tuning,
     read: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """`select` in loops over chunks and tokens: what is kept, bool (M,)."""
-    kept = pinned.copy()
-    kept[: len(read)] |= read
+    """`select` in loops over chunks and tokens: the selected tokens, bool (M,)."""
+    selected = pinned.copy()
+    selected[: len(read)] |= read
     chunks: list[tuple[int, int]] = []
     for at in range(len(pinned)):
         if pinned[at]:
@@ -149,12 +149,12 @@ def _plainly(
     order = sorted(range(len(chunks)), key=lambda index: -carried[index])
     new = [i for i in order if chunks[i][0] >= len(read)]
     old = [i for i in order if chunks[i][0] < len(read)]
-    left_out = [i for i in old if not kept[slice(*chunks[i])].all()]
+    left_out = [i for i in old if not selected[slice(*chunks[i])].all()]
     allowed = math.ceil(keep * len(old)) - (len(old) - len(left_out))
     least = math.ceil(tuning.recall_share * keep * len(old))
     for index in new[: math.ceil(keep * len(new))] + left_out[: max(allowed, least)]:
-        kept[slice(*chunks[index])] = True
-    return kept
+        selected[slice(*chunks[index])] = True
+    return selected
 
 
 def test_keep_outside_its_range_is_refused() -> None:
@@ -168,9 +168,9 @@ def test_a_long_prompt_is_selected_quickly() -> None:
     importance = rng.random(131072).astype(np.float32)
     pinned = np.zeros(131072, bool)
     pinned[-40:] = True
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     select(importance, pinned, 0.2)
-    assert time.perf_counter() - begun < 1.0  # a guard against quadratic work, not a benchmark
+    assert time.perf_counter() - started_at < 1.0  # a guard against quadratic work, not a benchmark
 
 
 # -------------------------------------------------------------------------------- later turns
@@ -184,7 +184,7 @@ def _recalled(
     new: int = 0,
     recall: bool = True,
 ) -> set[int]:
-    """Which chunks are kept besides those that were read; the last `new` ones are new."""
+    """Which chunks are selected in addition to cached ones; the last `new` ones are new."""
     chunks = len(importance) // CHUNK
     read = np.zeros((chunks - new) * CHUNK, bool)
     for chunk in read_chunks:

@@ -1,4 +1,4 @@
-"""Snapshots: whatever happened to one, it is used whole or not at all."""
+"""Snapshots: a damaged one is never used, not even in part."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def snapshots(tmp_path: Path) -> Snapshots:
 
 
 def save(snapshots: Snapshots, chat: Chat, name: str = "c") -> None:
-    for _ in snapshots.save(name, chat.remembered):
+    for _ in snapshots.save(name, chat.conversation):
         pass
 
 
@@ -57,8 +57,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def same(a: ConversationCache, b: ConversationCache) -> bool:
-    def arrays(held: Any) -> list[Any]:
-        return [np.array(part) for c in held.cache for part in (c.keys, c.values)]
+    def arrays(prefix: Any) -> list[Any]:
+        return [np.array(part) for c in prefix.cache for part in (c.keys, c.values)]
 
     sizes = (
         len(a.target) == len(b.target) and a.target.dense_prefix_len == b.target.dense_prefix_len
@@ -198,7 +198,7 @@ def test_a_snapshot_of_format_5_is_read(snapshots: Snapshots, tmp_path: Path) ->
     loaded = snapshots.load("c", lambda: ConversationCache(models))
     assert loaded is not None
     assert loaded.target.checkpoints
-    assert snapshot._metadata(loaded.target) == snapshot._metadata(chat.remembered.target)
+    assert snapshot._metadata(loaded.target) == snapshot._metadata(chat.conversation.target)
 
 
 LEFTOVERS: dict[str, Callable[[Path], object]] = {
@@ -221,7 +221,7 @@ def test_what_else_lies_about_does_not_matter(
     leftover(folder(tmp_path))
     loaded = snapshots.load("c", lambda: ConversationCache(models))
     assert loaded is not None
-    assert same(loaded, chat.remembered)
+    assert same(loaded, chat.conversation)
     save(snapshots, chat)
     assert {p.name.partition("-")[0] for p in folder(tmp_path).glob("*-*")} <= {"2", "3"}
 
@@ -231,13 +231,13 @@ def test_one_that_was_left_half_way_leaves_the_older_one(
 ) -> None:
     save(snapshots, chat)
     for stop in range(1, 4):
-        saving = snapshots.save("c", chat.remembered)
+        saving = snapshots.save("c", chat.conversation)
         for _ in range(stop):
             next(saving)
         saving.close()
         loaded = snapshots.load("c", lambda: ConversationCache(models))
         assert loaded is not None
-        assert same(loaded, chat.remembered)
+        assert same(loaded, chat.conversation)
 
 
 def names(folder: Path) -> list[str]:
@@ -250,7 +250,7 @@ def test_a_save_that_is_given_up_leaves_nothing(
     save(snapshots, chat)
     before = names(folder(tmp_path))
     for stop in range(1, 5):
-        saving = snapshots.save("c", chat.remembered)
+        saving = snapshots.save("c", chat.conversation)
         for _ in range(stop):
             next(saving)
         saving.close()
@@ -292,7 +292,7 @@ def test_what_a_killed_save_left_goes(
     if when == "at the next start":
         Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     elif when == "at the next save":
-        saving = snapshots.save("c", chat.remembered)
+        saving = snapshots.save("c", chat.conversation)
         next(saving)
         saving.close()
     else:
@@ -303,16 +303,16 @@ def test_what_a_killed_save_left_goes(
 def test_giving_up_a_save_waits_for_no_disk(
     snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def slow(descriptor: int) -> None:
-        begun.set()
+        started.set()
         release.wait()
 
     monkeypatch.setattr(os, "fsync", slow)
-    saving = snapshots.save("c", chat.remembered)
+    saving = snapshots.save("c", chat.conversation)
     next(saving)
-    begun.wait()
+    started.wait()
     saving.close()
     assert not release.is_set()
     assert not names(folder(tmp_path))
@@ -326,8 +326,8 @@ STRAYS: dict[str, Callable[[Path], object]] = {
     "a pipe with one of our names": lambda f: os.mkfifo(f / "2-manifest.part"),
     "a pipe where a manifest was written aside": lambda f: os.mkfifo(f / "manifest.part"),
     "a link to nowhere": lambda f: (f / "link").symlink_to("nowhere"),
-    "a digit that is no number": lambda f: (f / "\u00b2-target-0.safetensors").write_text("x"),
-    "a name that is no text": lambda f: (f / "\udcff-1").write_text("x"),
+    "a digit that is not a number": lambda f: (f / "\u00b2-target-0.safetensors").write_text("x"),
+    "a name that is not text": lambda f: (f / "\udcff-1").write_text("x"),
     "a number without end": lambda f: (f / f"{'9' * 200}-target-0.safetensors").write_text("x"),
 }
 
@@ -379,7 +379,7 @@ def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
 def test_one_that_never_was_complete_is_none(
     snapshots: Snapshots, chat: Chat, models: ModelPair
 ) -> None:
-    next(snapshots.save("c", chat.remembered))
+    next(snapshots.save("c", chat.conversation))
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
@@ -387,13 +387,15 @@ def test_how_deep_the_draft_has_read_is_kept(tmp_path: Path) -> None:
     """Or the empty caches of the layers that it did not run would be used."""
     loaded_model = pair(build("llama")).target
     models = ModelPair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
-    remembered = ConversationCache(models)
-    assert remembered.draft is not None
-    remembered.draft.use_layers(1)
+    conversation_cache = ConversationCache(models)
+    assert conversation_cache.draft is not None
+    conversation_cache.draft.use_layers(1)
     ids = np.arange(20, dtype=np.int32)
-    remembered.draft.prefill_at(loaded_model.model, ids, ids, StepSize(8), lambda done: None)
+    conversation_cache.draft.prefill_at(
+        loaded_model.model, ids, ids, StepSize(8), lambda done: None
+    )
     snapshots = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
-    list(snapshots.save("c", remembered))
+    list(snapshots.save("c", conversation_cache))
     loaded = snapshots.load("c", lambda: ConversationCache(models))
     assert loaded is not None
     assert loaded.draft is not None
@@ -423,18 +425,18 @@ def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None
     both = ModelPair(loaded, loaded, None, None)  # type: ignore[arg-type]
     first, _, _ = conversation()
     chat = Chat(loaded.model)
-    chat.remembered = ConversationCache(both)
+    chat.conversation = ConversationCache(both)
     chat.read(first, FIRST)
-    draft = chat.remembered.draft
+    draft = chat.conversation.draft
     assert draft is not None
     everything = np.arange(len(first.ids), dtype=np.int32)
     draft.prefill_at(loaded.model, first.ids, everything, StepSize(64), lambda done: None)
-    for budget, there in ((BUDGET, len(first.ids)), (chat.remembered.nbytes - 1, 0)):
+    for budget, there in ((BUDGET, len(first.ids)), (chat.conversation.nbytes - 1, 0)):
         snapshots = Snapshots(tmp_path / str(budget), budget, IDENTITY)
         save(snapshots, chat)
         again = snapshots.load("c", lambda: ConversationCache(both))
         assert again is not None
-        assert same(again, chat.remembered)
+        assert same(again, chat.conversation)
         assert again.draft is not None
         assert len(again.draft) == there
 

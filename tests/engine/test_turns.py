@@ -82,29 +82,29 @@ def pair(model: Any, backend: Backend = BACKENDS["cpu"]) -> ModelPair:
 
 
 class Chat:
-    """Two turns on one `Remembered`; `needed` chunks of the document are important."""
+    """Two turns on one `ConversationCache`; `needed` chunks of the document are important."""
 
     def __init__(self, model: Any, backend: Backend = BACKENDS["cpu"]) -> None:
         self.models = pair(model, backend)
         self.model = model
-        self.remembered = ConversationCache(self.models)
+        self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
         tuning = Tuning(chunk=CHUNK, carry=0.0, recall_share=1.0)
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
-        again = len(prompt.ids) == len(self.remembered.target)
+        again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = TurnClock(1, lambda event: None, lambda: False)
         room = MemoryManager(self.models, progress.emit)
-        self.reader = PromptReader(self.models, ask, self.remembered, progress, room)
+        self.reader = PromptReader(self.models, ask, self.conversation, progress, room)
         if needed is None:
             self.reader.read_dense(prompt)
         else:
-            assert self.remembered.drop_damaged() is None
+            assert self.conversation.drop_damaged() is None
             importance = np.zeros(len(prompt.ids), np.float32)
             for chunk in needed:
                 importance[chunk_positions(chunk)] = 1
@@ -113,16 +113,16 @@ class Chat:
         return self._feed(prompt.ids[-1:], prompt.ids)
 
     def _has_read(self, chunk: int) -> bool:
-        read = self.remembered.target.cached
+        read = self.conversation.target.cached
         end = int(chunk_positions(chunk)[-1]) + 1
         return end <= len(read) and bool(read[chunk_positions(chunk)].all())
 
     def write(self, prompt: Prompt, answer: NDArray[np.int32]) -> None:
         for token in answer:
-            self._feed(np.array([token]), np.append(self.remembered.target.ids, token))
+            self._feed(np.array([token]), np.append(self.conversation.target.ids, token))
 
     def _feed(self, token: NDArray[np.int32], ids: NDArray[np.int32]) -> mx.array:
-        target = self.remembered.target
+        target = self.conversation.target
         logits = forward(self.model, target.cache, token)[0, -1]
         mx.eval(logits)
         target.mark_cached(ids, np.arange(len(ids) - 1, len(ids), dtype=np.int32))
@@ -151,8 +151,8 @@ def keys_seen(
         if mask is None or isinstance(mask, str):
             mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
         if stay is not None and of is not None:
-            kept = mx.array(stay)[:, None]
-            k, v = (mx.where(kept, *both) for both in zip(of[len(own)], (k, v), strict=True))
+            visible = mx.array(stay)[:, None]
+            k, v = (mx.where(visible, *both) for both in zip(of[len(own)], (k, v), strict=True))
         own.append((k, v))
         return attention(q, k, v, mask=mask & mx.array(seen), **kw)
 
@@ -239,11 +239,11 @@ def test_asked_again_a_question_recalls_no_more_than_keep(
     first, _, _ = conversation()
     chat = Chat(models[name])
     logits = chat.read(first, FIRST)
-    read = chat.remembered.target.cached.copy()
+    read = chat.conversation.target.cached.copy()
     again = chat.read(first, FIRST)
     assert chat.reader is not None
     assert chat.reader.recalled_tokens == 0
-    assert np.array_equal(chat.remembered.target.cached, read)
+    assert np.array_equal(chat.conversation.target.cached, read)
     assert difference(again, logits) < TOLERANCE
 
 
@@ -270,7 +270,7 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
     assert chat.reader is not None
     assert chat.reader.reused_tokens <= DOCUMENT[0]
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
-    assert chat.remembered.target.dense_prefix_len == len(second.ids)
+    assert chat.conversation.target.dense_prefix_len == len(second.ids)
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -314,8 +314,8 @@ def test_another_second_question_keeps_the_common_part(name: str, models: dict[s
 def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, Any]) -> None:
     first, answer, second = conversation()
     chat = Chat(models["llama"])
-    chat.remembered.reset_to_stock()
-    assert type(chat.remembered.target.cache[0]) is type(make_stock_cache(models["llama"])[0])
+    chat.conversation.reset_to_stock()
+    assert type(chat.conversation.target.cache[0]) is type(make_stock_cache(models["llama"])[0])
     chat.read(first, None)
     chat.write(first, answer)
     chat.read(second, LATER)
@@ -333,7 +333,7 @@ def test_a_snapshot_goes_on_as_memory_would(
     chat.read(first, needed)
     chat.write(first, answer)
     snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
-    for _ in snapshots.save("c", chat.remembered):
+    for _ in snapshots.save("c", chat.conversation):
         pass
     loaded = snapshots.load("c", lambda: ConversationCache(pair(models[name])))
     assert loaded is not None
@@ -341,7 +341,7 @@ def test_a_snapshot_goes_on_as_memory_would(
     later = LATER if needed else None
     expected = chat.read(second, later)
     again = Chat(models[name])
-    again.remembered = loaded
+    again.conversation = loaded
     assert difference(again.read(second, later), expected) == 0
     assert again.reader is not None
     assert chat.reader is not None
@@ -361,6 +361,6 @@ def test_a_snapshot_goes_on_as_memory_would(
 def test_what_follows_a_recalled_token_without_a_gap(
     recalled: list[int], read: list[int], length: int, after: list[int]
 ) -> None:
-    held = PrefixCache(list)
-    held.ids, held.cached = np.zeros(10, np.int32), np.isin(np.arange(10), read)
-    assert held.runs_following(np.array(recalled, np.int32), length).tolist() == after
+    prefix = PrefixCache(list)
+    prefix.ids, prefix.cached = np.zeros(10, np.int32), np.isin(np.arange(10), read)
+    assert prefix.runs_following(np.array(recalled, np.int32), length).tolist() == after

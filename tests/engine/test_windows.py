@@ -1,4 +1,4 @@
-"""What sliding-window layers store: no more than they need, and what is predicted."""
+"""What sliding-window layers store: no more than they need, and as much as predicted."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def models() -> dict[str, Any]:
     return {name: build(name) for name in SLIDING}
 
 
-def windows(held: PrefixCache) -> list[WindowedCache]:
-    return [c for c in positioned_layers(held.cache) if isinstance(c, WindowedCache)]
+def windows(prefix: PrefixCache) -> list[WindowedCache]:
+    return [c for c in positioned_layers(prefix.cache) if isinstance(c, WindowedCache)]
 
 
 def predicted(model: Any, tokens: int, retained: bool) -> float:
@@ -63,19 +63,19 @@ def test_a_full_reading_after_a_sparse_one_drops_what_left_the_windows(
     chat = Chat(model)
     chat.read(first, tuple(range(90)))
     chat.write(first, answer)
-    held = chat.remembered.target
-    read = int(held.cached.sum())
-    assert [c.size() for c in windows(held)] == [read] * 2, "a later recall may need it"
-    assert predicted(model, read, True) <= held.nbytes <= predicted(model, read + BLOCK, True)
+    prefix = chat.conversation.target
+    read = int(prefix.cached.sum())
+    assert [c.size() for c in windows(prefix)] == [read] * 2, "a later recall may need it"
+    assert predicted(model, read, True) <= prefix.nbytes <= predicted(model, read + BLOCK, True)
     logits = chat.read(second, None)
     assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
-    assert all(c.size() <= WINDOW + c.slack for c in windows(held))
-    saved = sum(c.nbytes for border in held.checkpoints for c in border.states.values())
+    assert all(c.size() <= WINDOW + c.slack for c in windows(prefix))
+    saved = sum(c.nbytes for point in prefix.checkpoints for c in point.states.values())
     at_most = predicted(model, len(second.ids) + BLOCK, False)
-    assert predicted(model, len(second.ids) - BLOCK, False) <= held.nbytes - saved <= at_most
-    held.eval()
-    before, nbytes = mx.get_active_memory(), held.nbytes
-    held.clear()
+    assert predicted(model, len(second.ids) - BLOCK, False) <= prefix.nbytes - saved <= at_most
+    prefix.eval()
+    before, nbytes = mx.get_active_memory(), prefix.nbytes
+    prefix.clear()
     assert before - mx.get_active_memory() == pytest.approx(nbytes, rel=0.1), "nothing else lives"
 
 
@@ -95,20 +95,20 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
     chat.read(first, FIRST)
     chat.write(first, answer)
     chat.read(second, None)
-    held = chat.remembered.target
+    prefix = chat.conversation.target
     edited = Prompt(second.ids.copy(), second.segments, {})
     edited.ids[120:] = edited.ids[120:][::-1].copy()
-    assert not held.can_insert_at(120)
-    assert held.rewind_target(120) == MIDDLE[0]
+    assert not prefix.can_insert_at(120)
+    assert prefix.rewind_target(120) == MIDDLE[0]
     models_of = pair(model)
     full = Ask(1, (Message(Role.USER, ""),), Mode.FULL)
     room = MemoryManager(models_of, lambda event: None)
     monkeypatch.setattr(room, "max_available", lambda *_: -1.0)
     with pytest.raises(NotEnoughMemory, match=f"Reading {len(edited.ids) - 1 - MIDDLE[0]} tokens"):
-        TurnEstimate(models_of, full, edited, chat.remembered, room).check(Reading.DENSE)
+        TurnEstimate(models_of, full, edited, chat.conversation, room).check(Reading.DENSE)
     logits = chat.read(edited, needed)
     assert chat.reader is not None
-    assert chat.reader.reused_tokens == MIDDLE[0], "back to the border before the document"
+    assert chat.reader.reused_tokens == MIDDLE[0], "back to the checkpoint before the document"
     assert difference(logits, fresh.read(edited, needed)) < TOLERANCE
     if needed is None:
         assert difference(logits, dense_logits(model, edited.ids)) < TOLERANCE
@@ -124,22 +124,22 @@ def test_checkpoints_copy_no_more_than_windows(
     for prompt in (first, second):
         chat.read(prompt, tuple(range(25)))
         chat.write(prompt, answer)
-        held = chat.remembered.target
-        alone = sum(c.nbytes for c in flatten(held.cache))
-        assert held.checkpoints
-        assert held.nbytes == alone, "a layer that retains everything comes back by itself"
+        prefix = chat.conversation.target
+        alone = sum(c.nbytes for c in flatten(prefix.cache))
+        assert prefix.checkpoints
+        assert prefix.nbytes == alone, "a layer that retains everything needs no copy"
     snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
-    list(snapshots.save("c", chat.remembered))
+    list(snapshots.save("c", chat.conversation))
     on_disk = sum(f.stat().st_size for f in tmp_path.rglob("*.safetensors"))
     assert on_disk < 1.1 * alone
     again = snapshots.load("c", lambda: ConversationCache(pair(models[name])))
     assert again is not None
-    border = held.checkpoints[-1].position
-    assert again.target.rewind(border) == held.rewind(border) == border
+    position = prefix.checkpoints[-1].position
+    assert again.target.rewind(position) == prefix.rewind(position) == position
 
     chat.read(second, None)
-    each = sum(c.nbytes // c.size() for c in windows(held))
-    for checkpoint in held.checkpoints:
+    each = sum(c.nbytes // c.size() for c in windows(prefix))
+    for checkpoint in prefix.checkpoints:
         states = checkpoint.states.values()
         assert len(states) == 2
         assert sum(c.nbytes for c in states) <= WINDOW * each
@@ -155,10 +155,10 @@ def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
     chat, fresh = Chat(models[name]), Chat(models[name])
     chat.read(first, None)
     chat.write(first, np.concatenate([answer] * 3))
-    held = chat.remembered.target
-    border = held.checkpoints[-1].position
-    assert MIDDLE[1] < border <= len(first.ids)
-    assert held.rewind_target(len(first.ids) + 1) == border
+    prefix = chat.conversation.target
+    checkpoint = prefix.checkpoints[-1].position
+    assert MIDDLE[1] < checkpoint <= len(first.ids)
+    assert prefix.rewind_target(len(first.ids) + 1) == checkpoint
     logits = chat.read(second, None)
     assert chat.reader is not None
     assert chat.reader.reused_tokens > MIDDLE[1]

@@ -1,4 +1,4 @@
-"""A process for what came with a model: limited, cancelled, ended with us, and begun again."""
+"""The process for a model's tokenizer and template: limited, cancelled, and restarted."""
 
 from __future__ import annotations
 
