@@ -19,7 +19,7 @@ from app.engine.progress import Cancelled
 
 @contextmanager
 def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
-    """Inside, layers that keep all entries grow at most once for `count` more tokens, with the
+    """Inside, layers that store all entries grow at most once for `count` more tokens, with the
     first of them. Afterwards they grow as before. When cancelled, unused capacity is released: it
     may be gigabytes."""
     stores = [store for c in flatten(cache) if (store := _growing_store(c)) is not None]
@@ -47,7 +47,7 @@ def capacity(store: Any) -> int:
 
 
 def _growing_store(cache: Any) -> Any:
-    """The stock cache of a layer that keeps all entries; None for other layers."""
+    """The stock cache of a layer that stores all entries; None for other layers."""
     if isinstance(cache, WindowedCache) and not cache.retain_all:
         return None
     store = cache.inner if isinstance(cache, PositionedCache) else cache

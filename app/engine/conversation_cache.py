@@ -94,7 +94,7 @@ class ConversationCache:
 
 
 def _span_texts(prompt: Prompt, spans: Iterable[Span]) -> Iterator[SpanText]:
-    """Where each selected span lies in its document's text."""
+    """Where each selected span is in its document's text."""
     documents = [
         (segment, segment.message, segment.document)
         for segment in prompt.segments

@@ -258,7 +258,7 @@ def draft_work(cache: PrefixCache, prompt: Prompt, tuning: Tuning) -> AttentionW
 def _seconds_until(
     cost: LinearCost, work: AttentionWork, counted: int = 0
 ) -> Callable[[int], float]:
-    """Predicts the seconds until so many tokens are done, `counted` cached ones among them."""
+    """Predicts seconds from the number of tokens done, of which `counted` were cached before."""
     return lambda done: cost.seconds(replace(work, tokens=min(done - counted, work.tokens)))
 
 

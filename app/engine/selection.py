@@ -35,7 +35,7 @@ def select(
 
     `cached` bool (L,) says which of the first L tokens earlier turns have read. Those stay and
     count: of the skipped chunks as many are recalled as keep still allows, and at least the
-    tuning's `recall_share` of keep. New tokens have a budget of their own, so that the first
+    tuning's `recall_share` of keep. New tokens have a separate budget, so that the first
     document does not crowd out a second one.
     """
     if not 0.0 <= keep <= 1.0:

@@ -1,4 +1,4 @@
-"""Saves a conversation's caches to disk, so that a later start need not read its tokens again.
+"""Saves a conversation's caches to disk, so that a later start does not read its tokens again.
 
 One folder for each conversation: a file for each layer, in mlx-lm's own format, and a manifest that
 lists them with their checksums. Files are written and synced first, and the manifest is renamed
@@ -221,7 +221,7 @@ def _by_model(cache: ConversationCache) -> Iterator[tuple[str, PrefixCache]]:
 
 
 def _metadata(prefix: PrefixCache) -> dict[str, Any]:
-    """What the manifest says about one model's caches besides their arrays."""
+    """What the manifest says about one model's caches, other than their arrays."""
     return {
         "dense_prefix_len": prefix.dense_prefix_len,
         "num_layers": prefix.num_layers,

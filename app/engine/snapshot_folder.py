@@ -22,7 +22,7 @@ SHARE_OF_DISK = 0.1
 
 def disk_limit(requested: int, snapshots: Path, weights: int) -> int:
     """The most bytes that snapshots may take: `requested`, or, where that is 0, what suits a pair
-    with so many bytes of `weights`, and the disk."""
+    with this many bytes of `weights`, and the disk."""
     if requested:
         return requested
     default = min(max(TIMES_WEIGHTS * weights, MIN_ON_DISK), MAX_ON_DISK)

@@ -297,7 +297,7 @@ def main(paths: Sequence[str]) -> None:
             answer, blobs = worker.answer(header, parts)
         except MemoryError:
             os.abort()
-        except BaseException as error:  # Rust panics are no Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             answer, blobs = {"error": f"{type(error).__name__}: {error}"[:2000]}, []
         parts = []
         write_message(out, answer, blobs)

@@ -32,7 +32,7 @@ def test_a_turn_answers_the_same_on_either_backend(folders: dict[str, Path]) -> 
     assert [(s.start, s.end) for s in same.spans] == [(s.start, s.end) for s in chosen.spans]
 
 
-def test_scores_that_are_no_numbers_are_read_densely_and_said(
+def test_non_finite_scores_fall_back_to_dense_with_a_reason(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_observer, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)

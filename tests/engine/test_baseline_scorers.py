@@ -34,7 +34,7 @@ def test_lexical_without_a_document_is_flat() -> None:
     assert not baseline_scorers.bm25_scores(np.arange(5, dtype=np.int32), 0, CHUNK).any()
 
 
-def test_lots_are_drawn_by_chunk_and_stay_for_the_same_prompt() -> None:
+def test_random_scores_are_per_chunk_and_the_same_for_the_same_prompt() -> None:
     ids = np.arange(1000, dtype=np.int32)
     first, again = (
         baseline_scorers.random_scores(ids, CHUNK),

@@ -50,7 +50,7 @@ def test_never_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     assert blas.load_openblas() is None
 
 
-def test_what_would_make_a_cpu_faster_is_told_where_it_is_missing() -> None:
+def test_missing_openblas_gets_a_hint() -> None:
     missing = output(
         "from app.engine import blas; blas.LIBRARY = 'libnone.so.0'; load_openblas()\n"
         "import mlx.core as mx; mx.set_default_device(mx.cpu); print(blas.speedup_hint(True))"

@@ -59,7 +59,7 @@ def _steps(
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2)])
 @pytest.mark.parametrize("length", [512, 501])
-def test_where_nothing_would_be_left_out_it_is_plain_attention(
+def test_where_nothing_would_be_skipped_it_is_plain_attention(
     heads: tuple[int, int], length: int
 ) -> None:
     """As in the first steps of a prompt."""
@@ -207,7 +207,7 @@ def test_the_embedded_draft_finds_the_same_chunks() -> None:
     np.testing.assert_allclose(sparse, other_steps, rtol=1e-3, atol=1e-6)
 
 
-def test_a_step_takes_no_more_memory_than_is_foretold() -> None:
+def test_a_step_takes_no_more_memory_than_predicted() -> None:
     length, step, blocks = 16384, 128, Blocks()
     config = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
     q, k, v = _random(4, 4, length, 64)

@@ -218,7 +218,7 @@ def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
 
 
 @pytest.mark.parametrize("which", ["target", "draft"])
-def test_a_cache_that_is_out_of_step_is_dropped_and_said(
+def test_a_mismatched_cache_is_dropped_with_a_warning(
     loaded: Driver, scored: list[Any], which: str
 ) -> None:
     """However it came to that: it is found where it is used again."""
@@ -241,7 +241,7 @@ def test_a_cache_that_is_out_of_step_is_dropped_and_said(
         assert later.generated_ids == fresh.generated_ids
 
 
-def test_a_draft_of_windows_is_not_left_out_of_step(
+def test_a_draft_of_windows_does_not_get_out_of_step(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows and recurrent states cannot be cut back, so they are read again."""

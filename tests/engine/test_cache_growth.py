@@ -98,7 +98,9 @@ def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch
         assert len(growths) <= 2 * layers, "keys and values"
 
 
-def test_what_is_dared_takes_memory_only_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_skips_the_memory_check_takes_memory_only_as_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Or it could not stop at a step boundary before memory is used up."""
     chat = Chat(tiny.build("llama"))
     first, _, _ = conversation((4, 804))

@@ -106,7 +106,7 @@ def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
     assert loaded.of(Selected)[-1].selected_tokens == later.statistics.read_tokens
 
 
-def test_a_turn_without_a_conversation_leaves_nothing(loaded: Driver) -> None:
+def test_a_turn_without_a_conversation_caches_nothing(loaded: Driver) -> None:
     question = ask(1, "What is the code of gate 7?", name=None)
     answer, _ = reply(loaded, question)
     _, later = reply(loaded, second(question, answer, 2, "And that of gate 40?"))
@@ -217,7 +217,7 @@ def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
     assert other.statistics.ttft > waited > one.statistics.decode_seconds
 
 
-def test_the_least_recently_used_goes_first(loaded: Driver) -> None:
+def test_the_least_recently_used_is_evicted_first(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, memory_budget=1))
     for turn, name in enumerate("aba", 1):
         finished = loaded.answer(ask(turn, "What is the code of gate 7?", name=name))
@@ -320,7 +320,7 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     assert not (snapshot_folder(snapshots, "c") / MANIFEST).is_file()
 
 
-def test_a_snapshot_that_can_only_be_read_is_used(
+def test_a_read_only_snapshot_is_used(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))

@@ -84,7 +84,7 @@ def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> Non
     assert loaded.answer(full).generated_ids == shown.generated_ids
 
 
-def test_auto_takes_what_is_cached(loaded: Driver) -> None:
+def test_auto_uses_what_is_cached(loaded: Driver) -> None:
     question, answer, _ = read_in_background(loaded)
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.AUTO)
     loaded.answer(later)

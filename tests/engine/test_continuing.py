@@ -79,7 +79,7 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     assert (rest.statistics.reading is Reading.SPARSE) == (mode is Mode.SPARSE)
 
 
-def test_a_stopped_answer_goes_on(loaded: Driver) -> None:
+def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
     question = cut(ask(1, "What is the code of gate 7?"), 400)
     loaded.cancel_when(lambda event: isinstance(event, Token), 1)
     first = loaded.answer(question)
@@ -114,7 +114,7 @@ def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: 
     assert again == asked
 
 
-def test_it_goes_on_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_it_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
     question = cut(ask(1, "What is the code of gate 7?"))
     before = Driver()
     before.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
@@ -172,7 +172,7 @@ def thinker(tmp_path: Path) -> Any:
     return load_tokenizer(tmp_path)
 
 
-def test_an_answer_goes_on_in_the_middle_of_its_thinking(
+def test_an_answer_continues_in_the_middle_of_its_thinking(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And in the middle of a character, which is shown when it is whole."""

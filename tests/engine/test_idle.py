@@ -105,7 +105,7 @@ def test_what_is_read_in_the_background_is_counted() -> None:
     assert idle.pool.nbytes == before
 
 
-def test_giving_it_up_frees_its_memory() -> None:
+def test_cancelling_it_frees_its_memory() -> None:
     idle = Idle(ALWAYS)
     for _ in range(3):
         idle.pool.step()
@@ -117,7 +117,9 @@ def test_giving_it_up_frees_its_memory() -> None:
     assert event.sentence.startswith("Background reading was stopped to make room, ")
 
 
-def test_it_is_given_up_before_other_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_cancelled_before_other_conversations_are_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     idle = Idle(ALWAYS, "ab")
     idle.pool.step()
     pool = idle.pool
@@ -149,7 +151,7 @@ def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_s
     assert set(idle.pool._caches) == {"b"}, "what is on the disk goes for it"
 
 
-def test_what_is_left_of_it_goes_when_nothing_is_left_out_any_more() -> None:
+def test_it_is_dropped_when_there_are_no_gaps_any_more() -> None:
     """As after a turn that read everything."""
     idle = Idle(ALWAYS)
     idle.pool.step()
@@ -161,7 +163,7 @@ def test_what_is_left_of_it_goes_when_nothing_is_left_out_any_more() -> None:
 # ---------------------------------------------------------------------------- failures
 
 
-def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
+def test_a_failure_in_the_background_is_reported_once_and_costs_nothing_else(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle = Idle(ALWAYS, "ab")
@@ -186,7 +188,7 @@ def test_a_failure_in_the_background_is_said_once_and_costs_nothing_else(
     assert idle.of(BackgroundProgress)
 
 
-def test_running_out_of_memory_in_the_background_is_said_as_such(
+def test_running_out_of_memory_in_the_background_is_reported_as_such(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle = Idle(ALWAYS)
@@ -213,7 +215,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
     assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
 
 
-def test_a_pair_that_cannot_be_timed_is_said_once(
+def test_a_pair_that_cannot_be_timed_is_reported_once(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.01)
@@ -228,7 +230,7 @@ def test_a_pair_that_cannot_be_timed_is_said_once(
     assert len(driver.of(EngineWarning)) == 1
 
 
-def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
+def test_a_damaged_cache_is_neither_saved_nor_extended(tmp_path: Path) -> None:
     idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     target = idle.pool._caches["c"].target
     target.ids, target.cached = target.ids[:-3], target.cached[:-3]
@@ -250,7 +252,7 @@ def test_a_damaged_cache_is_neither_saved_nor_read_on(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- power
 
 
-def test_power_that_comes_back_starts_background_reading(
+def test_ac_power_starts_background_reading(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "RECHECK_INTERVAL", 0.01)
@@ -273,7 +275,7 @@ def test_power_that_comes_back_starts_background_reading(
     assert driver.engine._recheck_delay is None
 
 
-def test_nothing_is_looked_at_again_where_nothing_waits(loaded: Driver) -> None:
+def test_nothing_is_rechecked_where_nothing_waits(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(first_question())
     assert loaded.engine._recheck_delay is None
@@ -331,7 +333,7 @@ def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_pa
     assert (conversation / MANIFEST).exists()
 
 
-def test_closing_does_not_wait_for_a_disk_to_take_what_was_given_up(
+def test_closing_does_not_wait_for_the_disk_to_finish_a_cancelled_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, release = threading.Event(), threading.Event()
@@ -375,7 +377,7 @@ def test_a_model_of_recurrent_layers_alone_reuses_what_it_read(
     assert chat.conversation.target.has_gaps is (needed is not None)
 
 
-def test_a_sparse_conversation_with_a_recurrent_target_goes_on(
+def test_a_sparse_conversation_with_a_recurrent_target_continues(
     driver: Driver, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     driver.load(tiny.save(tmp_path / "mamba2", "mamba2"), folders["draft"])

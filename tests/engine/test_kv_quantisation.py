@@ -83,7 +83,7 @@ def test_sparse_reading_with_few_bits_is_nearly_the_same(name: str, wide: Any) -
 
 @pytest.mark.parametrize("name", SUITED)
 @pytest.mark.parametrize("bits", [8, 4])
-def test_what_it_takes_is_foretold_within_a_hundredth(name: str, bits: int, wide: Any) -> None:
+def test_its_size_is_predicted_within_one_percent(name: str, bits: int, wide: Any) -> None:
     model = wide(name)
     caches = CacheMaker(model, find_quantisation(model, bits))
     cache = make_stock_cache(caches)

@@ -71,7 +71,7 @@ def test_a_fixed_step_stays() -> None:
     assert step.tokens == 100
 
 
-def test_every_border_is_reported_and_a_raise_keeps_what_was_read() -> None:
+def test_every_step_is_reported_and_an_exception_leaves_the_steps_done() -> None:
     model = build("qwen3")
     ids = np.arange(50, dtype=np.int32)
     done: list[int] = []
@@ -90,7 +90,7 @@ def test_every_border_is_reported_and_a_raise_keeps_what_was_read() -> None:
 
 
 @pytest.mark.parametrize("name", [*ORACLE, "falcon_h1", "deepseek_v3", "gemma3n", "gemma4_text"])
-def test_filling_leaves_the_caches_that_a_whole_forward_leaves(
+def test_a_prefill_step_leaves_the_same_caches_as_a_whole_forward(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build(name), np.arange(66, dtype=np.int32) % VOCABULARY

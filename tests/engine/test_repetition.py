@@ -29,7 +29,7 @@ def test_a_loop_is_stopped_after_its_last_allowed_repeat(period: int) -> None:
     assert stopped - len(before) == max(SHORTEST_LOOP, REPEATS * period)
 
 
-def test_a_loop_that_never_is_exact_for_long_goes_on() -> None:
+def test_a_loop_that_is_never_exact_for_long_is_not_stopped() -> None:
     loop = list(range(20))
     almost = [token for turn in range(100) for token in (*loop, 100 + turn % 7)]
     assert stops_at(almost) is None

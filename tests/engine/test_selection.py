@@ -27,7 +27,7 @@ def prompts(draw: st.DrawFn) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
 
 
 @given(prompts(), st.floats(0, 1))
-def test_spans_describe_exactly_what_is_kept(
+def test_spans_describe_exactly_what_is_selected(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float
 ) -> None:
     importance, pinned = prompt
@@ -74,7 +74,7 @@ def test_a_higher_keep_keeps_more(
     assert fewer <= set(select(*prompt, high).positions.tolist())
 
 
-def test_the_most_important_chunk_goes_first() -> None:
+def test_the_most_important_chunk_comes_first() -> None:
     importance = np.zeros(10 * CHUNK, np.float32)
     importance[7 * CHUNK + 3] = 1.0
     selection = select(importance, np.zeros(10 * CHUNK, bool), 0.1)
@@ -95,7 +95,7 @@ def test_what_follows_an_important_chunk_comes_next() -> None:
     assert selected == [[2], [2, 3], [2, 3, 7], [2, 3, 4, 7], [2, 3, 4, 7, 8]]
 
 
-def test_importance_is_not_carried_over_what_is_pinned() -> None:
+def test_importance_is_not_propagated_across_pinned_tokens() -> None:
     pinned = np.zeros(3 * CHUNK, bool)
     pinned[CHUNK : 2 * CHUNK] = True
     importance = np.repeat(np.array([1.0, 0.0, 0.0], np.float32), CHUNK)
@@ -105,7 +105,7 @@ def test_importance_is_not_carried_over_what_is_pinned() -> None:
 
 
 @given(prompts(), st.floats(0, 1), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(0, 300))
-def test_what_is_kept_is_what_the_plain_loops_keep(
+def test_the_same_tokens_are_selected_as_by_plain_loops(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float, carry: float, earlier: int
 ) -> None:
     """Token by token, to the last bit; a span's score up to float32's rounding."""
@@ -207,7 +207,7 @@ def test_a_later_turn_recalls_a_share_of_keep_most_important_first() -> None:
     assert _recalled(_rising(20), read, 0.2, 1.0) == {12, 13, 14, 15}
 
 
-def test_what_was_read_is_not_paid_for_again_however_important() -> None:
+def test_cached_tokens_are_not_counted_again_however_important() -> None:
     assert _recalled(_rising(20), {19, 18, 17, 3}, 0.2, 0.5) == {15, 16}
 
 
@@ -217,7 +217,7 @@ def test_a_turn_after_one_that_read_less_than_keep_may_read_the_rest_of_it() -> 
     assert _recalled(_rising(20), set(), 0.2, 0.1) == {16, 17, 18, 19}
 
 
-def test_nothing_is_recalled_without_a_share_once_keep_was_read() -> None:
+def test_nothing_is_recalled_without_a_share_once_keep_is_cached() -> None:
     assert _recalled(_rising(20), {0, 1, 2, 3}, 0.2, 0.0) == set()
     assert _recalled(_rising(20), set(range(20)), 0.2, 1.0) == set()
     assert _recalled(_rising(20), {0}, 0.2, 1.0, new=10, recall=False) == {18, 19}
@@ -237,7 +237,7 @@ def test_what_is_new_has_all_of_keep_for_itself() -> None:
     st.integers(0, 2**32 - 1),
     st.floats(0, 1),
 )
-def test_later_turns_keep_what_was_read_and_more_with_a_higher_keep(
+def test_later_turns_select_what_is_cached_and_more_with_a_higher_keep(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]],
     a: float,
     b: float,

@@ -165,7 +165,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_snapshot_is_one_sentence_and_gone(
+def test_a_damaged_snapshot_is_one_sentence_and_deleted(
     damage: Callable[[Path], object],
     snapshots: Snapshots,
     chat: Chat,
@@ -210,7 +210,7 @@ LEFTOVERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("leftover", LEFTOVERS.values(), ids=LEFTOVERS)
-def test_what_else_lies_about_does_not_matter(
+def test_other_files_do_not_matter(
     leftover: Callable[[Path], object],
     snapshots: Snapshots,
     chat: Chat,
@@ -226,7 +226,7 @@ def test_what_else_lies_about_does_not_matter(
     assert {p.name.partition("-")[0] for p in folder(tmp_path).glob("*-*")} <= {"2", "3"}
 
 
-def test_one_that_was_left_half_way_leaves_the_older_one(
+def test_an_unfinished_save_leaves_the_older_one(
     snapshots: Snapshots, chat: Chat, models: ModelPair
 ) -> None:
     save(snapshots, chat)
@@ -244,9 +244,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_save_that_is_given_up_leaves_nothing(
-    snapshots: Snapshots, chat: Chat, tmp_path: Path
-) -> None:
+def test_a_cancelled_save_leaves_nothing(snapshots: Snapshots, chat: Chat, tmp_path: Path) -> None:
     save(snapshots, chat)
     before = names(folder(tmp_path))
     for stop in range(1, 5):
@@ -257,7 +255,7 @@ def test_a_save_that_is_given_up_leaves_nothing(
         assert names(folder(tmp_path)) == before
 
 
-def test_a_save_that_fails_leaves_nothing(
+def test_a_failed_save_leaves_nothing(
     snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(snapshots, chat)
@@ -268,7 +266,7 @@ def test_a_save_that_fails_leaves_nothing(
     assert names(folder(tmp_path)) == before
 
 
-def test_a_manifest_that_cannot_be_read_now_costs_no_file(
+def test_a_manifest_that_cannot_be_read_now_deletes_no_file(
     snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(snapshots, chat)
@@ -281,7 +279,7 @@ def test_a_manifest_that_cannot_be_read_now_costs_no_file(
 
 
 @pytest.mark.parametrize("when", ["at the next start", "at the next save", "when it is loaded"])
-def test_what_a_killed_save_left_goes(
+def test_leftovers_of_a_killed_save_are_deleted(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path, when: str
 ) -> None:
     save(snapshots, chat)
@@ -300,7 +298,7 @@ def test_what_a_killed_save_left_goes(
     assert names(folder(tmp_path)) == sorted([*before, "notes.txt"])
 
 
-def test_giving_up_a_save_waits_for_no_disk(
+def test_cancelling_a_save_does_not_wait_for_the_disk(
     snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, release = threading.Event(), threading.Event()
@@ -361,7 +359,7 @@ def test_stray_folders_among_the_snapshots_are_not_deleted_for_the_budget(
 
 
 @pytest.mark.parametrize("what", ["a pipe", "a folder"])
-def test_a_manifest_that_is_no_file_is_one_sentence_and_gone(
+def test_a_manifest_that_is_not_a_file_is_one_sentence_and_deleted(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path, what: str
 ) -> None:
     """To read a pipe would never end."""
@@ -383,7 +381,7 @@ def test_one_that_never_was_complete_is_none(
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
-def test_how_deep_the_draft_has_read_is_kept(tmp_path: Path) -> None:
+def test_the_drafts_number_of_layers_is_saved(tmp_path: Path) -> None:
     """Or the empty caches of the layers that it did not run would be used."""
     loaded_model = pair(build("llama")).target
     models = ModelPair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
@@ -420,7 +418,7 @@ def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Model
         assert tight.load(name, lambda: ConversationCache(models)) is not None
 
 
-def test_the_draft_is_left_out_where_the_budget_is_short(tmp_path: Path) -> None:
+def test_the_draft_is_not_saved_where_the_budget_is_small(tmp_path: Path) -> None:
     loaded = pair(build("llama")).target
     both = ModelPair(loaded, loaded, None, None)  # type: ignore[arg-type]
     first, _, _ = conversation()

@@ -38,7 +38,7 @@ def test_a_small_model_does_not_fill_the_disk(tmp_path: Path, weights: int, limi
     assert disk_limit(0, tmp_path / "not" / "there", weights) == limit
 
 
-def test_of_a_small_disk_a_tenth_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenth_of_a_small_disk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 9 * GB - 1000))
     (tmp_path / "saved").write_bytes(bytes(1000))
     assert disk_limit(0, tmp_path, 5 * GB) == 9 * GB // 10

@@ -206,7 +206,7 @@ def test_bombs_do_not_go_off(
         ("x" * 1_000_001, "it is too long"),
     ],
 )
-def test_the_limit_is_said_and_the_next_template_works(
+def test_the_limit_is_reported_and_the_next_template_works(
     process: TextProcess, source: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -325,7 +325,7 @@ def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, An
 
 @pytest.mark.parametrize("name", ORACLE)
 @pytest.mark.parametrize("needed", [None, FIRST], ids=["dense", "sparse"])
-def test_a_snapshot_goes_on_as_memory_would(
+def test_a_snapshot_continues_like_the_cache_in_memory(
     name: str, needed: tuple[int, ...] | None, models: dict[str, Any], tmp_path: Path
 ) -> None:
     first, answer, second = conversation()

@@ -86,7 +86,7 @@ def test_one_killed_between_two_requests_failed_the_next_one(process: TextProces
         process._restart()
 
 
-def test_one_killed_at_work_is_a_sentence_and_starts_again(
+def test_one_killed_at_work_is_one_sentence_and_restarts(
     process: TextProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill() -> None:
@@ -129,7 +129,7 @@ def _zombie(pid: int) -> bool:
         return True
 
 
-def test_one_that_works_ends_itself_when_nobody_watches_any_more(tmp_path: Path) -> None:
+def test_it_ends_itself_when_its_parent_is_gone(tmp_path: Path) -> None:
     """Its seconds are up, whoever waits for it."""
     code = (
         "import threading, time; from app.sandbox import process as sandbox\n"
@@ -162,7 +162,7 @@ def _unlimited(self: TextProcess, header: object, parts: object, limits: Limits)
 _send = TextProcess._send
 
 
-def test_a_long_text_leaves_no_memory_taken(
+def test_a_restart_frees_the_memory_of_a_long_text(
     process: TextProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox, "_RESTART_AFTER", 1000)
