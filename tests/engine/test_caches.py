@@ -183,8 +183,8 @@ def test_recall_computed_positions_once_for_each_layer(monkeypatch: pytest.Monke
         part = mx.full((1, 1, 1, 4), position)
         assert full.update_and_fetch(part, part)[0].shape[2] == stored + position - 4159
         keys, _ = windowed.update_and_fetch(part, part)
-        stored = full.positions.array()
-        assert keys[0, 0, :, 0].tolist() == sorted(stored[stored > position - 128].tolist())
+        cached = full.positions.array()
+        assert keys[0, 0, :, 0].tolist() == sorted(cached[cached > position - 128].tolist())
     assert not computed
 
 

@@ -260,5 +260,5 @@ def test_later_turns_select_what_is_cached_and_more_with_a_higher_keep(
 def test_nothing_is_selected_by_importance_that_is_not_finite(odd: float) -> None:
     importance = np.ones(100, np.float32)
     importance[40] = odd
-    with pytest.raises(ValueError, match="no finite number"):
+    with pytest.raises(ValueError, match="not a finite number"):
         select(importance, np.zeros(100, bool), 0.2)
