@@ -113,8 +113,8 @@ def test_cancelling_it_frees_its_memory() -> None:
     MemoryManager(idle.pair, idle.events.append, idle.pool).stop_background_prefill()
     assert active - mx.get_active_memory() >= 0.9 * forked
     (event,) = idle.of(MemoryFreed)
-    assert event.freed == forked
-    assert event.sentence.startswith("Background reading was stopped to make room, ")
+    assert event.freed_bytes == forked
+    assert event.message.startswith("Background reading was stopped to make room, ")
 
 
 def test_it_is_cancelled_before_other_conversations_are_evicted(
@@ -176,11 +176,11 @@ def test_a_failure_in_the_background_is_reported_once_and_costs_nothing_else(
     assert broken.call_count == 1
     (warning,) = idle.of(EngineWarning)
     assert warning.conversation == "b"
-    assert warning.sentence == (
+    assert warning.message == (
         "Background reading stopped (shapes do not match). It starts again after the next answer."
     )
     assert "ValueError" in caplog.text
-    assert "test_idle" not in warning.sentence
+    assert "test_idle" not in warning.message
     assert all(len(cache.target) for cache in idle.pool._caches.values())
     assert not idle.pool.has_waiting_work
     idle.use("b")
@@ -195,7 +195,7 @@ def test_running_out_of_memory_in_the_background_is_reported_as_such(
     error = RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008)")
     monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=error))
     assert idle.pool.step()
-    assert "(memory ran out)" in idle.of(EngineWarning)[0].sentence
+    assert "(memory ran out)" in idle.of(EngineWarning)[0].message
 
 
 def test_any_failure_of_the_idle_pass_keeps_every_cache(
@@ -237,7 +237,7 @@ def test_a_damaged_cache_is_neither_saved_nor_extended(tmp_path: Path) -> None:
     while idle.pool.step():
         pass
     (warning,) = idle.of(EngineWarning)
-    assert "The target's cache was damaged" in warning.sentence
+    assert "The target's cache was damaged" in warning.message
     assert not idle.of(SnapshotProgress)
     assert not [*tmp_path.glob(f"*/{MANIFEST}")]
     idle = Idle(ALWAYS)

@@ -124,9 +124,9 @@ def test_a_quantised_cache_was_prefilled_unfused(
         calls.append(queries.shape[2])
         return attend(queries, *args)
 
-    def read(unpacked_from: int) -> tuple[mx.array, int]:
+    def read(dequantise_from: int) -> tuple[mx.array, int]:
         with monkeypatch.context() as patch:
-            patch.setattr(mlx_patches, "UNPACKED_FROM", unpacked_from)
+            patch.setattr(mlx_patches, "DEQUANTISE_FROM", dequantise_from)
             name = "quantized_scaled_dot_product_attention"
             patch.setattr(mlx_base, name, mlx_patches._patched_quantised_attention(counted))
             cache = make_stock_cache(caches)
