@@ -61,7 +61,9 @@ def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: D
 def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Driver) -> None:
     question, answer, _ = read_in_background(loaded)
     text = "And that of gate 40?"
-    statistics = loaded.answer(replace(second(question, answer, 2, text), keep_ratio=0.1)).statistics
+    statistics = loaded.answer(
+        replace(second(question, answer, 2, text), keep_ratio=0.1)
+    ).statistics
     assert statistics is not None
     assert statistics.keep_ratio == 0.1
     assert loaded.of(ImportanceMap)
