@@ -31,7 +31,7 @@ class BackgroundPrefill:
 
     @staticmethod
     def required_bytes(target: LoadedModel, conversation: ConversationCache) -> float:
-        """Bytes at the end: the first step copies what is shared at first."""
+        """Bytes at the end: the first step copies the arrays that are shared until then."""
         return target.cache_size.bytes(len(conversation.target))
 
     @property

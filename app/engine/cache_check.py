@@ -1,7 +1,7 @@
 """Checks that a cache holds the tokens recorded for it.
 
-What a model was fed and what is recorded as cached are two things: a step that fails has changed
-some layers already. A cache on which the two differ would answer for other tokens than those in the
+The tokens fed to a model and the tokens recorded as cached can differ: a step that fails has
+changed some layers already. A cache on which the two differ would answer for other tokens than those in the
 prompt, and nothing would show it. So they are compared wherever a cache is used again.
 """
 
@@ -19,7 +19,7 @@ from app.engine.prefix_cache import PrefixCache
 
 
 def find_mismatch(prefix: PrefixCache) -> str | None:
-    """How what the layers hold differs from what is recorded, as a clause; None if it does not."""
+    """How the layers' contents differ from the recorded tokens, as a clause; None if they do not."""
     recorded = np.flatnonzero(prefix.cached)
     # Some models make a cache for a layer that shares another one's, and never use it.
     used = [(n, cache) for n, cache in enumerate(flatten(prefix.cache)) if not _is_unused(cache)]

@@ -122,7 +122,7 @@ class PositionedCache:
     # ------------------------------------------------------------ the rest of mlx-lm's interface
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What is stored, for layers that share this layer's cache."""
+        """The stored keys and values, for layers that share this layer's cache."""
         stored: tuple[mx.array, mx.array] = self.inner.keys_and_values()
         return stored
 
@@ -213,8 +213,8 @@ class WindowedCache(PositionedCache):
     # for all layers of a kind, fits what each of them returns.
 
     def _positions_when_ready(self, count: int) -> PositionRuns:
-        """What is stored when the next `count` tokens come: if they come after all others, in
-        order and without what no later token attends to."""
+        """The positions stored when the next `count` tokens come: if these come after all others,
+        sorted and without those that no later token attends to."""
         if self.offset < self.positions.end:
             return self.positions
         ordered = self.positions if self.positions.ascending else self.positions.sorted()[0]
@@ -324,7 +324,7 @@ def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:
     Recurrent layers keep theirs: they have no positions, they see the selected tokens in order.
     Raises UnsupportedCache for kinds that cannot store positions.
     """
-    start = PositionRuns()  # one for all, so that layers share what is computed for a step
+    start = PositionRuns()  # one for all, so that each step is computed once for all layers
     return [_to_positioned(cache, retain_all, start) for cache in stock]
 
 

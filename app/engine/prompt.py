@@ -306,7 +306,7 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
 
 
 def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of tokens that contain what is pinned of a document."""
+    """Ranges of the tokens that contain a document's pinned characters."""
     for start, end in document.pinned:
         first = int(np.searchsorted(starts[1:], start, side="right"))
         last = int(np.searchsorted(starts[:-1], end, side="left"))

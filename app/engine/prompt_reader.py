@@ -76,7 +76,7 @@ class PromptReader:
         self._prefill(prompt, np.arange(start, len(ids) - 1, dtype=np.int32))
 
     def read_sparse(self, prompt: Prompt) -> None:
-        """Read what is pinned or important, as far as it is not cached."""
+        """Read the pinned and the important tokens that are not cached."""
         self._conversation.ensure_positioned()
         target, ids, tuning = self._target, prompt.ids, self._ask.tuning
         shared = target.common_prefix_len(ids[:-1])
@@ -88,7 +88,7 @@ class PromptReader:
         missing = target.uncached(selected)
         if len(missing) and missing[0] < start:
             if target.can_insert_at(int(missing[0])):
-                start = target.rewind(prompt.question_start)  # it must attend to what is recalled
+                start = target.rewind(prompt.question_start)  # it must attend to recalled tokens
                 # Tokens right after a recalled chunk were read as if nothing came before them.
                 if len(following := target.runs_following(missing, tuning.chunk)):
                     target.evict(following)
