@@ -1,8 +1,8 @@
 """Checks that a cache holds the tokens recorded for it.
 
 The tokens fed to a model and the tokens recorded as cached can differ: a step that fails has
-changed some layers already. A cache on which the two differ would answer for other tokens than those in the
-prompt, and nothing would show it. So they are compared wherever a cache is used again.
+changed some layers already. Such a cache would answer for other tokens than those in the prompt,
+and nothing would show it. So the two are compared wherever a cache is used again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.engine.prefix_cache import PrefixCache
 
 
 def find_mismatch(prefix: PrefixCache) -> str | None:
-    """How the layers' contents differ from the recorded tokens, as a clause; None if they do not."""
+    """How the layers' contents differ from the recorded tokens, as a clause; None if they agree."""
     recorded = np.flatnonzero(prefix.cached)
     # Some models make a cache for a layer that shares another one's, and never use it.
     used = [(n, cache) for n, cache in enumerate(flatten(prefix.cache)) if not _is_unused(cache)]
