@@ -86,7 +86,7 @@ class ConversationCache:
         if not found:
             return None
         what = " and ".join(found)
-        return f"{what[0].upper()}{what[1:]}, so it was dropped and is read again."
+        return f"{what[0].upper()}{what[1:]}, so it was dropped, and its tokens are read again."
 
     @property
     def nbytes(self) -> int:

@@ -234,7 +234,7 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
     (warning,) = loaded.of(EngineWarning)
     assert warning.conversation == "c"
     assert warning.message.startswith(f"The {which}'s cache was damaged (layer 0 holds ")
-    assert warning.message.endswith("), so it was dropped and is read again.")
+    assert warning.message.endswith("), so it was dropped, and its tokens are read again.")
     fresh = loaded.answer(follow_up(ask, first, 3, "fresh"))
     np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
     if which == "target":
