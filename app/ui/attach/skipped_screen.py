@@ -37,7 +37,7 @@ class SkippedScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield SkippedList(lines(self._attached))
-            yield Static(Content.styled("Esc closes this.", "$ink-dim"))
+            yield Static(Content.styled("Esc close", "$ink-dim"))
 
 
 class SkippedList(HangingLines):

@@ -172,7 +172,7 @@ async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: len(engine.sent(Load)) == 3, "the first pair")
         engine.finish()
-        await until_shown(pilot, "was not loaded. first + first-draft answers")
+        await until_shown(pilot, "was not loaded. first + first-draft is loaded")
         await until_gone(pilot, "Loading big-4bit")
         assert engine.asks == []
 

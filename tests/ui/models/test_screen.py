@@ -237,7 +237,7 @@ async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
     library.config_folder.mkdir()
     (library.config_folder / "catalog.toml").write_text("[[model]]\nname = 3\n")
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "is no text in quotes", "○ catalogue 29")
+        await open_models(pilot, "must be text in quotes", "○ catalogue 29")
 
 
 async def test_hostile_names_are_shown_and_not_obeyed(
@@ -253,7 +253,7 @@ async def test_hostile_names_are_shown_and_not_obeyed(
         await until_shown(pilot, "[@click=app.quit]x[/]␛]0;evil␇⟨RLO⟩")
         screen.list.filter.value = "org/evil"
         await pilot.press("enter")
-        await until_shown(pilot, "The config.json of org/evil holds no JSON object")
+        await until_shown(pilot, "The config.json of org/evil is not a JSON object")
 
 
 async def test_the_help_has_its_keys(app: Make) -> None:
