@@ -114,7 +114,7 @@ async def test_a_message_is_copied_as_markdown(monkeypatch: pytest.MonkeyPatch) 
         await pilot.press("ctrl+k", "ctrl+k", "up")
         await until(pilot, lambda: chosen(app) == ("question", "How?\x1b"))
         await pilot.press("ctrl+k", "ctrl+y")
-        await until_shown(pilot, "Copied the question: 5 characters")
+        await until_shown(pilot, "Copied the question as Markdown: 5 characters")
         assert copied == [CODE, "x = 1\n", "ls\npwd\n", "x = 1\n", "How?\x1b"]
 
 
