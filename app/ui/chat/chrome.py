@@ -95,7 +95,7 @@ class Header(Widget):
 
 class Notice(HangingLines):
     """One message above the compose box, or a dimmer suggestion, or nothing. A persistent message
-    comes back once a passing one is cleared."""
+    reappears once a passing one is cleared."""
 
     def __init__(self) -> None:
         super().__init__()

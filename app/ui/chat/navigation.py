@@ -46,7 +46,7 @@ class Navigation:
 
     async def open_store(self, problem: str) -> None:
         """Open the conversation where the user was, and show `problem` there. What was typed during
-        loading is kept as a draft, and asked only if that conversation is new."""
+        loading stays as a draft, and is asked only if that conversation is new."""
         context, early = self._context, self._open_chats.shown
         opened = await self._repository.open(context.next_mode)
         self.apply_cache_policy()

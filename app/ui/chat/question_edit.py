@@ -49,7 +49,7 @@ class QuestionEdit:
         return draft
 
     def take(self, question: Question) -> tuple[Question, Turn] | None:
-        """The submitted question and the turn it replaces, if one is edited; the draft comes back.
+        """The submitted question and the turn it replaces, if one is edited; the draft is restored.
         Documents that it still has stay the very same, with what is known about them."""
         turn = self.turn
         if turn is None:

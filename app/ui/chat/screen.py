@@ -347,7 +347,7 @@ class ChatScreen(MessageSelection):
 
     async def action_ask_again(self) -> None:
         if self.submission.broken or self.open_chats.shown.conversation.last is None:
-            self.notice.show("There is no question to ask again.")
+            self.notice.show("No question to ask again.")
         elif self.submission.may_ask():
             keep = self.open_chats.shown.conversation.last.question.keep
             self.submission.ask_again(Mode.FULL, keep)

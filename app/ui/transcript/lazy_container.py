@@ -54,7 +54,7 @@ class LazyContainer(Vertical):
                 self.has_content = True
 
     async def unmount_content(self) -> None:
-        """The placeholder keeps the height that the content had."""
+        """The placeholder gets the height that the content had."""
         async with self._mount_lock:
             if self.has_content and self.can_unmount:
                 self.is_placeholder, self.has_content = True, False

@@ -1,4 +1,4 @@
-"""Keeps what is in view at its row while widgets above it change their height."""
+"""Holds the visible part in place while widgets above it change their height."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.ui.transcript.lazy_container import LazyContainer, containers_in, row_o
 
 
 class LockableScroll(VerticalScroll, can_focus=False):
-    """A scroll view whose position `ScrollLock` keeps, on top of Textual's anchor at the end. It
+    """A scroll view that `ScrollLock` can hold in place, in addition to Textual's anchor at the end. It
     overrides private methods of Textual (see the package)."""
 
     def __init__(self, id: str) -> None:
@@ -25,7 +25,7 @@ class LockableScroll(VerticalScroll, can_focus=False):
         return self.is_anchored and not self._anchor_released
 
     def leave_end(self) -> bool:
-        """Stop following the end; False if everything fits on the screen. Textual keeps few lines
+        """Stop following the end; False if everything fits on the screen. Textual shows few lines
         at the bottom by a negative scroll position, from which nothing can be scrolled."""
         if self.max_scroll_y == 0:
             self.anchor()
