@@ -140,7 +140,7 @@ async def test_again_in_full_replaces_the_turn() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "There is no question to ask again.")
+        await until_shown(pilot, "No question to ask again.")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "▸ read")
         await pilot.press("ctrl+r")

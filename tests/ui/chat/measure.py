@@ -15,8 +15,8 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from app.ui.app import SpecchatApp
-from tests.ui.chat.test_long import LONG, store_turns
 from tests.ui.helpers import kept_app, until, until_shown
+from tests.ui.transcript.test_long import LONG, store_turns
 
 MIXED = "A paragraph of some words.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n" * 4
 PAGES = 60
