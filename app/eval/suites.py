@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from app.eval import adversarial, frequency, tasks
+from app.eval import adversarial, tasks
 from app.eval.documents import TokenCount, compose
 from app.eval.tasks import Check, Maker, Task
 from app.eval.words import Keys
@@ -116,7 +116,7 @@ class Item:
 NEEDLES = ("needle-single", "needle-multikey", "needle-multivalue", "needle-multiquery")
 
 
-THREE_WORDS = partial(frequency.common_words, words=3)
+THREE_WORDS = partial(tasks.common_words, words=3)
 
 
 def _at_depths(name: str, maker: Maker) -> tuple[Case, ...]:
@@ -141,11 +141,9 @@ _SUITES = (
     Suite("quote", (Case("quote", tasks.quote, valid=_phrase_occurs_once),)),
     Suite("many", (Case("many", tasks.many),)),
     Suite("count", (Case("marks", tasks.count_marks), Case("names", tasks.count_names)), False),
-    Suite("cwe", (Case("ten words", frequency.common_words, valid=_most_frequent_in),), False),
+    Suite("cwe", (Case("ten words", tasks.common_words, valid=_most_frequent_in),), False),
     Suite("cwe-3", (Case("three words", THREE_WORDS, valid=_most_frequent_in),), False),
-    Suite(
-        "fwe", (Case("frequent words", frequency.frequent_words, valid=_most_frequent_in),), None
-    ),
+    Suite("fwe", (Case("frequent words", tasks.frequent_words, valid=_most_frequent_in),), None),
     Suite("vt", (Case("variables", tasks.variables),), False),
     Suite("track", (Case("chain", tasks.track),), None),
     Suite(

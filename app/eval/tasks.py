@@ -1,6 +1,6 @@
 """Tasks: units to hide in a document, a question about them, and the expected answer.
 
-Needles, variable tracking and common and frequent words follow RULER (arXiv 2404.06654). The
+Needles, variable tracking, and common and frequent words follow RULER (arXiv 2404.06654). The
 `answer` of a task is the one that the embedded pair was trained to give: it restates the fact.
 `wordings.toml` has the wordings of each kind of question: those the pair was trained on, and
 held-out ones.
@@ -299,6 +299,51 @@ def absent(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """A question without an answer in the document, which has similar facts."""
     task = rng.choice((fact, needle, json_value, code_value))(rng, keys, held_out)
     return negative(task, restatement(task))
+
+
+MORE_OFTEN = 10
+ZIPF = (60, 15, 7, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1)
+
+
+def _dealt(deck: list[str]) -> Filler:
+    """Words from a deck that is reshuffled whenever it is used up, so that shares are exact."""
+    left: list[str] = []
+
+    def unit(rng: Random, keys: Keys) -> str:
+        if not left:
+            left.extend(rng.sample(deck, len(deck)))
+        return left.pop()
+
+    return Filler(unit, join=" ")
+
+
+def common_words(rng: Random, keys: Keys, held_out: bool = False, words: int = 10) -> Task:
+    """RULER's common words: some words of a list occur ten times as often as the others."""
+    pool = rng.sample([*ADJECTIVES, *NOUNS, *VERBS, *PEOPLE], 300)
+    common = pool[:words]
+    filler = _dealt(pool[words:] + common * MORE_OFTEN)
+    question = phrase(rng, "common", held_out).format(words)
+    return Task(
+        filler, (), question, f"The words: {', '.join(common)}", tuple(common), Check.HOLDS_ALL
+    )
+
+
+def _coded(rng: Random) -> str:
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+
+
+def frequent_words(rng: Random, keys: Keys, held_out: bool = False, words: int = 3) -> Task:
+    """RULER's frequent words: coded words, with frequencies by Zipf's law with exponent two."""
+    coded: list[str] = []
+    while len(coded) < len(ZIPF):
+        word = _coded(rng)
+        if word[:3] not in {c[:3] for c in coded}:
+            coded.append(word)
+    filler = _dealt([w for w, times in zip(coded, ZIPF, strict=True) for _ in range(times)])
+    question = phrase(rng, "frequent", held_out).format(words)
+    return Task(
+        filler, (), question, f"The words: {', '.join(coded[:words])}", tuple(coded[:words])
+    )
 
 
 Maker = Callable[[Random, Keys, bool], Task]

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from app.eval import frequency
+from app.eval import tasks
 from app.eval.documents import compose
 from app.eval.words import Keys
 
@@ -84,7 +84,7 @@ class Lists:
         for seed in range(LISTS):
             rng = Random(seed)
             keys = Keys(rng)
-            task = frequency.common_words(rng, keys)
+            task = tasks.common_words(rng, keys)
             text = compose(task.filler, (), 480, lambda t: len(prompt.encode(t)), rng, keys).text
             before = [*prompt.user, *prompt.header("notes.txt")]
             listed, said = prompt.encode(text), prompt.encode(task.answer)

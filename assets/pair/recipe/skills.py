@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from app.eval import adversarial, documents, frequency, tasks
+from app.eval import adversarial, documents, tasks
 from app.eval.documents import Filler, compose
 from app.eval.tasks import Maker, Task
 from app.eval.words import ADJECTIVES, NOUNS, Keys
@@ -106,9 +106,9 @@ def _harder(rng: Random, keys: Keys, task: Task, missing: float) -> Task:
 
 def _frequency(rng: Random, keys: Keys, tokens: int) -> tuple[str, list[Task]]:
     if rng.random() < 0.75:
-        task = frequency.common_words(rng, keys, False, rng.choice((2, 3, 3, 3, 5, 10)))
+        task = tasks.common_words(rng, keys, False, rng.choice((2, 3, 3, 3, 5, 10)))
     else:
-        task = frequency.frequent_words(rng, keys, False)
+        task = tasks.frequent_words(rng, keys, False)
     document = compose(task.filler, (), max(tokens, 60), _approximately, rng, keys)
     return document.text, [task]
 
