@@ -21,13 +21,13 @@ from app.eval.words import Keys
 
 HERE = Path(__file__).resolve().parent
 WEIGHTS = HERE.parent.parent / "app" / "engine" / "guard.json"
-SMALLEST = 0.02  # a lighter weight is left out of the file
+SMALLEST = 0.02  # smaller weights are not written to the file
 SEED = 0
 FROM_EACH = 30
 
 
 def read(path: Path) -> list[tuple[bool, str]]:
-    """Whether each question needs every token, and the question."""
+    """Each question, and whether it needs every token."""
     lines = path.read_text(encoding="utf-8").splitlines()
     pairs = [line.split("\t", 1) for line in lines if line]
     return [(label == "every", question) for label, question in pairs]
@@ -91,20 +91,21 @@ def main() -> None:
     for penalty in (3e-5, 1e-4, 3e-4, 1e-3):
         right = 0
         for fold in range(5):
-            held = questions[fold::5]
-            rest = [q for i, q in enumerate(questions) if i % 5 != fold]
-            found = scores(fit(rest, penalty), held) > 0
-            right += int((found == np.array([label for label, _ in held])).sum())
+            validation = questions[fold::5]
+            training = [q for i, q in enumerate(questions) if i % 5 != fold]
+            predicted = scores(fit(training, penalty), validation) > 0
+            right += int((predicted == np.array([label for label, _ in validation])).sum())
         accuracy = right / len(questions)
         print(f"penalty {penalty:g}: {accuracy:.3f} right in cross-validation")
         best = max(best, (accuracy, penalty))
     weights, bias = fit(questions, best[1])
-    kept = {name: round(w, 3) for name, w in weights.items() if abs(w) >= SMALLEST}
+    rounded = {name: round(w, 3) for name, w in weights.items() if abs(w) >= SMALLEST}
     WEIGHTS.write_text(
-        json.dumps({"bias": round(bias, 3), "weights": kept}, ensure_ascii=False, indent=0) + "\n",
+        json.dumps({"bias": round(bias, 3), "weights": rounded}, ensure_ascii=False, indent=0)
+        + "\n",
         encoding="utf-8",
     )
-    print(f"{len(questions)} questions, {len(kept)} weights, penalty {best[1]:g}")
+    print(f"{len(questions)} questions, {len(rounded)} weights, penalty {best[1]:g}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Free text found on any Debian machine with Python, and what of it is held out."""
+"""Free text found on any Debian machine with Python, and the held-out part of it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def python_sources() -> list[str]:
     names = ("*.py", "asyncio/*.py", "email/*.py", "http/*.py", "json/*.py", "logging/*.py",
              "unittest/*.py", "xml/*/*.py", "concurrent/*/*.py", "importlib/*.py")  # fmt: skip
     files = sorted({p for name in names for p in stdlib().glob(name)})
-    wanted = [p for p in files if p.stem not in HELD_OUT_MODULES]
-    texts = [_read(p) for p in wanted]
+    included = [p for p in files if p.stem not in HELD_OUT_MODULES]
+    texts = [_read(p) for p in included]
     return [text for text in texts if len(text) >= MIN_CHARS]
 
 

@@ -2,7 +2,7 @@
 
 A row is token ids with their positions and loss weights. The pieces of the prompt (template,
 document header, text, footer, question) are encoded one by one, as the app does. In gapped rows the
-document lost runs of 32-token chunks, and what is left stays at its own positions.
+document lacks runs of 32-token chunks, and the rest keeps its positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.eval.tasks import ABSENT, TRAINED, Check, Task, restatement
 
 CHUNK = 32
 MAX_ANSWER = 84
-MAX_AS_RIGHT = 9
+MAX_ALTERNATIVES = 9
 WORD = re.compile(r"\w+")
 LISTED = re.compile(r" \(1 of \d\)|^The words: ")
 IN_QUOTES = re.compile(r'(?<=")\w[^"\n]{1,40}\w(?=")')
@@ -89,7 +89,7 @@ class Document:
 
     @cached_property
     def contested(self) -> list[tuple[int, int]]:
-        """Those of `quoted` that also stand in the text without quotation marks."""
+        """Those of `quoted` that also occur in the text without quotation marks."""
         return [
             (start, end)
             for start, end in self.quoted
@@ -98,7 +98,7 @@ class Document:
 
     @cached_property
     def quoted(self) -> list[tuple[int, int]]:
-        """Character spans of the phrases in quotation marks, the marks left out."""
+        """Character spans of the phrases in quotation marks, without the marks."""
         return [m.span() for m in IN_QUOTES.finditer(self.text)]
 
     @cached_property
@@ -128,15 +128,15 @@ class Quote:
 
 
 def sentence_end(text: str, start: int) -> int:
-    """Where the sentence that is under way at `start` ends, trailing white space left out."""
+    """The end of the sentence around `start`, without trailing white space."""
     match = SENTENCE_END.search(text, start)
     return match.end() if match else len(text)
 
 
 def ask(document: Document, rng: random.Random, kept: np.ndarray | None = None) -> Quote | None:
-    """One question about a phrase that occurs once, or None when the draw was unlucky.
+    """One question about a phrase that occurs once, or None when the random choice did not fit.
 
-    `kept` marks the tokens that the reader sees; the whole answer must be among them.
+    `kept` marks the tokens that the model sees; the whole answer must be among them.
     """
     words, text = document.words, document.text
     if len(words) < 8:
@@ -183,8 +183,8 @@ class Row:
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-    as_right: dict[int, set[int]] = field(default_factory=dict)
-    """Other tokens that would be as right at some places: several values come in any order."""
+    alternatives: dict[int, set[int]] = field(default_factory=dict)
+    """Other tokens that would be as correct at some positions: several values come in any order."""
     next_position: int = 0
 
     def add(self, ids: list[int], weight: float = 0.0, skip: int = 0) -> None:
@@ -220,7 +220,7 @@ class Prompt:
         ]
 
     def header(self, name: str) -> list[int]:
-        """What stands before the document's text."""
+        """The tag before the document's text."""
         return self.encode(f'<document name="{name}">\n')
 
 
@@ -234,7 +234,7 @@ class Writer:
         self.kinds = [k for k in texts if texts[k]]
 
     def invented(self) -> str:
-        """A word nobody has seen."""
+        """A made-up word."""
         rng = self.rng
         if rng.random() < 0.15:
             return "".join(rng.choices("abcdef0123456789", k=rng.randint(3, 8)))
@@ -253,7 +253,7 @@ class Writer:
         return lambda: words[int(len(words) * rng.random() ** 1.5)]
 
     def sentence(self, word: Callable[[], str], terms: list[str]) -> str:
-        """Random words with a capital, marks inside and a stop at the end."""
+        """Random words with a capital, punctuation and a full stop."""
         rng = self.rng
         words = [word() for _ in range(rng.randint(4, 26))]
         for _ in range(rng.choice((0, 0, 1, 1, 2))):
@@ -332,7 +332,7 @@ class Mix:
     gapped: float = 0.5  # share of rows with holes or gaps
     reach: int = 32768  # positions in gapped rows go up to here
     document: tuple[float, float] = (0.35, 0.7)  # the document's share of the row
-    focus: float = 0.0  # share of these documents for what is learnt last
+    focus: float = 0.0  # share of these documents for the hardest tasks
     tasks: float = 0.7  # share of documents made for tasks; the others are only quoted
 
 
@@ -349,7 +349,7 @@ def holes(tokens: int, rng: random.Random, wanted: int, needed: np.ndarray) -> n
 
 
 def decisive(task: Task) -> list[int]:
-    """Where in the answer (characters) it is decided whether it is right."""
+    """The characters of the answer that decide whether it is correct."""
     answer = task.answer
     if task.check is Check.LAST_NUMBER:
         return [answer.rindex(task.expected[0])]
@@ -361,14 +361,14 @@ def decisive(task: Task) -> list[int]:
 
 
 def in_any_order(task: Task) -> list[int]:
-    """Where in the answer (characters) values stand that might as well be said in another order."""
+    """The characters of values in the answer that could be in another order."""
     if " of 1)" not in task.answer and LISTED.search(task.answer):
         return sorted(task.answer.index(e) for e in task.expected)
     return []
 
 
 def token_at(encoding: Encoding, character: int) -> int:
-    """The token that covers this character, by number."""
+    """The index of the token that covers this character."""
     return next(i for i, (_, end) in enumerate(encoding.offsets) if end > character)
 
 
@@ -483,33 +483,33 @@ class Rows:
                 QUESTION_WEIGHT if (a << 20) + b in known else 0.0 for a, b in pairwise(ids)
             ]
             row.add(prompt.reply)
-            said = self.tokenizer.encode(answer, add_special_tokens=False)
-            row.add([*said.ids, *prompt.end], weight=1.0)
-            begun = len(row.ids) - len(said.ids) - len(prompt.end)
-            row.weights[begun] = DECISIVE
+            encoded = self.tokenizer.encode(answer, add_special_tokens=False)
+            row.add([*encoded.ids, *prompt.end], weight=1.0)
+            start_index = len(row.ids) - len(encoded.ids) - len(prompt.end)
+            row.weights[start_index] = DECISIVE
             for at in decides:
-                row.weights[begun + token_at(said, at)] = DECISIVE
-            places = [begun + token_at(said, at) for at in values]
+                row.weights[start_index + token_at(encoded, at)] = DECISIVE
+            places = [start_index + token_at(encoded, at) for at in values]
             for index, place in enumerate(places):
-                row.as_right[place] = {row.ids[p] for p in places[index:]} - {row.ids[place]}
+                row.alternatives[place] = {row.ids[p] for p in places[index:]} - {row.ids[place]}
             turns, failures, last = turns + 1, 0, answer
         return row
 
     def batches(self, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Ids, positions and loss weights, each of shape (rows, length + 1), padded at the end; and
-        (rows, length + 1, MAX_AS_RIGHT) tokens that would be as right, -1 where there are none."""
+        (rows, length + 1, MAX_ALTERNATIVES) equally correct tokens, -1 where there are none."""
         size = self.mix.length + 1
         while True:
             made = [self.row() for _ in range(rows)]
             ids, positions = np.zeros((2, rows, size), np.int64)
             weights = np.zeros((rows, size), np.float32)
-            as_right = np.full((rows, size, MAX_AS_RIGHT), -1, np.int64)
+            alternatives = np.full((rows, size, MAX_ALTERNATIVES), -1, np.int64)
             for index, row in enumerate(made):
                 used = min(size, len(row.ids))
                 ids[index, :used] = row.ids[:used]
                 positions[index, :used] = row.positions[:used]
                 weights[index, :used] = row.weights[:used]
-                for place, tokens in row.as_right.items():
+                for place, tokens in row.alternatives.items():
                     if place < size:
-                        as_right[index, place, : len(tokens)] = sorted(tokens)
-            yield ids, positions, weights, as_right
+                        alternatives[index, place, : len(tokens)] = sorted(tokens)
+            yield ids, positions, weights, alternatives

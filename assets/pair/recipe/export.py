@@ -1,4 +1,4 @@
-"""Writes a checkpoint as a folder that `mlx_lm.load` opens, next to what is there, then renames.
+"""Writes a checkpoint as a folder that `mlx_lm.load` opens, and replaces the old one by renaming.
 
 Example: `python export.py target --tokenizer T --checkpoint C --out FOLDER`.
 """
@@ -19,28 +19,28 @@ from tokenizers import Tokenizer
 
 
 def export(name: str, tokenizer: Path, checkpoint: Path, out: Path) -> None:
-    """Config, float32 weights, tokenizer and chat template, put in place of `out` at once."""
-    aside, old = out.with_name(out.name + ".part"), out.with_name(out.name + ".old")
-    for folder in (aside, old):
+    """Config, float32 weights, tokenizer and chat template, replacing `out` in one step."""
+    temporary, old = out.with_name(out.name + ".part"), out.with_name(out.name + ".old")
+    for folder in (temporary, old):
         shutil.rmtree(folder, ignore_errors=True)
-    aside.mkdir(parents=True)
+    temporary.mkdir(parents=True)
     weights = torch.load(checkpoint)["model"]
     tensors = {key: value.float().contiguous() for key, value in weights.items()}
-    save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copyfile(tokenizer / file, aside / file)
+        shutil.copyfile(tokenizer / file, temporary / file)
     ids = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).token_to_id
     stops = {"eos_token_id": [ids(TURN_END), ids(END_OF_TEXT)], "pad_token_id": ids(END_OF_TEXT)}
-    (aside / "model.safetensors").chmod(0o644)
+    (temporary / "model.safetensors").chmod(0o644)
     configs = {
         "config.json": SHAPES[name].config() | {"eos_token_id": ids(TURN_END)},
         "generation_config.json": stops,
     }
     for file, content in configs.items():
-        (aside / file).write_text(json.dumps(content, indent=2) + "\n")
+        (temporary / file).write_text(json.dumps(content, indent=2) + "\n")
     if out.exists():
         os.rename(out, old)
-    os.rename(aside, out)
+    os.rename(temporary, out)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -1,14 +1,14 @@
 """Grows a trained sapling into the target's shape: more heads in every layer and one more layer.
 
-What is new writes nothing at first, so that the grown model answers as the sapling did, but for
-heads that are set up for what no induction head can give:
+New parameters output zero at first, so that the grown model answers as the sapling did, except for
+heads that are initialised for what induction heads cannot do:
 
-- layer 1: two of the heads that find what followed the same words before, looking at the last
-  hundred tokens only, and taking back a part of what they find: it was said already;
+- layer 1: two of the heads that find what followed the same words before, attending
+  only to the last hundred tokens, and subtracting part of the result: it was already generated;
 - layers 2 and 3: where a list of words is being written, the mean of all tokens; elsewhere they
-  look at the first token, which gives them nothing. In the mean, frequent words stand out.
+  attend to the first token, which contributes nothing. In the mean, frequent words dominate.
 
-What they read from a layer's input is fitted to rows of training data by ridge regression.
+Their projections of a layer's input are fitted to rows of training data by ridge regression.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from app.eval import tasks
 from app.eval.documents import compose
 from app.eval.words import Keys
 
-FOUND = (0, 1)  # the heads of layer 1 whose finds are taken back
+FOUND = (0, 1)  # the heads of layer 1 whose results are subtracted
 TAKEN_BACK = 0.3
-LATELY = 30.0  # tokens back that they look best
+LATELY = 30.0  # the distance, in tokens, they attend to most
 FREQUENT = 60.0  # means over many tokens are small
 LIST_TOKENS, LISTS = 700, 40
 
 
-def fitted(x: Tensor, wanted: Tensor, ridge: float = 1e-3) -> Tensor:
-    """The matrix that best makes `wanted` (N, C) of `x` (N, hidden), of shape (C, hidden)."""
+def fitted(x: Tensor, output: Tensor, ridge: float = 1e-3) -> Tensor:
+    """The matrix (C, hidden) that best maps `x` (N, hidden) to `output` (N, C)."""
     gram = x.T @ x + ridge * len(x) * torch.eye(x.shape[1])
-    return torch.linalg.solve(gram, x.T @ wanted).T
+    return torch.linalg.solve(gram, x.T @ output).T
 
 
 @torch.no_grad()
 def read_by(model: Model, ids: Tensor) -> list[Tensor]:
-    """What every layer's attention reads of ids (B, T), each of shape (B * T, hidden)."""
+    """The input of every layer's attention for ids (B, T), each of shape (B * T, hidden)."""
     read: list[Tensor] = []
     hooks = [
         layer.input_layernorm.register_forward_hook(
-            lambda _module, _given, out: read.append(out.flatten(0, 1))
+            lambda _module, _input, out: read.append(out.flatten(0, 1))
         )
         for layer in model.model.layers
     ]
@@ -60,7 +60,7 @@ def read_by(model: Model, ids: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def enlarge(small: Model, big: Model) -> None:
-    """Copies `small` into `big`; what is new writes nothing."""
+    """Copies `small` into `big`; new parameters output zero."""
     source = dict(small.named_parameters())
     for name, parameter in big.named_parameters():
         old = source.get(name)
@@ -116,7 +116,7 @@ class Heads:
         return slice(head * self.size, (head + 1) * self.size)
 
     @torch.no_grad()
-    def take_back(self) -> None:
+    def subtract_finds(self) -> None:
         attention = self.model.model.layers[1].self_attn
         constant = fitted(self.read[1], torch.ones(len(self.read[1]), 1))[0]
         query, key = at_offset(self.model.shape, LATELY, range(6, 11))
@@ -137,7 +137,7 @@ class Heads:
             self._average(layer, self.new(extra), part)
 
     def _average(self, layer: int, new: slice, part: Tensor) -> None:
-        """A head that writes what `part` (hidden, head_dim) of the words' embeddings has."""
+        """A head that outputs the `part` (hidden, head_dim) of the words' embeddings."""
         attention = self.model.model.layers[layer].self_attn
         lists, ids = self.lists, self.lists.ids.flatten()
         x = torch.cat((self.read_lists[layer], self.read[layer]))
@@ -184,7 +184,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
     rows = Rows(tokenizer, training_texts(a.licences), Mix(512, gapped=0), a.seed)
     heads = Heads(big, torch.from_numpy(next(rows.batches(40))[0]), Lists(tokenizer))
-    heads.take_back()
+    heads.subtract_finds()
     heads.average()
     torch.save({"model": big.state_dict()}, a.out)
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FAST = 8  # rotary pairs, from the fastest, that tell neighbours apart
+FAST = 8  # rotary pairs, from the fastest, that distinguish neighbours
 WIDTHS = (16, 14, 8)  # entries of the codes of the token before, the one before it, the last dozen
 EMBEDDING = 0.3  # the size of an embedding's entries
 PIECE = 128  # queries whose attention is computed at once
-SLOW = 13  # rotary pairs from here on turn slowly enough to match what a word is
+SLOW = 13  # rotary pairs from here on turn slowly enough to match a word's identity
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention (B, H, T, D), a piece of the queries at a time.
+    """Causal attention (B, H, T, D), a block of queries at a time.
 
     Compiled, this takes a third of the time of PyTorch's own on a CPU in bfloat16, up to 2,048.
     """
@@ -127,7 +127,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual path."""
+    """Pre-norm attention and MLP with residual connections."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Model(nn.Module):
                 nn.init.normal_(parameter, std=std * scale)
 
     def hidden(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states (B, T, hidden) of ids (B, T) that stand at these positions (B, T)."""
+        """Last hidden states (B, T, hidden) of ids (B, T) at these positions (B, T)."""
         half = self.shape.head_dim // 2
         powers = torch.arange(half, dtype=torch.float32, device=ids.device) / half
         angles = positions[:, None, :, None].float() * self.shape.rope_theta**-powers
@@ -199,13 +199,13 @@ def at_offset(shape: Shape, offset: float, pairs: range) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def prime(model: Model, reply: int) -> None:
-    """Starts the first layers as a rough induction circuit, which training then refines.
+    """Initialises the first layers as a rough induction circuit, which training then refines.
 
-    Layer 0: head 0 looks one token back, head 1 two, head 2 over about the last dozen, and each
-    writes a code of what it saw; head 3 says whether an answer has begun. Layer 1 looks for places
-    with the same tokens before them and copies what stands there (Olsson et al., 2209.11895);
-    a head of layer 2 does the same among earlier answers and unsays what it finds, so that the
-    next of several values comes up. A model with one head has the first of each.
+    Layer 0: head 0 attends one token back, head 1 two, head 2 over about the last dozen, and each
+    writes a code of what it saw; head 3 marks whether an answer has started. Layer 1 finds
+    positions with the same previous tokens and copies the token there (Olsson et al., 2209.11895);
+    a head of layer 2 does the same among earlier answers and subtracts what it finds, so that the
+    next of several values follows. A model with one head has the first of each.
     """
     shape = model.shape
     size, d, half = shape.hidden_size, shape.head_dim, shape.head_dim // 2
@@ -214,7 +214,7 @@ def prime(model: Model, reply: int) -> None:
     first = layers[0]
     embedding = model.model.embed_tokens.weight
     embedding *= EMBEDDING / embedding.std()
-    embedding[:, 0] = 4 * EMBEDDING  # a constant for heads that ask for a position
+    embedding[:, 0] = 4 * EMBEDDING  # a constant for heads that attend by position
     model.model.norm.weight.fill_(0.5)
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight *= EMBEDDING
@@ -223,16 +223,16 @@ def prime(model: Model, reply: int) -> None:
     for attention, sharp in ((first, 2.2), (layers[1], 1.8)):
         attention.q_norm.weight.fill_(sharp)
         attention.k_norm.weight.fill_(sharp)
-    # Orthonormal rows, blind to the constant: what is read of a token, and where codes are written.
+    # Orthonormal rows without the constant: to read a token, and to write codes.
     basis = torch.linalg.qr(torch.randn(size - 1, size - 1))[0]
     basis = torch.cat((torch.zeros(size - 1, 1), basis), 1)
     widths = WIDTHS if heads > 1 else (len(slow),)
     code = basis[: max(widths)]
     written = basis[d : d + sum(widths)].split(widths)
-    places = ((1, range(FAST)), (2, range(FAST)), (6, range(2, 7)))
+    offsets = ((1, range(FAST)), (2, range(FAST)), (6, range(2, 7)))
     for head, width in enumerate(widths):
         rows = slice(head * d, (head + 1) * d)
-        offset, pairs = places[head]
+        offset, pairs = offsets[head]
         query, key = at_offset(shape, offset, pairs)
         first.q_proj.weight[rows] *= 0.1
         first.q_proj.weight[rows, 0] = query
@@ -249,32 +249,32 @@ def prime(model: Model, reply: int) -> None:
         layers[1].v_proj.weight[rows] = seen
         layers[1].o_proj.weight[:, rows] = 8 * EMBEDDING / heads * seen.T
     if heads > 3 and len(layers) > 2:
-        _prime_unsaying(model, reply, basis, slow, code, written)
+        _prime_subtraction(model, reply, basis, slow, code, written)
 
 
 def _match(
     attention: Attention, rows: slice, slow: Tensor, code: Tensor, written: tuple[Tensor, ...]
 ) -> None:
-    """A head (its rows) that finds keys whose tokens before are the query's last ones."""
+    """A head (its rows) that finds keys whose previous tokens are the query's last ones."""
     attention.q_proj.weight[rows] *= 0.1
     attention.k_proj.weight[rows] *= 0.1
     at = 0
     for back, where in enumerate(written):
         width = min(len(where), len(slow) - at)
         entries = rows.start + slow[at : at + width]
-        now = (code, written[0], where)[back]  # the dozen before are nearly the same dozen
+        now = (code, written[0], where)[back]  # the previous dozen is nearly the same dozen
         attention.q_proj.weight[entries] = now[:width]
         attention.k_proj.weight[entries] = where[:width]
         at += width
 
 
-def _prime_unsaying(
+def _prime_subtraction(
     model: Model, reply: int, basis: Tensor, slow: Tensor, code: Tensor, written: tuple[Tensor, ...]
 ) -> None:
-    """Head 3 of layer 0 marks what comes after a reply has begun; head 0 of layer 2 takes back
-    what the same words led to there."""
+    """Head 3 of layer 0 marks tokens after the start of a reply; head 0 of layer 2 subtracts what
+    followed the same words there."""
     d, first = model.shape.head_dim, model.model.layers[0].self_attn
-    unsay = model.model.layers[2].self_attn
+    subtract = model.model.layers[2].self_attn
     embedding = model.model.embed_tokens.weight
     marker, mark = basis[-1], basis[-2]
     embedding[reply] += 8 * EMBEDDING * marker
@@ -286,11 +286,11 @@ def _prime_unsaying(
     first.v_proj.weight[rows.start] = marker
     first.o_proj.weight[:, rows.start] = 2 * EMBEDDING * mark
     rows = slice(0, d)
-    _match(unsay, rows, slow[:-1], code, written)
-    unsay.q_norm.weight.fill_(1.8)
-    unsay.k_norm.weight.fill_(1.8)
-    unsay.q_proj.weight[entry, 0] = 0.5
-    unsay.k_proj.weight[entry] = 2 * mark
+    _match(subtract, rows, slow[:-1], code, written)
+    subtract.q_norm.weight.fill_(1.8)
+    subtract.k_norm.weight.fill_(1.8)
+    subtract.q_proj.weight[entry, 0] = 0.5
+    subtract.k_proj.weight[entry] = 2 * mark
     seen = basis[torch.randperm(len(basis))[:d]]
-    unsay.v_proj.weight[rows] = seen
-    unsay.o_proj.weight[:, rows] = -EMBEDDING * seen.T
+    subtract.v_proj.weight[rows] = seen
+    subtract.o_proj.weight[:, rows] = -EMBEDDING * seen.T

@@ -1,4 +1,4 @@
-"""Documents made for tasks: sections of one kind each, and questions whose answers they hold."""
+"""Documents made for tasks: sections of one kind each, and questions they answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _approximately(text: str) -> int:
 
 
 def _lines_of(text: str) -> Filler:
-    """Real text as filler, a paragraph at a time in its order, then from its start again."""
+    """Real text as filler, paragraph by paragraph, then from its start again."""
     pieces = [piece for piece in text.split("\n\n") if piece.strip()] or ["..."]
     at = 0
 
@@ -76,7 +76,7 @@ def _lines_of(text: str) -> Filler:
 
 
 def _similar(rng: Random, keys: Keys, unit: str) -> str | None:
-    """`unit` about something of nearly the same name, with another value."""
+    """`unit` about something with nearly the same name, and another value."""
     for found in PAIR.finditer(unit):
         adjective, between, noun = found.groups()
         if adjective.lower() in ADJECTIVES:
@@ -94,7 +94,7 @@ def _similar(rng: Random, keys: Keys, unit: str) -> str | None:
 
 
 def _harder(rng: Random, keys: Keys, task: Task, missing: float) -> Task:
-    """`task`, often among units of nearly its names, and with the share `missing` not answered."""
+    """`task`, often among units with similar names, and unanswerable with probability `missing`."""
     units = list(task.units)
     for _ in range(rng.choice((0, 0, 1, 2))):
         similar = _similar(rng, keys, rng.choice(task.units))
@@ -117,25 +117,25 @@ def made(
     rng: Random, plain: Callable[[int], str], tokens: int, answers: int, focus: float = 0.0
 ) -> tuple[str, list[Task], list[tuple[int, int]]]:
     """A text of about `tokens` tokens, questions whose answers take about `answers` tokens, and
-    the spans (characters) that they need. `plain` gives other text to hide things in. `focus` is
-    the share of documents for what is learnt last: several values, counts, what is absent."""
+    the spans (characters) that they need. `plain` gives other text to hide units in. `focus` is
+    the share of documents for the hardest tasks: several values, counts, missing facts."""
     keys = Keys(rng)
     hard = rng.random() < focus
     prose = HARD_TASKS if hard else PROSE_TASKS
     records = HARD_RECORD_TASKS if hard else RECORD_TASKS
     missing = 0.4 if hard else 0.15
     if rng.random() < 0.2:
-        text, asked = _frequency(rng, keys, tokens)
-        return text, asked, [(0, len(text))]
+        text, task_list = _frequency(rng, keys, tokens)
+        return text, task_list, [(0, len(text))]
     sections = 1 if tokens < 400 else rng.choice((1, 1, 2, 3))
     text, spans = "", []
     questions: list[Task] = []
     for _ in range(sections):
-        share, room = tokens // sections, answers // sections
+        share, budget = tokens // sections, answers // sections
         chosen: list[Task] = []
         units = 0
         record = rng.choice(records) if rng.random() < 0.42 else None
-        while room > 0 and len(chosen) < 14:
+        while budget > 0 and len(chosen) < 14:
             maker = record or rng.choices(list(prose), list(prose.values()))[0]
             try:
                 if maker in (tasks.count_marks, tasks.count_names):
@@ -150,7 +150,7 @@ def made(
             if units > 0.8 * share:
                 break
             chosen.append(task)
-            room -= _approximately(task.question + task.answer) + 12
+            budget -= _approximately(task.question + task.answer) + 12
         if chosen:
             filler = chosen[0].filler
             if filler is documents.PROSE and rng.random() < 0.35:
@@ -169,7 +169,7 @@ def made(
 
 
 def _interleaved(rng: Random, chosen: list[Task]) -> list[str]:
-    """All tasks' units, shuffled together, each task's own in their order."""
+    """The units of all tasks, shuffled, those of each task in their order."""
     turns = [index for index, task in enumerate(chosen) for _ in task.units]
     rng.shuffle(turns)
     iterators = [iter(task.units) for task in chosen]

@@ -20,8 +20,8 @@ VOCABULARY = 6144
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIALS = [END_OF_TEXT, TURN_START, TURN_END]
 
-# A word or number takes one space before it; a mark never does, so that a phrase has the same
-# tokens whether a question mark, a space or a letter stands next to its closing quotation mark.
+# A word or number includes the space before it; a punctuation mark does not, so that a phrase has
+# the same tokens regardless of what follows its closing quotation mark.
 PIECES = r" ?[\p{L}\p{M}]+| ?\p{N}{1,3}|[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s"
 
 CHAT_TEMPLATE = (

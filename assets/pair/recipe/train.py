@@ -57,14 +57,14 @@ def optimisers(model: Model, rate: float) -> list[torch.optim.Optimizer]:
 
 
 def loss_of(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The weighted loss, and the share of answer tokens predicted rightly."""
-    ids, positions, weights, as_right = batch
+    """The weighted loss, and the share of answer tokens that were predicted correctly."""
+    ids, positions, weights, alternatives = batch
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.hidden(ids[:, :-1], positions[:, :-1])
-        wanted = weights[:, 1:] > 0
-        logits = model.logits(hidden[wanted]).float()
-    weight = weights[:, 1:][wanted]
-    targets = torch.cat((ids[:, 1:, None], as_right[:, 1:]), 2)[wanted]
+        weighted = weights[:, 1:] > 0
+        logits = model.logits(hidden[weighted]).float()
+    weight = weights[:, 1:][weighted]
+    targets = torch.cat((ids[:, 1:, None], alternatives[:, 1:]), 2)[weighted]
     scores = logits.gather(1, targets.clamp(min=0)).masked_fill(targets < 0, float("-inf"))
     losses = logits.logsumexp(1) - scores.logsumexp(1)
     answers = weight >= 1
@@ -73,17 +73,17 @@ def loss_of(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def reply_token(folder: Path) -> int:
-    """The last token of the role that answers."""
+    """The last token of the assistant role."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return int(tokenizer.encode("assistant").ids[-1])
 
 
 def save(model: Model, optimizers: list[torch.optim.Optimizer], path: Path) -> None:
-    """Writes the checkpoint aside and renames it."""
-    aside = path.with_suffix(".part")
+    """Writes the checkpoint to a temporary file and renames it."""
+    temporary = path.with_suffix(".part")
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
-    torch.save(state, aside)
-    os.replace(aside, path)
+    torch.save(state, temporary)
+    os.replace(temporary, path)
 
 
 def parse() -> argparse.Namespace:
@@ -94,7 +94,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--licences", type=Path, default=LICENCES)
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write")
     parser.add_argument(
-        "--start", type=Path, help="the checkpoint, or exported folder, to go on from"
+        "--start", type=Path, help="the checkpoint, or exported folder, to continue from"
     )
     parser.add_argument("--length", type=int, nargs="+", default=[256])
     parser.add_argument("--tokens", type=int, default=8192, help="tokens in a batch")
@@ -132,7 +132,7 @@ def main() -> None:
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state.get("optimizers", ()), strict=False):
             optimizer.load_state_dict(saved)
-    begun = saved_at = time.monotonic()
+    started = saved_at = time.monotonic()
     seen = 0
     loader = DataLoader(Stream(a), batch_size=None, num_workers=1, prefetch_factor=4)
     for step, batch in enumerate(loader):
@@ -152,7 +152,7 @@ def main() -> None:
         seen += batch[0].numel()
         if step % 20 == 0:
             print(
-                f"{now - begun:6.0f} s  step {step:5d}  {seen / 1e6:6.2f} M  "
+                f"{now - started:6.0f} s  step {step:5d}  {seen / 1e6:6.2f} M  "
                 f"length {batch[0].shape[1] - 1:5d}  loss {loss.item():.4f}  exact {exact:.4f}",
                 flush=True,
             )
