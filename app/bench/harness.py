@@ -1,7 +1,7 @@
 """What all benchmarks share: repetitions, progress, JSON, a table, a section of the report.
 
 A benchmark measures rows. A row has labels that say what was measured and, for each run, figures by
-name; tables show the median over the runs, with the smallest and the largest where that is wanted.
+name; tables show the median over the runs, for some figures with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a benchmark measured. `options` are those that were given."""
+    """What a benchmark measured. `options` are the chosen ones."""
 
     machine: str
     options: dict[str, Any]
@@ -147,9 +147,9 @@ def columns(*every: Column) -> Callable[[Result, bool], Table]:
     """A table with these columns and a line for each row."""
 
     def table(result: Result, in_report: bool) -> Table:
-        chosen = [column for column in every if column.in_report or not in_report]
-        rows = [[column.cell(row) for column in chosen] for row in result.rows]
-        return Table([column.heading for column in chosen], rows)
+        shown = [column for column in every if column.in_report or not in_report]
+        rows = [[column.cell(row) for column in shown] for row in result.rows]
+        return Table([column.heading for column in shown], rows)
 
     return table
 
@@ -174,7 +174,7 @@ class Progress:
         self._live = sys.stderr.isatty()
 
     def repeat(self, what: str, measure: Callable[[], T], warm_up: bool = True) -> list[T]:
-        """The results of all runs; a first one that warms up is left out."""
+        """The results of all runs; a first one that warms up is not among them."""
         results = []
         for run in range(0 if warm_up else 1, self._runs + 1):
             self.show(f"{what}: {f'run {run} of {self._runs}' if run else 'warming up'}")
@@ -220,18 +220,18 @@ def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
 
     mlx_patches.install()
     rows: list[Row] = []
-    given = {name: value for name, value in asdict(options).items() if value}
+    chosen = {name: value for name, value in asdict(options).items() if value}
     progress = Progress(options.runs)
     try:
         for row in bench.measure(options, progress):
             rows.append(row)
     except KeyboardInterrupt:
         if rows and not as_json:
-            out.write(_plain(bench.table(Result("", given, rows), False)))
+            out.write(_plain(bench.table(Result("", chosen, rows), False)))
         raise
     finally:
         progress.show("")
-    result = Result(machine(), given, rows)
+    result = Result(machine(), chosen, rows)
     if as_json:
         out.write(json.dumps(result.to_json()) + "\n")
         return 0

@@ -7,7 +7,7 @@ mlx-lm. So what a sparse prefill saves (our dense turn over our sparse one) and 
 engine (mlx-lm over our dense turn) are two ratios. The overhead ratio, both prefills in mlx-lm over
 our sparse turn, has both in it: above 1 the turn costs less than its parts do in mlx-lm.
 
-Then what a turn does besides prefilling: building the prompt, in real turns of the embedded pair
+Then the rest of a turn: building the prompt, in real turns of the embedded pair
 about the GPL, repeated, each with another first line, since the documents of the previous prompt
 are not encoded again; and selecting, as after moving the slider: random importance, one document.
 """

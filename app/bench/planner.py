@@ -245,7 +245,7 @@ class _TokenChat:
 
 
 def _fork(pair: Any, cache: Any) -> Any:
-    """The same history in a cache that can go on separately."""
+    """The same history in a separate cache."""
     from app.engine.conversation_cache import ConversationCache
 
     twin = ConversationCache(pair)

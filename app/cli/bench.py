@@ -45,7 +45,7 @@ BENCHES: tuple[Bench, ...] = (
 def bench(arguments: argparse.Namespace) -> int:
     """Returns the exit status. Raises UserError."""
     if arguments.runs is not None and arguments.runs < 1:
-        raise UserError(f"{arguments.runs} is no number of runs", "give one from 1 on")
+        raise UserError(f"--runs {arguments.runs} is too few", "give 1 or more")
     if arguments.measure == "all":
         from app.cli.bench_all import bench_all
 
@@ -61,9 +61,9 @@ def options(arguments: argparse.Namespace) -> Options:
     given = vars(arguments)
     scale, shape = given.get("scale", 1.0), given.get("shape")
     if not 0.0 < scale <= 1.0:
-        raise UserError(f"{scale:g} is no scale", "give a fraction of the layers, up to 1")
+        raise UserError(f"--scale {scale:g} is not valid", "give a fraction of the layers, up to 1")
     if given.get("draft") and not given.get("target"):
-        raise UserError("A draft alone is no pair", "name the target, too, with --target")
+        raise UserError("A draft needs a target", "name one with --target")
     shortest = draft.MIN_LENGTH if arguments.measure == draft.BENCH.name else MIN_PROMPT_TOKENS
     return Options(
         runs=given.get("runs") or 1,

@@ -1,4 +1,4 @@
-"""An engine that reads: it answers from the sentences it kept, so that what is dropped is lost."""
+"""A fake engine that reads: it answers from the sentences it selected, and loses the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WORD = re.compile(r"[\w-]+")
 
 @dataclass
 class Reader:
-    """Meets the `Engine` protocol; turns end inside `send`. Scores by words of the question, or by
-    lot. `on_ask` is called first in every turn and may return a sentence to fail with."""
+    """Meets the `Engine` protocol; turns end inside `send`. Scores by words of the question, or at
+    random. `on_ask` is called first in every turn and may return a sentence to fail with."""
 
     context: int = 0
     dense_only: str | None = None
@@ -64,27 +64,27 @@ class Reader:
             return
         document = ask.messages[0].documents[0].text
         question = ask.messages[-1].text
-        foreseen = ask.mode is Mode.AUTO and re.search("how many|most common", question, re.I)
-        guard = "It counts." if foreseen else None
+        flagged = ask.mode is Mode.AUTO and re.search("how many|most common", question, re.I)
+        guard = "It counts." if flagged else None
         dense = ask.mode is Mode.FULL or guard is not None
         reading = Reading.DENSE if dense else Reading.SPARSE
         self._listener(Planned(ask.turn, reading, "", ask.keep_ratio, 0, 0, 0, (), (), guard))
         sentences = SENTENCE.findall(document)
-        kept = sentences if dense else self._kept(ask, sentences, question)
-        text = answer("".join(kept), question)
+        selected = sentences if dense else self._select(ask, sentences, question)
+        text = answer("".join(selected), question)
         ended = FinishReason.CANCELLED if self._cancelled else FinishReason.STOP
-        figures = statistics(ask, reading, len(kept), len(sentences))
+        stats = statistics(ask, reading, len(selected), len(sentences))
         ids = tuple(text.encode())
-        self._listener(Finished(ask.turn, ended, text, ids, figures))
+        self._listener(Finished(ask.turn, ended, text, ids, stats))
 
-    def _kept(self, ask: Ask, sentences: list[str], question: str) -> list[str]:
-        lot = Random(ask.sampling.seed)
-        scores = [lot.random() / 2 for _ in sentences]
+    def _select(self, ask: Ask, sentences: list[str], question: str) -> list[str]:
+        rng = Random(ask.sampling.seed)
+        scores = [rng.random() / 2 for _ in sentences]
         if ask.tuning.scoring is not Scoring.RANDOM:
             score = self.scorer or shared_words
             scores = [s + score(question, t) for s, t in zip(scores, sentences, strict=True)]
-        wanted = math.ceil(ask.keep_ratio * len(sentences))
-        best = sorted(range(len(sentences)), key=lambda i: -scores[i])[:wanted]
+        count = math.ceil(ask.keep_ratio * len(sentences))
+        best = sorted(range(len(sentences)), key=lambda i: -scores[i])[:count]
         return [sentences[i] for i in sorted(best)]
 
 
@@ -101,8 +101,8 @@ def answer(text: str, question: str) -> str:
     return " ".join(found) or "The document does not say."
 
 
-def statistics(ask: Ask, reading: Reading, kept: int, total: int) -> Statistics:
-    """A dense read of `total` takes as many seconds, a sparse one a tenth of it more than kept."""
+def statistics(ask: Ask, reading: Reading, selected: int, total: int) -> Statistics:
+    """A dense read of `total` takes as many seconds, a sparse one a tenth of it plus `selected`."""
     dense = reading is Reading.DENSE
     return Statistics(
         reading=reading,
@@ -111,14 +111,14 @@ def statistics(ask: Ask, reading: Reading, kept: int, total: int) -> Statistics:
         reason="",
         prompt_tokens=total,
         eligible_tokens=total,
-        read_tokens=kept,
+        read_tokens=selected,
         reused_tokens=0,
         recalled_tokens=0,
         generated_tokens=1,
         seed=0,
-        ttft=float(total) if dense else kept + total / 10,
+        ttft=float(total) if dense else selected + total / 10,
         phases=(),
         decode_seconds=0.0,
         peak_bytes=0,
-        forced_loss=None if ask.forced_answer is None else 2.0 + (1 - kept / total),
+        forced_loss=None if ask.forced_answer is None else 2.0 + (1 - selected / total),
     )

@@ -168,7 +168,7 @@ def test_the_guard_is_judged_by_safe_and_unsafe_suites_only() -> None:
     assert guard_stats(both("quote/1/0", True, True)) is None
 
 
-def test_the_spread_of_importance_is_told_beside_the_words() -> None:
+def test_the_spread_of_importance_is_reported_too() -> None:
     records = []
     for suite, spread in (("count", 0.9), ("cwe", 0.5), ("quote", 0.6), ("lookup", 0.2)):
         records += auto(suite, 0, False)

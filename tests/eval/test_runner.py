@@ -1,4 +1,4 @@
-"""Measuring: every item in every way, kept as it goes, gone on with after a stop."""
+"""Measuring: every item in every configuration, logged at once, continued after a stop."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_an_item_that_changed_is_measured_again(
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     outcome, asks = measure(file)
     assert len(asks) == 3
-    assert outcome.stale == 24 - 3, "what other code measured is used, and said"
+    assert outcome.stale == 24 - 3, "what other code measured is used, and reported"
 
 
 def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path) -> None:
