@@ -49,19 +49,31 @@ class StoredConversation:
     becomes the current one.
     """
 
-    def __init__(self, store: Store, id: int | None, models: ModelPair, sampling: Sampling) -> None:
-        """Without an `id` a new one, which is kept with its first question. Raises StoreError."""
+    def __init__(
+        self, store: Store | None, id: int | None, models: ModelPair, sampling: Sampling
+    ) -> None:
+        """Without an `id` a new one, which is stored with its first question. Without a `store`,
+        one in which nothing can be asked. Raises StoreError."""
         self.id = id
         self.conversation = Conversation(sampling)
-        self._store, self._models = store, models
+        self._optional_store, self._models = store, models
         self._question_ids: dict[int, int] = {}
         self._forks: dict[int, tuple[int, ...]] = {}
         self._turns: dict[int, Turn] = {}
         self._stats: dict[int, records.AnswerStats | None] = {}
         self._missing_document: StoreError | None = None
         if id is not None:
-            self.conversation.overrides = store.conversation(id).overrides
+            self.conversation.overrides = self._store.conversation(id).overrides
             self._reload()
+
+    @property
+    def _store(self) -> Store:
+        if self._optional_store is None:
+            raise StoreError(
+                "There is no folder for this conversation",
+                "free some disk space and start specchat again",
+            )
+        return self._optional_store
 
     @property
     def name(self) -> str:

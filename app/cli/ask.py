@@ -21,11 +21,12 @@ from app.cli.settings import requested_pair, user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.paths import costs_path, snapshots_path
-from app.protocol.commands import Ask, CachePolicy, Load
+from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, SnapshotFailed
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
 from app.sessions.store import Store
+from app.sessions.temporary import TemporaryStore
 from app.settings.values import KvBits, Settings
 from app.util.sanitize import sanitize_line
 
@@ -40,29 +41,25 @@ def ask(options: argparse.Namespace) -> int:
     load = resolve_pair(
         *requested_pair(options.target, options.draft, settings), kv_bits=kept_in.bits
     )
-    if options.conversation is None:
-        _check_document(load, (), question)
-        command = Conversation(sampling).start_turn(question)[1]
-        with EngineSession(
-            upkeep=CachePolicy(BackgroundPolicy.OFF, costs_folder=str(costs_path()))
-        ) as session:
-            return _answer(session, load, command, options, lambda event: None)
-    with open_store(LOCK_SECONDS, settings) as store:
-        conversation = _conversation(store, options.conversation)
-        asked = StoredConversation(store, conversation, model_pair(load), sampling)
-        _check_document(load, asked.conversation.branch, question)
-        kept = asked.ask(_as_chosen(question, asked.conversation, options))
-        title = store.conversation(kept.conversation).title
-        sys.stderr.write(f"Conversation {kept.conversation} · {sanitize_line(title)}\n")
-        upkeep = settings.cache_policy(str(snapshots_path()), str(costs_path()))
-        upkeep = dataclasses.replace(upkeep, background=BackgroundPolicy.OFF)
+    saves = options.conversation is not None
+    with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
+        id = _conversation(store, options.conversation) if saves else None
+        conversation = StoredConversation(store, id, model_pair(load), sampling)
+        _check_document(load, conversation.conversation.branch, question)
+        turn = conversation.ask(_as_chosen(question, conversation.conversation, options))
+        if saves:
+            title = store.conversation(turn.conversation).title
+            sys.stderr.write(f"Conversation {turn.conversation} · {sanitize_line(title)}\n")
+        snapshots = str(snapshots_path()) if saves else None
+        policy = settings.cache_policy(snapshots, str(costs_path()))
+        policy = dataclasses.replace(policy, background=BackgroundPolicy.OFF)
 
         def record(event: Event) -> None:
-            kept.apply(event)
-            kept.wait()
+            turn.apply(event)
+            turn.wait()
 
-        with EngineSession(upkeep=upkeep) as session:
-            status = _answer(session, load, kept.command, options, record)
+        with EngineSession(upkeep=policy) as session:
+            status = _answer(session, load, turn.command, options, record)
         for event in session.drain():
             if isinstance(event, SnapshotFailed):
                 sys.stderr.write(f"{sanitize_line(event.reason)}\n")

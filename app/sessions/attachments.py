@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,12 @@ class Attachments:
             raise _unreadable(attachment, "damaged")
         if held:
             yield held
+
+    def copy_from(self, other: Attachments, sha256: str) -> None:
+        """Raises OSError."""
+        path = self._path(sha256)
+        make_folder(path.parent)
+        shutil.copyfile(other._path(sha256), path)
 
     def has(self, sha256: str) -> bool:
         return self._path(sha256).is_file()

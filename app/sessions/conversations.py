@@ -71,16 +71,20 @@ def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
 
 
 def create(
-    connection: sqlite3.Connection, title: str, now: datetime, overrides: Overrides = NO_OVERRIDES
+    connection: sqlite3.Connection,
+    title: str,
+    now: datetime,
+    overrides: Overrides = NO_OVERRIDES,
+    id: int | None = None,
 ) -> int:
-    id = connection.execute(
-        "INSERT INTO conversations (title, created_at, updated_at, sequence)"
-        f" VALUES (?, ?, ?, {_NEXT})",
-        (title, pack_time(now), pack_time(now)),
+    new = connection.execute(
+        "INSERT INTO conversations (id, title, created_at, updated_at, sequence)"
+        f" VALUES (?, ?, ?, ?, {_NEXT})",
+        (id, title, pack_time(now), pack_time(now)),
     ).lastrowid
-    assert id is not None
-    set_overrides(connection, id, overrides)
-    return id
+    assert new is not None
+    set_overrides(connection, new, overrides)
+    return new
 
 
 def set_overrides(connection: sqlite3.Connection, id: int, overrides: Overrides) -> None:
@@ -158,12 +162,12 @@ def tree(connection: sqlite3.Connection, id: int) -> Tree:
     )
 
 
-def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
-    """A new conversation with these messages, whatever ids they had. A reply that was being
-    written is a stopped one here. Returns its id."""
+def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False) -> int:
+    """A new conversation with these messages, under new ids unless `keep_ids`. A reply that was
+    being written is a stopped one here. Returns its id."""
     old = tree.conversation
     messages.check_text(old.title)
-    new = create(connection, old.title, old.created_at, old.overrides)
+    new = create(connection, old.title, old.created_at, old.overrides, old.id if keep_ids else None)
     ids: dict[int, int] = {}
     for message in tree.messages:
         state = State.STOPPED if message.state is State.PARTIAL else message.state
@@ -180,6 +184,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree) -> int:
             message.failure,
             message.thinking,
             message.truncated,
+            id=message.id if keep_ids else None,
         )
         if message.stats is not None:
             messages.add_stats(connection, ids[message.id], message.stats)

@@ -124,17 +124,18 @@ def add(
     failure: str | None = None,
     thinking: str = "",
     truncated: bool = False,
+    id: int | None = None,
 ) -> int:
-    """Insert a message and return its id. Raises StoreError for text that is no UTF-8."""
+    """Insert a message and return its id. Raises StoreError for text that is not valid Unicode."""
     check_text(text)
     check_text(thinking)
     ids = pack_ids(token_ids)
     written = (text, thinking, ids, failure, truncated)
     id = connection.execute(
-        "INSERT INTO messages"
-        " (conversation, parent, role, state, created_at, text, thinking, token_ids, failure, cut)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (conversation, parent, role, state, pack_time(now), *written),
+        "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
+        " text, thinking, token_ids, failure, cut)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (id, conversation, parent, role, state, pack_time(now), *written),
     ).lastrowid
     assert id is not None
     connection.executemany(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +10,13 @@ import pytest
 from app.chat.conversation import Question, effective_mode, effective_sampling
 from app.chat.model_pairs import ModelPair
 from app.chat.stored_conversation import StoredConversation
-from app.chat.unkept import UnkeptConversation
 from app.protocol.events import Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason
 from app.sessions.records import Overrides
 from app.sessions.store import Store
+from app.sessions.temporary import TemporaryStore
 
 MODELS, SAMPLING = ModelPair("target", "revision 1"), Sampling(max_tokens=7)
 
@@ -91,12 +90,11 @@ def test_what_was_read_is_found_again_though_the_prompt_came_later(store: Store)
 
 
 def test_a_conversation_that_is_not_kept_has_choices_too(store: Store) -> None:
-    numbers = itertools.count(-1, -1)
-    kept = opened(store, None)
-    chat = UnkeptConversation(kept.conversation, lambda: next(numbers), kept)
-    chat.set_overrides(Overrides(system="Be brief.", max_tokens=3))
-    command = chat.ask(Question("What?")).command
-    assert (told(command.messages), command.sampling.max_tokens) == (["Be brief."], 3)
+    with TemporaryStore() as temporary:
+        chat = opened(temporary, None)
+        chat.set_overrides(Overrides(system="Be brief.", max_tokens=3))
+        command = chat.ask(Question("What?")).command
+        assert (told(command.messages), command.sampling.max_tokens) == (["Be brief."], 3)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.conversation import Conversation, Question, QuestionError, Turn, TurnPart, TurnState
+from app.chat.conversation import Question, QuestionError, Turn, TurnPart, TurnState
 from app.chat.model_pairs import ModelPair
 from app.chat.stored_conversation import StoredConversation
 from app.chat.stored_turn import StoredTurn
-from app.chat.unkept import UnkeptConversation, UnkeptTurn
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role
@@ -20,12 +19,13 @@ from app.protocol.stats import FinishReason
 from app.sessions.export import remarks
 from app.sessions.records import State
 from app.sessions.store import Store
+from app.sessions.temporary import TemporaryStore
 from tests.fakes import FakeEngine, Story
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, stop_repeats=True)
 QUESTION = Question("What of it?", (Document("contract.txt", "The tenant pays.\n" * 200),))
-Begin = Callable[[Turn], StoredTurn | UnkeptTurn]
+Begin = Callable[[Turn], StoredTurn]
 
 
 @pytest.fixture
@@ -39,12 +39,11 @@ def kept(store: Store, models: ModelPair = MODELS) -> StoredConversation:
     return StoredConversation(store, known[0].id if known else None, models, SAMPLING)
 
 
-def play(asked: StoredTurn | UnkeptTurn, story: Story) -> None:
+def play(asked: StoredTurn, story: Story) -> None:
     engine = FakeEngine(story)
     engine.listen(asked.apply)
     engine.send(asked.command)
-    if isinstance(asked, StoredTurn):
-        asked.wait()
+    asked.wait()
 
 
 def cut_off(store: Store, ended: FinishReason = FinishReason.LENGTH) -> StoredConversation:
@@ -173,9 +172,12 @@ def test_only_the_last_answer_is_continued_and_none_that_is_whole(store: Store) 
     assert first.state is TurnState.DONE
 
 
-def test_what_is_kept_nowhere_is_continued_too() -> None:
-    numbers = iter(range(-1, -9, -1))
-    chat = UnkeptConversation(Conversation(SAMPLING), lambda: next(numbers))
+def test_an_unsaved_answer_is_continued_too() -> None:
+    with TemporaryStore() as store:
+        continued(StoredConversation(store, None, MODELS, SAMPLING))
+
+
+def continued(chat: StoredConversation) -> None:
     asked = chat.ask(QUESTION)
     play(asked, Story("The tenant ", ended=FinishReason.LENGTH))
     more = chat.resume(asked.turn)

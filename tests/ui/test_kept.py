@@ -187,7 +187,7 @@ async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path:
             await until_shown(pilot, "Never kept.")
             said = [message.text for message in engine.asks[0].messages]
             assert said == ["What?", "Yes.", "And?"]
-            assert engine.asks[0].conversation == "unkept -1"
+            assert engine.asks[0].conversation == "1"
         assert len(other.branch(1)) == 2
 
 

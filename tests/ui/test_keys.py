@@ -145,7 +145,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         before = screen_text(pilot)
         await pilot.press("5", "0")
         await until_shown(pilot, "would read 12,8")
-        assert engine.commands[-1] == Reselect(-1, 0.5)
+        assert engine.commands[-1] == Reselect(engine.asks[0].turn, 0.5)
         kept = [line for line in screen_text(pilot).splitlines() if "selected ·" in line]
         assert kept != [line for line in before.splitlines() if "selected ·" in line]
         await pilot.press("escape")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.chat.conversation import Turn, TurnPart
-from app.chat.unkept import Chat
+from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import Mode
 from app.sessions.records import DeletedMessages
@@ -215,7 +215,7 @@ class MessageActions:
     def open_message(self, message: int) -> None:
         self._run(self._open_message(message))
 
-    async def _change_branch(self, change: Callable[[Chat], T]) -> T:
+    async def _change_branch(self, change: Callable[[StoredConversation], T]) -> T:
         context, chat = self._context, self._open_chats.shown
         self._keep_preview.end()
         result = await self._open_chats.repository.change_branch(chat, change)

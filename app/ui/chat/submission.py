@@ -10,7 +10,7 @@ from textual.message import Message
 
 from app.chat.conversation import Pins, Question, Turn, TurnState
 from app.chat.model_pairs import lacks_document
-from app.chat.unkept import AskedTurn
+from app.chat.stored_turn import StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Cancel
 from app.protocol.options import Mode
@@ -213,7 +213,7 @@ class Submission:
     def _start(
         self,
         chat: OpenChat,
-        committed: Coroutine[Any, Any, AskedTurn],
+        committed: Coroutine[Any, Any, StoredTurn],
         question: Question | None,
     ) -> None:
         self._cancel_on_start = False
@@ -225,7 +225,7 @@ class Submission:
     async def _commit(
         self,
         chat: OpenChat,
-        committed: Coroutine[Any, Any, AskedTurn],
+        committed: Coroutine[Any, Any, StoredTurn],
         question: Question | None,
     ) -> None:
         context = self._context

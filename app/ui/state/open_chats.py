@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from app.chat.conversation import Question, Turn, TurnState
-from app.chat.unkept import AskedTurn
+from app.chat.stored_turn import StoredTurn
 from app.protocol.commands import Load
 from app.protocol.events import BackgroundProgress, Event, SnapshotFailed, SnapshotProgress
 from app.protocol.stats import Statistics
@@ -31,14 +31,14 @@ class OpenChats:
         self.committing: OpenChat | None = None
         """The conversation whose question is being stored."""
         self.answering: OpenChat | None = None
-        self.last_sent: AskedTurn | None = None
+        self.last_sent: StoredTurn | None = None
         """The turn sent to the engine last, finished or not."""
         self._clock = clock
         self._started_at = clock()
         self._fully_cached: set[str] = set()
         """Engine names of conversations whose background prefill is complete."""
         self._queued: deque[OpenChat] = deque()
-        self._finishing: list[tuple[OpenChat, AskedTurn]] = []
+        self._finishing: list[tuple[OpenChat, StoredTurn]] = []
         self._stashed: list[OpenChat] = []
         self._unsaved: list[OpenChat] = []
         """Conversations that exist only here."""
@@ -60,7 +60,7 @@ class OpenChats:
     def busy(self) -> bool:
         return self.committing is not None or self.answering is not None
 
-    def start_turn(self, chat: OpenChat, pending: AskedTurn) -> TurnProgress:
+    def start_turn(self, chat: OpenChat, pending: StoredTurn) -> TurnProgress:
         """This turn is sent to the engine now."""
         self.committing, self.answering, self.last_sent = None, chat, pending
         self._fully_cached.discard(chat.chat.name)

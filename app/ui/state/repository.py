@@ -6,7 +6,6 @@ Everything that waits for the disk runs on one thread, in the order of the calls
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
 from app.chat.model_pairs import ModelPair, model_pair
 from app.chat.stored_conversation import StoredConversation
-from app.chat.unkept import AskedTurn, Chat, UnkeptConversation
+from app.chat.stored_turn import StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Event, Finished
@@ -26,6 +25,7 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 from app.sessions import records
 from app.sessions.errors import StoreError
+from app.sessions.limits import FIRST_UNSAVED_ID
 from app.settings.values import Settings
 from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, next_mode_for
@@ -34,6 +34,7 @@ from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
     from app.sessions.store import Store
+    from app.sessions.temporary import TemporaryStore
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ T = TypeVar("T")
 class OpenChat:
     """A conversation on the screen, or one that is answered in the background."""
 
-    chat: Chat
+    chat: StoredConversation
     draft: Draft
     title: str = ""
     progress: dict[int, TurnProgress] = field(default_factory=dict)
@@ -52,7 +53,9 @@ class OpenChat:
 
     @property
     def id(self) -> int | None:
-        return self.chat.id
+        """In the user's store; None for a conversation that is new or not saved."""
+        id = self.chat.id
+        return None if id is None or id >= FIRST_UNSAVED_ID else id
 
     @property
     def conversation(self) -> Conversation:
@@ -66,13 +69,14 @@ class OpenChat:
 
 
 class ChatRepository:
-    """Without a `folder` nothing is saved. Methods that wait are coroutines and raise UserError."""
+    """Without a `folder`, or where its store cannot be written, conversations live in a temporary
+    store until the program ends. Methods that wait are coroutines, and raise UserError."""
 
     def __init__(self, folder: Path | None, load: Load, settings: Settings) -> None:
         self._folder, self._load, self._settings = folder, load, settings
         self._store: Store | None = None
         self._models = ModelPair(load.names[0], "", load.names[1])
-        self._numbers = itertools.count(-1, -1)
+        self._temporary: TemporaryStore | None = None
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._stored_attachments: dict[Document, records.Attachment] = {}
         self._last_draft: tuple[int | None, Draft] | None = None
@@ -82,6 +86,8 @@ class ChatRepository:
         """Why the store could not be opened, or None."""
         self.is_first_run = False
         """Whether the store has never held a conversation or a draft."""
+        if folder is None:
+            self._open_temporary()
 
     @property
     def readable(self) -> bool:
@@ -131,11 +137,9 @@ class ChatRepository:
 
     def new(self, next_mode: NextMode) -> OpenChat:
         """A new conversation, which is stored with its first question."""
-        if self._store is None:
-            memory = Conversation(self._sampling)
-            return OpenChat(UnkeptConversation(memory, self._next_number), Draft(next_mode))
-        stored = StoredConversation(self._store, None, self._models, self._sampling)
-        return OpenChat(self._wrap(stored), Draft(next_mode))
+        store = self._store if self.writable else self._temporary
+        chat = StoredConversation(store, None, self._models, self._sampling)
+        return OpenChat(chat, Draft(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
         """Open the store and the conversation where the user was. If that fails, set `open_error`
@@ -152,7 +156,9 @@ class ChatRepository:
         """A conversation, or (None) a new one, with its draft. `next_mode` is the default."""
         return await self._on_disk(lambda: self._load_chat(id, next_mode))
 
-    async def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> AskedTurn:
+    async def ask(
+        self, chat: OpenChat, question: Question, edits: Turn | None = None
+    ) -> StoredTurn:
         return await self._on_disk(
             lambda: self._commit(chat, lambda: chat.chat.ask(question, edits))
         )
@@ -164,21 +170,20 @@ class ChatRepository:
         keep: float,
         turn: Turn | None = None,
         pins: Pins | None = None,
-    ) -> AskedTurn:
+    ) -> StoredTurn:
         return await self._on_disk(
             lambda: self._commit(chat, lambda: chat.chat.ask_again(mode, keep, turn, pins))
         )
 
-    async def continue_answer(self, chat: OpenChat, turn: Turn) -> AskedTurn:
+    async def continue_answer(self, chat: OpenChat, turn: Turn) -> StoredTurn:
         return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))
 
-    async def change_branch(self, chat: OpenChat, change: Callable[[Chat], T]) -> T:
+    async def change_branch(self, chat: OpenChat, change: Callable[[StoredConversation], T]) -> T:
         """Run a change that makes another branch the current one."""
 
         def task() -> T:
             result = change(chat.chat)
-            if isinstance(chat.chat, StoredConversation):
-                _replay_missing(chat, chat.chat)
+            _replay_missing(chat)
             return result
 
         return await self._on_disk(task)
@@ -206,8 +211,9 @@ class ChatRepository:
     def close(self) -> None:
         """Finish pending tasks, and release the lock on the store."""
         self._disk.shutdown()
-        if self._store is not None:
-            self._store.close()
+        for store in (self._store, self._temporary):
+            if store is not None:
+                store.close()
 
     # -------------------------------------------------------------------------- on the thread
 
@@ -229,7 +235,14 @@ class ChatRepository:
         assert self._folder is not None
         self._models = _resolve_models(self._load)
         limit, days = self._settings.attachment_bytes, self.trash_days
-        self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
+        try:
+            self._store = Store(self._folder, attachment_limit=limit, trash_days=days)
+        except UserError as error:
+            self.open_error = error
+        if not self.writable:
+            self._open_temporary()
+        if self._store is None:
+            return self.new(next_mode)
         last = self._store.last_draft()
         stored = last or self._store.conversations() or self._store.conversations(trashed=True)
         self.is_first_run = self.writable and not stored
@@ -238,12 +251,17 @@ class ChatRepository:
     def _load_chat(self, id: int | None, next_mode: NextMode) -> OpenChat:
         if self._store is None:
             return self.new(next_mode)
-        stored = StoredConversation(self._store, id, self._models, self._sampling)
-        next_mode = next_mode_for(stored.conversation.overrides, next_mode)
-        chat = OpenChat(self._wrap(stored), Draft(next_mode))
+        store = self._store
+        if not self.writable and self._temporary is not None:
+            if id is not None:
+                self._temporary.copy_from(self._store, id)
+            store = self._temporary
+        conversation = StoredConversation(store, id, self._models, self._sampling)
+        next_mode = next_mode_for(conversation.conversation.overrides, next_mode)
+        chat = OpenChat(conversation, Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
-        _replay_missing(chat, stored)
+        _replay_missing(chat)
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # one lost document is no reason to lose the rest
@@ -251,17 +269,15 @@ class ChatRepository:
         chat.draft = from_record(draft, documents, next_mode)
         return chat
 
-    def _wrap(self, stored: StoredConversation) -> Chat:
-        return (
-            stored
-            if self.writable
-            else UnkeptConversation(stored.conversation, self._next_number, stored)
-        )
+    def _open_temporary(self) -> None:
+        from app.sessions.temporary import TemporaryStore
 
-    def _next_number(self) -> int:
-        return next(self._numbers)
+        try:
+            self._temporary = TemporaryStore(FIRST_UNSAVED_ID)
+        except StoreError as error:  # the disk is full, say
+            self.open_error = self.open_error or error
 
-    def _commit(self, chat: OpenChat, ask: Callable[[], AskedTurn]) -> AskedTurn:
+    def _commit(self, chat: OpenChat, ask: Callable[[], StoredTurn]) -> StoredTurn:
         is_new = chat.id is None
         pending = ask()
         if self._store is not None and chat.id is not None and self.writable:
@@ -291,14 +307,14 @@ def _resolve_models(load: Load) -> ModelPair:
         return ModelPair(load.names[0], "", load.names[1])
 
 
-def _replay_missing(chat: OpenChat, stored: StoredConversation) -> None:
+def _replay_missing(chat: OpenChat) -> None:
     """Add the progress of turns that have none yet."""
-    for turn in stored.conversation.turns:
+    for turn in chat.conversation.turns:
         if turn.number in chat.progress:
             continue
         if turn.state is TurnState.RUNNING:  # another process is writing it, or has just ended
             turn.state = TurnState.STOPPED
-        chat.progress[turn.number] = replay_progress(turn, stored.replay_events(turn))
+        chat.progress[turn.number] = replay_progress(turn, chat.chat.replay_events(turn))
 
 
 def replay_progress(turn: Turn, events: Iterable[Event]) -> TurnProgress:
