@@ -86,7 +86,7 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         assert isinstance(app.screen, SpansScreen)
         assert 0.1 < app.screen.view.document.read_fraction < 0.4
         await pilot.press("right")
-        await until_shown(pilot, "Another keep can be tried on the last answer only")
+        await until_shown(pilot, "Another keep can only be tried on the last answer")
         await pilot.press("escape")
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
