@@ -1,5 +1,5 @@
-"""What a model's config.json says of its layers: what each one keeps for a token, and what it
-multiplies. Numbers of elements; bytes come later.
+"""Parses a config.json into layers: the sizes of their KV cache, parameters and activations, in
+numbers of elements.
 
 The caches are those that mlx-lm's models make (`mlx_lm/models/*.py`, `make_cache`).
 """
@@ -18,32 +18,35 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer. `kept`: keys and values of one token in the cache, of the last `window` tokens
-    only if that is not None. `heads` queries of `width` are compared with what is kept; 0 heads
-    are no attention. `conv` and `state` (float32) are kept whatever the length. `expanded`: what
-    latent attention unfolds for every token while it reads; `pairwise`: matrices of tokens by
-    tokens of a Mamba layer. `used`: elements of matrices that one token is multiplied with,
-    `stored` those in memory; they differ where there are experts, of which a token takes `share`.
-    `active` elements are alive for each token of a step."""
+    """One layer, in elements."""
 
     kv_elements: int = 0
+    """Keys and values of one token in the cache."""
     window: int | None = None
+    """Tokens in the cache of a sliding window; None for full attention."""
     heads: int = 0
     head_dim: int = 0
+    """Query heads (0 without attention), and their width."""
     conv_elements: int = 0
     state_elements: int = 0
+    """Recurrent state in float32. Both states are independent of the length."""
     expanded_kv: int = 0
+    """What latent attention expands per token during prefill."""
     ssm_heads: int = 0
+    """Heads of a Mamba layer, each with a matrix of tokens by tokens per chunk."""
     macs: int = 0
     params: int = 0
+    """Multiplications per token, and parameters in memory. They differ where there are experts."""
     activations: int = 0
+    """Elements alive for each token of a prefill step."""
     expert_share: float = 1.0
+    """The fraction of experts that one token uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A whole model. `context` in tokens, 0 if the configuration names none; `element` bytes of a
-    number in the cache; `sinks`: attention with one more column, which no sum leaves out."""
+    """A whole model. `context` in tokens, 0 if the configuration has none; `element_bytes`: bytes
+    of a number in the cache; `has_sinks`: attention with sinks."""
 
     model_type: str
     layers: tuple[Layer, ...]
@@ -54,34 +57,38 @@ class Architecture:
     element_bytes: int = 2
     has_sinks: bool = False
     kv_bits: int | None = None
-    """Of a number in the cache, where keys and values are quantised."""
+    """Bits of a number in a quantised KV cache."""
     other_params: int = 0
-    """Elements of matrices outside the layers and the vocabulary's."""
+    """Parameters outside the layers and the vocabulary."""
 
     @property
     def parameters(self) -> int:
-        """Elements of all matrices. Norms and biases are left out: under a thousandth."""
+        """All parameters except norms and biases, which are under a thousandth."""
         vocabulary = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
         return sum(layer.params for layer in self.layers) + vocabulary + self.other_params
 
     @property
     def active_parameters(self) -> int:
-        """Elements that one prompt token is multiplied with. Without the vocabulary's: reading a
-        prompt computes no logits but the last token's."""
+        """Parameters used for one prompt token, without the vocabulary: prefill computes only the
+        logits of the last token."""
         return sum(layer.macs for layer in self.layers)
 
 
 def parse_architecture(config: Config) -> Architecture:
-    """Read a config.json. ModelError, in one sentence, when the architecture is one whose memory
-    cannot be told from its configuration, or when numbers are missing or absurd."""
+    """Parse a config.json. ModelError when the architecture is unknown, or when numbers are missing
+    or implausible."""
     check_config_numbers(config)
     outer = str(config.get("model_type", ""))
-    text = {**config, **config["text_config"]} if _is_object(config, "text_config") else config
+    text = (
+        {**config, **config["text_config"]}
+        if isinstance(config.get("text_config"), dict)
+        else config
+    )
     kind = str(text.get("model_type") or outer)
     if (build := _BUILDERS.get(kind) or _BUILDERS.get(outer)) is None:
         raise ModelError(
-            f"The memory that the architecture {outer!r} takes is not known",
-            "load it and see, or take a model from `specchat models search`",
+            f"The memory of the architecture {outer!r} cannot be estimated",
+            "load it to find out, or choose a model from `specchat models search`",
         )
     try:
         return build(kind, text)
@@ -89,12 +96,8 @@ def parse_architecture(config: Config) -> Architecture:
         what = f" ({error.args[0]!r})" if isinstance(error, KeyError) else ""
         raise ModelError(
             f"The configuration of this {kind} model lacks numbers{what}",
-            "download the model again, or take another one",
+            "download the model again, or choose another one",
         ) from None
-
-
-def _is_object(config: Config, key: str) -> bool:
-    return isinstance(config.get(key), dict)
 
 
 def _first(config: Config, *keys: str, default: Any = 0) -> Any:
@@ -116,17 +119,31 @@ def _architecture(kind: str, c: Config, layers: list[Layer], **more: Any) -> Arc
     )
 
 
-# ------------------------------------------------------------------------------------ feeding on
+# ------------------------------------------------------------------------------------------ MLPs
 
 
 @dataclass(frozen=True, slots=True)
 class _MlpShape:
-    """The second half of a layer: a plain network, or experts."""
+    """The second half of a layer: a dense MLP or experts, with fields as in Layer."""
 
     macs: int
     params: int
     activations: int
     expert_share: float = 1.0
+
+
+_NO_MLP = _MlpShape(0, 0, 0)
+
+
+def _layer(mlp: _MlpShape, weights: int = 0, activations: int = 0, **caches: Any) -> Layer:
+    """A layer of `mlp` and of other matrices with `weights` elements."""
+    return Layer(
+        macs=weights + mlp.macs,
+        params=weights + mlp.params,
+        activations=activations + mlp.activations,
+        expert_share=mlp.expert_share,
+        **caches,
+    )
 
 
 def _dense_mlp(c: Config, width: int | None = None, matrices: int = 3) -> _MlpShape:
@@ -136,8 +153,8 @@ def _dense_mlp(c: Config, width: int | None = None, matrices: int = 3) -> _MlpSh
 
 
 def _moe_mlp(c: Config, matrices: int = 3) -> _MlpShape:
-    """Routed experts, one or more shared ones, the router, and the projections around them where
-    experts work in a smaller space (Nemotron 3 Super)."""
+    """Routed and shared experts, the router, and the projections around experts in a smaller space
+    (Nemotron 3 Super)."""
     hidden = int(c["hidden_size"])
     space = int(c.get("moe_latent_size") or hidden)
     count = int(_first(c, "num_experts", "num_local_experts", "n_routed_experts"))
@@ -158,21 +175,21 @@ def _moe_mlp(c: Config, matrices: int = 3) -> _MlpShape:
 
 
 def _mlps(kind: str, c: Config, layers: int) -> list[_MlpShape]:
-    """The feed of each layer."""
+    """The MLP of each layer."""
     count = int(_first(c, "num_experts", "num_local_experts", "n_routed_experts"))
     if not count:
         return [_dense_mlp(c)] * layers
     plain_first = int(c.get("first_k_dense_replace") or 0)
     stride = int(_first(c, "decoder_sparse_step", "moe_layer_freq", default=1))
     only = set(c.get("mlp_only_layers") or ())
-    sparse, feeds = _moe_mlp(c), []
+    sparse, mlps = _moe_mlp(c), []
     for index in range(layers):
         if kind.startswith(("deepseek", "kimi", "glm4_moe")):
             has_experts = index >= plain_first and index % stride == 0
         else:
             has_experts = index not in only and (index + 1) % stride == 0
-        feeds.append(sparse if has_experts else _dense_mlp(c))
-    return feeds
+        mlps.append(sparse if has_experts else _dense_mlp(c))
+    return mlps
 
 
 # ------------------------------------------------------------------------------------- attention
@@ -180,31 +197,24 @@ def _mlps(kind: str, c: Config, layers: int) -> list[_MlpShape]:
 
 def _attention(
     c: Config,
-    feed: _MlpShape,
+    mlp: _MlpShape,
     window: int | None = None,
     width: int | None = None,
     gated: bool = False,
 ) -> Layer:
-    """Queries in groups share keys and values (GQA; MHA and MQA are its ends)."""
+    """Grouped-query attention, including MHA and MQA."""
     hidden, heads = int(c["hidden_size"]), int(c["num_attention_heads"])
     groups = int(c.get("num_key_value_heads") or heads)
     width = width or int(c.get("head_dim") or hidden // heads)
     queries = heads * width * (2 if gated else 1)
     projections = hidden * (queries + 2 * groups * width) + heads * width * hidden
-    return Layer(
-        kv_elements=2 * groups * width,
-        window=window,
-        heads=heads,
-        head_dim=width,
-        macs=projections + feed.macs,
-        params=projections + feed.params,
-        activations=3 * hidden + 2 * queries + 2 * groups * width + feed.activations,
-        expert_share=feed.expert_share,
-    )
+    activations = 3 * hidden + 2 * queries + 2 * groups * width
+    kv = {"kv_elements": 2 * groups * width, "window": window, "heads": heads, "head_dim": width}
+    return _layer(mlp, projections, activations, **kv)
 
 
 def _attention_only(kind: str, c: Config) -> Architecture:
-    """Every layer attends to everything, or to a window where `layer_types` says so."""
+    """Every layer has full attention, or a window where `layer_types` says so."""
     count = int(c["num_hidden_layers"])
     if kind in _IGNORE_HEAD_DIM:
         c = {**c, "head_dim": None}
@@ -213,31 +223,31 @@ def _attention_only(kind: str, c: Config) -> Architecture:
         int(c["sliding_window"]) if types and types[i] == "sliding_attention" else None
         for i in range(count)
     ]
-    feeds = _mlps(kind, c, count)
-    return _architecture(kind, c, [_attention(c, feeds[i], windows[i]) for i in range(count)])
+    mlps = _mlps(kind, c, count)
+    return _architecture(kind, c, [_attention(c, mlps[i], windows[i]) for i in range(count)])
 
 
 _WITH_LAYER_TYPES = frozenset({"llama", "mistral", "ministral3", "olmo3"})
-"""Architectures whose windows mlx-lm minds; others' it reads in full."""
+"""Architectures whose windows mlx-lm supports."""
 _IGNORE_HEAD_DIM = frozenset({"qwen2", "qwen2_moe", "phi3"})
-"""Those whose heads share the hidden size, whatever `head_dim` says."""
+"""Architectures whose heads divide the hidden size, whatever `head_dim` says."""
 
 
 def _gpt_oss(kind: str, c: Config) -> Architecture:
     count = int(c["num_hidden_layers"])
     types = c.get("layer_types") or ["sliding_attention", "full_attention"] * (count // 2)
-    window, feed = int(c.get("sliding_window") or 128), _moe_mlp(c)
+    window, mlp = int(c.get("sliding_window") or 128), _moe_mlp(c)
     biases = int(c["num_local_experts"]) * (2 * int(c["intermediate_size"]) + int(c["hidden_size"]))
-    feed = replace(feed, params=feed.params + biases)
+    mlp = replace(mlp, params=mlp.params + biases)
     layers = [
-        _attention(c, feed, window if types[i] == "sliding_attention" else None, c.get("head_dim"))
+        _attention(c, mlp, window if types[i] == "sliding_attention" else None, c.get("head_dim"))
         for i in range(count)
     ]
     return _architecture(kind, c, layers, has_sinks=True)
 
 
 def _gemma3(kind: str, c: Config) -> Architecture:
-    """Defaults are those of mlx-lm: the configurations of the larger ones leave much out."""
+    """With the defaults of mlx-lm, because the larger models' configurations are incomplete."""
     c = {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
@@ -248,16 +258,16 @@ def _gemma3(kind: str, c: Config) -> Architecture:
         "max_position_embeddings": 131072,
         **{key: value for key, value in c.items() if value is not None},
     }
-    every, window, feed = int(c["sliding_window_pattern"]), int(c["sliding_window"]), _dense_mlp(c)
+    every, window, mlp = int(c["sliding_window_pattern"]), int(c["sliding_window"]), _dense_mlp(c)
     layers = [
-        _attention(c, feed, None if (i + 1) % every == 0 else window)
+        _attention(c, mlp, None if (i + 1) % every == 0 else window)
         for i in range(int(c["num_hidden_layers"]))
     ]
     return _architecture(kind, c, layers)
 
 
 def _gemma_shared_kv(kind: str, c: Config) -> Architecture:
-    """Gemma 3n and 4: the last layers attend to what an earlier one keeps."""
+    """Gemma 3n and 4: the last layers use the KV cache of an earlier one."""
     count, shared = int(c["num_hidden_layers"]), int(c.get("num_kv_shared_layers") or 0)
     every = int(c.get("sliding_window_pattern") or 5)
     types = c.get("layer_types") or [
@@ -271,23 +281,23 @@ def _gemma_shared_kv(kind: str, c: Config) -> Architecture:
             one["num_key_value_heads"] = c["num_global_key_value_heads"]
         width = int(c.get("global_head_dim") or c["head_dim"]) if full else int(c["head_dim"])
         doubled = not own and kind != "gemma3n_text" and c.get("use_double_wide_mlp", True)
-        feed = _dense_mlp(c, int(c["intermediate_size"]) * (2 if doubled else 1))
+        mlp = _dense_mlp(c, int(c["intermediate_size"]) * (2 if doubled else 1))
         if c.get("enable_moe_block"):
             experts = _moe_mlp({**c, "num_experts_per_tok": c["top_k_experts"]})
-            feed = replace(
+            mlp = replace(
                 experts,
-                macs=feed.macs + experts.macs,
-                params=feed.params + experts.params,
-                activations=feed.activations + experts.activations,
+                macs=mlp.macs + experts.macs,
+                params=mlp.params + experts.params,
+                activations=mlp.activations + experts.activations,
             )
-        layer = _attention(one, feed, None if full else int(c["sliding_window"]), width)
+        layer = _attention(one, mlp, None if full else int(c["sliding_window"]), width)
         if not own:
             keys = layer.kv_elements * int(c["hidden_size"])
             layer = replace(
                 layer, kv_elements=0, macs=layer.macs - keys, params=layer.params - keys
             )
         layers.append(layer)
-    # Every layer has its own small embedding of each token, and a gate and a projection for it.
+    # Every layer has a small embedding of each token, with a gate and a projection.
     small, hidden = int(c.get("hidden_size_per_layer_input") or 0), int(c["hidden_size"])
     each = int(c.get("vocab_size_per_layer_input") or 0)
     return _architecture(kind, c, layers, other_params=count * small * (each + 3 * hidden))
@@ -295,35 +305,30 @@ def _gemma_shared_kv(kind: str, c: Config) -> Architecture:
 
 def _latent_attention(kind: str, c: Config) -> Architecture:
     """Multi-head latent attention (DeepSeek-V3): one latent and one rotated key for all heads are
-    kept, and unfolded while a prompt is read. DeepSeek-V3.2 keeps an indexer's keys besides."""
+    cached, and expanded during prefill. DeepSeek-V3.2 also caches an indexer's keys."""
     hidden, heads = int(c["hidden_size"]), int(c["num_attention_heads"])
     latent, rope = int(c["kv_lora_rank"]), int(c["qk_rope_head_dim"])
     nope, value = int(c["qk_nope_head_dim"]), int(c["v_head_dim"])
     queries = heads * (nope + rope)
-    if rank := int(c.get("q_lora_rank") or 0):
-        projections = hidden * rank + rank * queries
-    else:
-        projections = hidden * queries
-    projections += (
-        hidden * (latent + rope) + heads * latent * (nope + value) + heads * value * hidden
-    )
+    rank = int(c.get("q_lora_rank") or 0)
+    projections = rank * (hidden + queries) if rank else hidden * queries
+    projections += hidden * (latent + rope + heads * value) + heads * latent * (nope + value)
     index = 0
     if index_heads := int(c.get("index_n_heads") or 0):
         index = int(c["index_head_dim"])
         projections += rank * index_heads * index + hidden * index + hidden * index_heads
     layers = [
-        Layer(
-            # mlx-lm keeps the index keys beside values of the same width, which stay empty.
+        _layer(
+            mlp,
+            projections,
+            activations=3 * hidden + 2 * queries,
+            # mlx-lm caches the index keys with empty values of the same width.
             kv_elements=latent + rope + 2 * index,
             heads=heads,
             head_dim=nope + rope,
             expanded_kv=heads * (nope + value),
-            macs=projections + feed.macs,
-            params=projections + feed.params,
-            activations=3 * hidden + 2 * queries + feed.activations,
-            expert_share=feed.expert_share,
         )
-        for feed in _mlps(kind, c, int(c["num_hidden_layers"]))
+        for mlp in _mlps(kind, c, int(c["num_hidden_layers"]))
     ]
     return _architecture(kind, c, layers)
 
@@ -331,30 +336,27 @@ def _latent_attention(kind: str, c: Config) -> Architecture:
 # ------------------------------------------------------------------------------- recurrent layers
 
 
-def _gated_delta(c: Config, feed: _MlpShape) -> Layer:
-    """Gated delta net: a state of key by value for each value head, and the convolution's tail."""
+def _gated_delta(c: Config, mlp: _MlpShape) -> Layer:
+    """Gated delta net: a state of key by value per value head, and a convolution state."""
     hidden = int(c["hidden_size"])
     key = int(c["linear_num_key_heads"]) * int(c["linear_key_head_dim"])
     value = int(c["linear_num_value_heads"]) * int(c["linear_value_head_dim"])
     heads = int(c["linear_num_value_heads"])
     conv, kernel = 2 * key + value, int(c["linear_conv_kernel_dim"])
     projections = hidden * (conv + value + 2 * heads) + value * hidden + conv * kernel
-    return Layer(
-        conv_elements=(kernel - 1) * conv,
-        state_elements=heads * int(c["linear_key_head_dim"]) * int(c["linear_value_head_dim"]),
-        macs=projections + feed.macs,
-        params=projections + feed.params,
-        activations=3 * hidden + 4 * conv + 2 * value + feed.activations,
-        expert_share=feed.expert_share,
+    state = heads * int(c["linear_key_head_dim"]) * int(c["linear_value_head_dim"])
+    activations = 3 * hidden + 4 * conv + 2 * value
+    return _layer(
+        mlp, projections, activations, conv_elements=(kernel - 1) * conv, state_elements=state
     )
 
 
 def _delta_hybrid(kind: str, c: Config) -> Architecture:
-    """Qwen3-Next and Qwen3.5: every fourth layer attends, with a gate on its output."""
+    """Qwen3-Next and Qwen3.5: every fourth layer has attention, with a gate on its output."""
     count, every = int(c["num_hidden_layers"]), int(c.get("full_attention_interval") or 4)
-    feeds = _mlps(kind, c, count)
+    mlps = _mlps(kind, c, count)
     layers = [
-        _attention(c, feeds[i], gated=True) if (i + 1) % every == 0 else _gated_delta(c, feeds[i])
+        _attention(c, mlps[i], gated=True) if (i + 1) % every == 0 else _gated_delta(c, mlps[i])
         for i in range(count)
     ]
     return _architecture(kind, c, layers)
@@ -365,54 +367,40 @@ def _mamba(c: Config) -> Layer:
     inner = int(c["mamba_num_heads"]) * int(c["mamba_head_dim"])
     conv, kernel = inner + 2 * groups * int(c["ssm_state_size"]), int(c["conv_kernel"])
     projections = hidden * (inner + conv + int(c["mamba_num_heads"])) + inner * hidden
-    weights = projections + conv * kernel
-    return Layer(
+    return _layer(
+        _NO_MLP,
+        projections + conv * kernel,
+        activations=3 * hidden + 4 * conv + 3 * inner,
         conv_elements=(kernel - 1) * conv,
         state_elements=inner * int(c["ssm_state_size"]),
         ssm_heads=int(c["mamba_num_heads"]),
-        macs=weights,
-        params=weights,
-        activations=3 * hidden + 4 * conv + 3 * inner,
     )
 
 
 _BLOCKS = {
-    "full_attention": "*",
-    "attention": "*",
-    "linear_attention": "M",
-    "mamba": "M",
-    "conv": "M",
+    **dict.fromkeys(("full_attention", "attention"), "*"),
+    **dict.fromkeys(("linear_attention", "mamba", "conv"), "M"),
     "moe": "E",
     "mlp": "-",
 }
 
 
 def _nemotron(kind: str, c: Config) -> Architecture:
-    """Nemotron-H: each block is one of Mamba 2, attention, network or experts. Its networks have
-    two matrices instead of three."""
+    """Nemotron-H: each block is Mamba 2, attention, an MLP or experts. Its MLPs have two matrices
+    instead of three."""
     pattern = c.get("hybrid_override_pattern") or [
         _BLOCKS[name] for name in _first(c, "layers_block_type", "layer_types", default=())
     ]
-    nothing = _MlpShape(0, 0, 0)
     blocks: dict[str, Callable[[], Layer]] = {
         "M": lambda: _mamba(c),
-        "*": lambda: _attention(c, nothing),
-        "-": lambda: _mlp_layer(_dense_mlp(c, matrices=2)),
-        "E": lambda: _mlp_layer(_moe_mlp(c, matrices=2)),
+        "*": lambda: _attention(c, _NO_MLP),
+        "-": lambda: _layer(_dense_mlp(c, matrices=2)),
+        "E": lambda: _layer(_moe_mlp(c, matrices=2)),
     }
     layers = [blocks[block]() for block in pattern]
     if not layers:
         raise KeyError("hybrid_override_pattern")
     return _architecture(kind, c, layers)
-
-
-def _mlp_layer(feed: _MlpShape) -> Layer:
-    return Layer(
-        macs=feed.macs,
-        params=feed.params,
-        activations=feed.activations,
-        expert_share=feed.expert_share,
-    )
 
 
 _BUILDERS: dict[str, Callable[[str, Config], Architecture]] = {

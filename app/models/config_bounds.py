@@ -1,5 +1,5 @@
-"""Are a config.json's numbers those of a model? A loader builds what they say, layer after layer,
-before it looks at any weights, and cannot be stopped while it does."""
+"""Checks that the numbers in a config.json are plausible. A loader builds all layers from them
+before it reads any weights, and cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from app.models.errors import ModelError
 
-_MOST_LAYERS = 2000
-_MOST_COUNTED = 4096
-"""Experts, heads and whatever else a model has a number of."""
-_LONGEST_LIST = 20_000
-_LARGEST = 1 << 31
+_MAX_LAYERS = 2000
+_MAX_COUNT = 4096
+"""For experts, heads and other counts."""
+_MAX_LIST = 20_000
+_MAX_NUMBER = 1 << 31
 _LAYERS = frozenset(("num_hidden_layers", "n_layers", "n_layer", "num_layers"))
-"""What a model can't have none of."""
+"""Counts that must be above 0."""
 
-# Each architecture has its own name for the same count, so names are told by how they are made.
+# Architectures name the same count differently, so keys are matched by patterns.
 _PER_LAYER = re.compile(r"layer|block|pattern|depth|loop")
 _COUNT = re.compile(r"(^|_)(n|num)_|_num$|(layers|experts|loops|blocks|depth|pattern)$")
 _SIZE = re.compile(r"embd|position|ctx|inner|vocab|token|size|dim")
@@ -26,44 +26,44 @@ _NAMING_MODULES = frozenset({"quantization", "quantization_config"})
 
 
 def check_config_numbers(config: dict[str, Any]) -> None:
-    """ModelError when a number in `config`, or the length of a list, is not one of a model,
-    wherever in it that is."""
+    """ModelError when a number in `config`, or the length of a list, is implausible, at any
+    depth."""
     for key, value in _entries(config):
         if key in _LAYERS and value is not None and (type(value) is not int or value <= 0):
-            said = f"{value:,} layers" if type(value) is int else "layers that are no number"
-            raise _absurd(said)
-        most = _most(key, value)
-        if most is None:
+            what = f"{value:,} layers" if type(value) is int else "an invalid number of layers"
+            raise _implausible(what)
+        limit = _limit(key, value)
+        if limit is None:
             continue
-        if isinstance(value, int) and abs(value) > most:
-            said = f"{value:,} layers" if key in _LAYERS else f"a {key[:60]} of {value:.0e}"
-            raise _absurd(said)
-        if isinstance(value, list | str) and len(value) > most:
-            raise _absurd(f"a {key[:60]} with {len(value):,} entries")
+        if isinstance(value, int) and abs(value) > limit:
+            what = f"{value:,} layers" if key in _LAYERS else f"a {key[:60]} of {value:.0e}"
+            raise _implausible(what)
+        if isinstance(value, list | str) and len(value) > limit:
+            raise _implausible(f"a {key[:60]} with {len(value):,} entries")
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys and values of all objects in it."""
+    """The keys and values of all nested objects."""
     waiting: list[Any] = [config]
     while waiting:
         for key, value in waiting.pop().items():
             yield key, value
-            within = value if isinstance(value, list) else [value]
+            nested = value if isinstance(value, list) else [value]
             if key not in _NAMING_MODULES:
-                waiting += [each for each in within if isinstance(each, dict)]
+                waiting += [each for each in nested if isinstance(each, dict)]
 
 
-def _most(key: str, value: Any) -> int | None:
-    """How large a value of this name may be, or how long."""
+def _limit(key: str, value: Any) -> int | None:
+    """The largest value, or the greatest length, for this key."""
     per_layer = _PER_LAYER.search(key) is not None
     if isinstance(value, list):
-        return _MOST_LAYERS if per_layer else _LONGEST_LIST
+        return _MAX_LAYERS if per_layer else _MAX_LIST
     if isinstance(value, str):
-        return _MOST_LAYERS if per_layer else None
+        return _MAX_LAYERS if per_layer else None
     if _COUNT.search(key) and not _SIZE.search(key):
-        return _MOST_LAYERS if per_layer else _MOST_COUNTED
-    return None if _FREE.search(key) else _LARGEST
+        return _MAX_LAYERS if per_layer else _MAX_COUNT
+    return None if _FREE.search(key) else _MAX_NUMBER
 
 
-def _absurd(said: str) -> ModelError:
-    return ModelError(f"The model's config.json names {said}", "download the model again")
+def _implausible(what: str) -> ModelError:
+    return ModelError(f"The model's config.json has {what}", "download the model again")

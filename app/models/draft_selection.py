@@ -1,4 +1,4 @@
-"""Which draft goes with a target: the same tokenizer, the smallest that is capable first."""
+"""Chooses drafts for a target: smaller models with the same tokenizer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from app.models.model_details import ModelDetails
 from app.models.tokenizers import fingerprint
 
 UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
-"""Architectures whose attention cannot be watched while they run."""
+"""Architectures whose attention cannot be observed."""
 MIN_SPEEDUP = 1.2
-"""Times sooner from which on sparse reading is chosen by itself."""
+"""The speedup from which sparse prefill is chosen automatically."""
 
 MeasuredRatio = Callable[[str, str], float | None]
-"""What the clock said of a target and a draft, by their names without the owners; or None."""
+"""The measured cost ratio of a target and a draft (by their names without owners), or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """A draft for a target. `ratio` is what it costs of the target, `by_clock` whether that was
-    measured here; `notes` are sentences: what speaks for it or against it."""
+    """A draft for a target. `cost_ratio`: its cost per token relative to the target's; `measured`:
+    whether that was measured here; `notes`: sentences about limitations."""
 
     draft: ModelDetails
     cost_ratio: float
@@ -41,13 +41,13 @@ class DraftCandidate:
 
 
 class TokenizerCache:
-    """Compares tokenizers by content; each is read once, since that takes about a second."""
+    """Compares tokenizers by content. Each is read once, which takes about a second."""
 
     def __init__(self) -> None:
         self._known: dict[Path, str | None] = {}
 
     def same(self, a: Path, b: Path) -> bool:
-        """Whether both can be read and are the same."""
+        """Whether both can be read and are equal."""
         return self._of(a) is not None and self._of(a) == self._of(b)
 
     def _of(self, folder: Path) -> str | None:
@@ -66,8 +66,8 @@ def draft_candidates(
     measured: MeasuredRatio = lambda target, draft: None,
     tokenizers: TokenizerCache | None = None,
 ) -> list[DraftCandidate]:
-    """Every model of `models` that can draft for `target`, the smallest capable one first. Who asks
-    for many targets passes the same `tokenizers`."""
+    """Every model of `models` that can draft for `target`, the smallest worthwhile one first. For
+    many targets, pass the same `tokenizers`."""
     tokenizers = tokenizers or TokenizerCache()
     found = [
         assess_draft(target, draft, machine, measured)
@@ -76,7 +76,7 @@ def draft_candidates(
         and _is_cheaper(draft, target)
         and can_pair(target, draft, tokenizers)
     ]
-    # What does not fit or does not pay comes last, however small it is.
+    # Drafts that do not fit or do not pay off come last.
     return sorted(
         found,
         key=lambda c: (not c.worthwhile, speedup.token_cost(c.draft.size), not c.draft.installed),
@@ -84,13 +84,13 @@ def draft_candidates(
 
 
 def best_draft(found: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The one that would be taken, or None when reading everything is as good."""
+    """The draft to use, or None when full prefill is as fast."""
     return next((each for each in found if each.worthwhile), None)
 
 
 def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCache) -> bool:
-    """Is this one made to score for that one? Tokenizers are compared by their content when both
-    are here; before, by what the catalogue says."""
+    """Whether `draft` can score prompts for `target`. Tokenizers of installed models are compared
+    by content, others by the catalogue."""
     architecture = draft.size.architecture.model_type
     attends = any(layer.heads and layer.window is None for layer in draft.size.architecture.layers)
     if architecture in UNSCORABLE or not attends:
@@ -103,8 +103,8 @@ def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCac
 
 
 def _is_cheaper(draft: ModelDetails, target: ModelDetails) -> bool:
-    """By what prefill takes, not by active parameters: of these a dense draft may have more than a
-    mixture of experts that it still pays for."""
+    """By the cost of prefill, not by active parameters: a dense draft may have more of those than a
+    mixture of experts and still be cheaper."""
     return speedup.cost_ratio(target.size, draft.size) < 1
 
 
@@ -114,32 +114,38 @@ def assess_draft(
     machine: Machine,
     measured: MeasuredRatio = lambda target, draft: None,
 ) -> DraftCandidate:
-    """What a draft is worth to a target, whether or not their tokenizers are the same."""
-    clocked = measured(_short(target.name), _short(draft.name))
-    ratio = speedup.cost_ratio(target.size, draft.size) if clocked is None else clocked
-    together = fit(target.size, draft.size, machine)
-    notes = [] if ratio <= speedup.MAX_RATIO else [_warning(target, draft, ratio, clocked)]
-    if not together.max_tokens:
-        notes.append(f"Both together need more than the {machine.total >> 30} GB of this machine.")
-    reach, own = draft.size.architecture.context, target.size.architecture.context
-    if reach and reach < own:
+    """Assess a draft for a target, without comparing their tokenizers."""
+    measured_ratio = measured(_short(target.name), _short(draft.name))
+    ratio = (
+        speedup.cost_ratio(target.size, draft.size) if measured_ratio is None else measured_ratio
+    )
+    pair_fit = fit(target.size, draft.size, machine)
+    notes = [] if ratio <= speedup.MAX_RATIO else [_warning(target, draft, ratio, measured_ratio)]
+    if not pair_fit.max_tokens:
+        notes.append(f"The pair needs more memory than this machine's {machine.total >> 30} GB.")
+    draft_context, context = draft.size.architecture.context, target.size.architecture.context
+    if draft_context and draft_context < context:
         notes.append(
-            f"It was made for {reach:,} tokens, the target for {own:,}: past that, look at what"
-            " was kept."
+            f"Its context is {draft_context:,} tokens, the target's {context:,}: beyond that, check"
+            " what was selected."
         )
-    return DraftCandidate(draft, ratio, clocked is not None, together, tuple(notes))
+    return DraftCandidate(draft, ratio, measured_ratio is not None, pair_fit, tuple(notes))
 
 
-def _warning(target: ModelDetails, draft: ModelDetails, ratio: float, clocked: float | None) -> str:
+def _warning(
+    target: ModelDetails, draft: ModelDetails, ratio: float, measured_ratio: float | None
+) -> str:
     experts = any(layer.expert_share < 1 for layer in target.size.architecture.layers)
-    how = "as measured here" if clocked is not None else "predicted from their configurations"
-    most = f"so that no keep makes it more than {1 / (ratio + speedup.OVERHEAD):.1f} times sooner"
-    why = f"The draft costs {ratio:.0%} of the target for each token, {how}, {most}"
-    if clocked is None and experts:
-        why += "; how fast experts are read differs from machine to machine, so measure it"
-    return f"{why}."
+    how = "measured" if measured_ratio is not None else "predicted"
+    limit = 1 / (ratio + speedup.OVERHEAD)
+    text = (
+        f"The draft costs {ratio:.0%} of the target per token ({how}): at most {limit:.1f}x sooner"
+    )
+    if measured_ratio is None and experts:
+        text += "; the speed of experts varies between machines, so measure it"
+    return f"{text}."
 
 
 def _short(name: str) -> str:
-    """As runs name a model: a repository without its owner, a folder without its path."""
+    """A repository without its owner, or a folder without its path, as in saved stats."""
     return name.rstrip("/").rpartition("/")[2] or name

@@ -1,7 +1,6 @@
 """The embedded pair: a target and a draft that ship with the program.
 
-`python -m app.models.embedded` writes the manifest that `integrity` checks against, in the format
-of `sha256sum`.
+`python -m app.models.embedded` writes the manifest for `integrity`, in the format of `sha256sum`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from app.paths import assets_path
 
 EMBEDDED = "embedded"
-"""The name under which the pair is asked for."""
+"""The name of the pair."""
 
 MANIFEST = "SHA256SUMS"
 FOLDERS = ("target", "draft")
@@ -32,7 +31,7 @@ def draft_path() -> Path:
 
 
 def write_manifest(pair: Path) -> Path:
-    """Write the SHA-256 of every file of the pair's two models into `pair`/SHA256SUMS."""
+    """Write the SHA-256 of every file of both models to `pair`/SHA256SUMS."""
     manifest = pair / MANIFEST
     lines = [f"{_sha256(pair / name)}  {name}\n" for name in _present(pair)]
     manifest.write_text("".join(lines), encoding="utf-8")
@@ -40,7 +39,7 @@ def write_manifest(pair: Path) -> Path:
 
 
 def integrity(pair: Path | None = None) -> tuple[str, ...]:
-    """One sentence for each thing wrong with the embedded pair; empty when it is whole.
+    """One sentence for each fault of the embedded pair; empty when it is intact.
 
     Every file is hashed: about 0.1 s for 40 MB.
     """
@@ -48,14 +47,14 @@ def integrity(pair: Path | None = None) -> tuple[str, ...]:
     try:
         expected = _read_manifest(pair / MANIFEST)
     except FileNotFoundError:
-        return _faults([f"its manifest {MANIFEST} is missing"])
+        return _faults([f"{MANIFEST} is missing"])
     except (OSError, ValueError):
-        return _faults([f"its manifest {MANIFEST} cannot be read"])
+        return _faults([f"{MANIFEST} cannot be read"])
     present = _present(pair)
     missing = [f"{name} is missing" for name in expected if name not in present]
-    added = [f"{name} does not belong to it" for name in present if name not in expected]
+    added = [f"{name} is not part of it" for name in present if name not in expected]
     altered = [
-        f"{name} was altered"
+        f"{name} was modified"
         for name in expected
         if name in present and not _matches(pair / name, expected[name])
     ]
@@ -63,11 +62,11 @@ def integrity(pair: Path | None = None) -> tuple[str, ...]:
 
 
 def _faults(problems: list[str]) -> tuple[str, ...]:
-    return tuple(f"The embedded pair is damaged, {what}: reinstall specchat." for what in problems)
+    return tuple(f"The embedded pair is damaged ({what}): reinstall specchat." for what in problems)
 
 
 def _present(pair: Path) -> list[str]:
-    """Names, relative to `pair`, of the files of both models. Hidden files do not count."""
+    """The files of both models, relative to `pair`, without hidden files."""
     files = (path for folder in FOLDERS for path in (pair / folder).rglob("*") if path.is_file())
     return sorted(
         path.relative_to(pair).as_posix() for path in files if not path.name.startswith(".")
@@ -75,7 +74,7 @@ def _present(pair: Path) -> list[str]:
 
 
 def _read_manifest(path: Path) -> dict[str, str]:
-    """File name to SHA-256 in hexadecimal. ValueError when a line is not of that form."""
+    """SHA-256 by file name. ValueError for an invalid line."""
     entries: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         digest, separator, name = line.partition("  ")

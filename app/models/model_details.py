@@ -1,4 +1,4 @@
-"""A model by its name, wherever it is known from: a folder, the cache, the catalogue or the hub."""
+"""Finds a model by name in a folder, the cache, the catalogue or the hub."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from app.models.hub_info import HubModel
 
 HubLookup = Callable[[str], "HubModel"]
-"""Asks the hub for a repository. Raises ModelError."""
+"""Asks the hub about a repository. Raises ModelError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """What is known of a model. `folder` is None when it is not on this machine, `entry` when it
-    is not in the catalogue."""
+    """A model's size and where it was found. `folder` is None when it is not installed, `entry`
+    when it is not in the catalogue."""
 
     size: ModelSize
     folder: Path | None
     entry: Entry | None
     quantised: str = ""
-    """How its weights are stored, by its configuration or the catalogue."""
+    """The format of the weights, such as `4-bit`."""
 
     @property
     def name(self) -> str:
@@ -48,11 +48,11 @@ def find_model(
     name: str,
     cache: ModelCache,
     entries: tuple[Entry, ...],
-    look: HubLookup | None = None,
+    look_up: HubLookup | None = None,
     draft: bool = False,
 ) -> ModelDetails:
-    """What is here comes first, then the catalogue, then the hub, which is only asked with `look`.
-    `draft` picks the embedded pair's draft instead of its target. ModelError."""
+    """Look in the folders and the cache, then in the catalogue, then at the hub (only with
+    `look_up`). `draft` selects the embedded pair's draft instead of its target. ModelError."""
     entry = find(entries, name)
     if entry is not None:
         name = entry.name
@@ -66,18 +66,18 @@ def find_model(
             ModelSize(name, entry.architecture, entry.download), None, entry, entry.quantised
         )
     check_repository(name)
-    if look is None:
+    if look_up is None:
         raise ModelError(
-            f"{name} is neither here nor in the catalogue",
+            f"{name} is neither installed nor in the catalogue",
             f"`specchat models fit {name}` asks the hub, `specchat models search` lists others",
         )
-    remote = look(name)
+    remote = look_up(name)
     sized = ModelSize(name, parse_architecture(remote.config), listed_bytes(remote.files))
     return ModelDetails(sized, None, entry, _quantised(remote.config))
 
 
 def _quantised(config: dict[str, Any]) -> str:
-    """`4-bit`, or the type of its numbers."""
+    """`4-bit`, or the dtype."""
     stored = config.get("quantization")
     if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
         return f"{stored['bits']}-bit"
@@ -86,7 +86,7 @@ def _quantised(config: dict[str, Any]) -> str:
 
 
 def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
-    """Where a model lies on this machine, if it does. A folder comes before a repository."""
+    """The model's folder, if it is installed. A folder takes precedence over a repository."""
     try:
         if name == EMBEDDED or Path(name).expanduser().is_dir():
             return resolve_model(name, draft=draft, cache=cache)
@@ -96,13 +96,14 @@ def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
 
 
 def known_models(cache: ModelCache, entries: tuple[Entry, ...]) -> list[ModelDetails]:
-    """All models in the cache and in the catalogue whose memory can be told. Reads no weights."""
+    """All models in the cache and in the catalogue whose memory can be estimated. Reads no
+    weights."""
     names = dict.fromkeys([*cache.names(), *(entry.name for entry in entries)])
     found = []
     for name in names:
         try:
             found.append(find_model(name, cache, entries))
         except (ModelError, OSError):
-            # Incomplete ones, and architectures that nothing is known of: `list` says so.
+            # Incomplete models and unknown architectures: `list` reports those.
             continue
     return found

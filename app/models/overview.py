@@ -1,4 +1,4 @@
-"""Every model that is known, with what it takes on a machine and the drafts it could have."""
+"""All known models, with their memory on a machine and their possible drafts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.models.model_details import ModelDetails, find_model
 
 @dataclass(frozen=True, slots=True)
 class ModelOverview:
-    """A model, what it takes `alone`, and its `drafts`, the best one first."""
+    """A model, its memory without a draft, and its possible drafts, the best one first."""
 
     model: ModelDetails
     alone_fit: Fit
@@ -23,12 +23,12 @@ class ModelOverview:
 
     @property
     def best_draft(self) -> DraftCandidate | None:
-        """The draft that it would get, or None when reading everything is as good."""
+        """The draft to use, or None when full prefill is as fast."""
         return draft_selection.best_draft(self.drafts)
 
     @property
     def fit(self) -> Fit:
-        """With that draft, or alone."""
+        """The memory with that draft, or without one."""
         return self.best_draft.fit if self.best_draft else self.alone_fit
 
 
@@ -38,8 +38,8 @@ def overview(
     measured: MeasuredRatio = lambda target, draft: None,
     tokenizers: TokenizerCache | None = None,
 ) -> list[ModelOverview]:
-    """Each of `models`, any other of which may be its draft. Reads the tokenizers of those that are
-    here, which takes about a second each, unless `tokenizers` knows them."""
+    """Overviews of `models`, which may all be drafts of each other. Reads the tokenizers of
+    installed ones, about a second each, unless they are in `tokenizers`."""
     models, tokenizers = list(models), tokenizers or TokenizerCache()
     return [
         ModelOverview(
@@ -52,7 +52,7 @@ def overview(
 
 
 def embedded_pair(cache: ModelCache, machine: Machine) -> ModelOverview:
-    """The pair that ships with the program. ModelError when it is damaged."""
+    """The overview of the embedded pair. ModelError when it is damaged."""
     target = find_model(EMBEDDED, cache, ())
     draft = draft_selection.assess_draft(
         target, find_model(EMBEDDED, cache, (), draft=True), machine

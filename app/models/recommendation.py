@@ -1,4 +1,4 @@
-"""The pair of the catalogue that a machine is offered when its user has chosen none."""
+"""The pair that is recommended when the user has chosen none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.models.fit import Fit, Machine, ModelSize, mac_with
 from app.models.model_details import ModelDetails
 
 LONG_DOCUMENT_TOKENS = 65_536
-"""Tokens of a long document: a pair that reads those comes before a larger one that does not."""
+"""A pair that can read this many tokens is preferred to a larger one that cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Recommendation:
 
     @property
     def download(self) -> int:
-        """Bytes of both."""
+        """Bytes to download for both."""
         return self.target.size.weight_bytes + self.draft.size.weight_bytes
 
 
 def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
-    """The largest target that reads a long document there, or the longest one, with the draft that
-    makes it sooner."""
+    """The largest target that can read a long document, or the one that can read the longest, with
+    its best draft."""
     models = [
         ModelDetails(ModelSize(entry.name, entry.architecture, entry.download), None, entry)
         for entry in entries
@@ -47,7 +47,7 @@ def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | No
 
 
 def recommend_for_this_machine() -> Recommendation | None:
-    """For this machine, taken for a Mac. Looks at no disk."""
-    import psutil  # here: the screen is drawn before it is needed
+    """For this machine, as if it were a Mac. Does not read the disk."""
+    import psutil  # a slow import
 
     return recommend(catalogue(), mac_with(psutil.virtual_memory().total))

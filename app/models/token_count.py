@@ -1,4 +1,4 @@
-"""How many tokens a text is for a model: with its tokenizer alone, and without MLX."""
+"""Counts tokens with a model's tokenizer, without MLX."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from app.models.errors import ModelError
 from app.sandbox.process import TextError, TextProcess
 
 PIECE = 256 * 1024
-"""Characters that are encoded together: what is encoded takes hundreds of times its own memory."""
+"""Characters encoded at once: encoding needs hundreds of times their memory."""
 
 
 class _Cancelled(Exception):
-    """Nobody waits for the count any more."""
+    """The count is no longer needed."""
 
 
 class TokenCounter:
-    """For the model in `folder`; read with the first count. May be used from any thread, and
-    counts one text after the other."""
+    """Counts tokens for the model in `folder`, whose tokenizer is loaded with the first count.
+    Thread-safe; counts run one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,10 +29,10 @@ class TokenCounter:
     def count(
         self, texts: Iterable[str], cancelled: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """Of all texts together; None when it was `cancelled`, which is asked all the time.
+        """The tokens of all texts; None when `cancelled` returns true, which is checked often.
 
-        What looks like a special token counts as the text it is, as in a prompt. Texts are cut
-        between lines, where hardly any tokenizer has a token that goes on. Raises ModelError.
+        Special tokens in the text count as plain text, as in a prompt. Texts are split between
+        lines, across which hardly any tokenizer has tokens. Raises ModelError.
         """
 
         def check() -> None:
@@ -61,7 +61,7 @@ class TokenCounter:
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
-    """`text` in parts of at most `size` characters, cut behind a line end where there is one."""
+    """`text` in pieces of at most `size` characters, split after a line end if possible."""
     at = 0
     while len(text) - at > size:
         cut = text.rfind("\n", at, at + size) + 1

@@ -1,4 +1,4 @@
-"""Do two models read text as the same tokens? Compared by content, not by name."""
+"""Compares the tokenizers of two models by their content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.models.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class _Tokenizer:
-    """What makes a token id mean the same in two models."""
+    """Everything that determines what a token id means."""
 
     kind: str
     vocabulary: dict[str, int]
@@ -24,34 +24,32 @@ class _Tokenizer:
 
 
 def same_tokenizer(a: Path, b: Path) -> str | None:
-    """None when the models in folders `a` and `b` share a tokenizer, else one sentence that says
-    how they differ.
-
-    Compares the vocabularies, the merges in their order, and the added and special tokens.
-    ModelError when a tokenizer cannot be read.
+    """None when the models in folders `a` and `b` have the same tokenizer, else a sentence about
+    the first difference in kind, vocabulary, merges, or added and special tokens. ModelError when a
+    tokenizer cannot be read.
     """
     first, second = _read(a), _read(b)
     names = f"'{a.name}' and '{b.name}'"
     if first.kind != second.kind:
-        return f"The tokenizers of {names} are of two kinds, {first.kind} and {second.kind}."
+        return f"The tokenizers of {names} differ: {first.kind} and {second.kind}."
     if first.vocabulary != second.vocabulary:
         what = _vocabulary_difference(first.vocabulary, second.vocabulary)
-        return f"The vocabularies of {names} differ, {what}."
+        return f"The vocabularies of {names} differ: {what}."
     if first.merges != second.merges:
         what = _merge_difference(first.merges, second.merges)
-        return f"The merges of {names} differ, {what}."
+        return f"The merges of {names} differ: {what}."
     if first.added != second.added:
-        return f"The special tokens of {names} differ, {_added_difference(first, second)}."
+        return f"The special tokens of {names} differ: {_added_difference(first, second)}."
     return None
 
 
 def fingerprint(folder: Path) -> str:
-    """Equal for two models exactly when they share a tokenizer, so that many can be compared with
-    each one read once. ModelError as `same_tokenizer`."""
-    found = _read(folder)
-    vocabulary = sorted(found.vocabulary.items(), key=repr)
-    added = sorted(found.added.items(), key=repr)
-    content = json.dumps([found.kind, vocabulary, found.merges, added])
+    """Equal for two models exactly when `same_tokenizer` is None, so that many models can be
+    compared after reading each once. ModelError when the tokenizer cannot be read."""
+    tokenizer = _read(folder)
+    vocabulary = sorted(tokenizer.vocabulary.items(), key=repr)
+    added = sorted(tokenizer.added.items(), key=repr)
+    content = json.dumps([tokenizer.kind, vocabulary, tokenizer.merges, added])
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -60,7 +58,7 @@ def _read(folder: Path) -> _Tokenizer:
     try:
         model = content["model"]
         return _Tokenizer(
-            # Old files leave the type out; then only BPE has merges.
+            # Old files have no type; among them, only BPE has merges.
             kind=str(model.get("type") or ("BPE" if "merges" in model else "unknown")),
             vocabulary=_vocabulary(model["vocab"]),
             merges=[_merge(entry) for entry in model.get("merges") or ()],
@@ -80,12 +78,12 @@ def _vocabulary(vocabulary: Any) -> dict[str, int]:
 
 
 def _merge(entry: Any) -> tuple[str, ...]:
-    """A merge is written as "a b" in older files and as ["a", "b"] in newer ones."""
+    """A merge is "a b" in older files and ["a", "b"] in newer ones."""
     return tuple(entry.split(" ")) if isinstance(entry, str) else tuple(entry)
 
 
 def _added(folder: Path, entries: Iterable[dict[str, Any]]) -> dict[int, str]:
-    """Added and special tokens by id. Some conversions have some only in tokenizer_config.json."""
+    """Added and special tokens by id. In some models, some are only in tokenizer_config.json."""
     added = {int(entry["id"]): str(entry["content"]) for entry in entries}
     config = folder / "tokenizer_config.json"
     if config.is_file():
@@ -99,10 +97,10 @@ def _vocabulary_difference(a: dict[str, int], b: dict[str, int]) -> str:
         return f"one has {len(a):,} tokens and the other {len(b):,}"
     different = [token for token, index in a.items() if b.get(token) != index]
     token = min(different, key=lambda token: a[token])
-    there = f"id {b[token]} in the other" if token in b else "not in the other"
+    other = f"id {b[token]} in the other" if token in b else "missing in the other"
     return (
-        f"{len(different):,} of {len(a):,} tokens are not the same, such as {token!r},"
-        f" id {a[token]} in one and {there}"
+        f"{len(different):,} of {len(a):,} tokens, such as {token!r}, which is id {a[token]} in one"
+        f" and {other}"
     )
 
 

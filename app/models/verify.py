@@ -1,4 +1,4 @@
-"""Are the bytes of a model still those that were published? Asked by hand: it reads all of them."""
+"""Verifies the digests of all files of an installed model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def verify(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> VerifyResult:
-    """Hash every file of a model's snapshot, also of one that another program fetched: a blob's
-    name is its digest. After a fault the next pull looks at every file again. ModelError when the
-    model is not here."""
+    """Hash every file of a model's snapshot, whichever program downloaded it: a blob's name is its
+    digest. After a fault, the next pull checks every file again. ModelError when the model is not
+    installed."""
     snapshot = cache.snapshot_folder(check_repository(repository))
     if snapshot is None:
         raise not_installed(repository)
@@ -42,38 +42,38 @@ def verify(
     manifest = read_manifest(record)
     expected = {snapshot / file.path: file.digest for file in manifest.files} if manifest else {}
     for path, blob in links(snapshot).items():
-        # What git calls a blob and what was pulled is known by its name; a copy is not.
+        # The name of a blob is its digest; a copied file has none.
         if path not in expected and _DIGEST.fullmatch(blob.name):
             expected[path] = blob.name
     sizes = {path: path.stat().st_size for path in expected if path.is_file()}
     meter = ProgressMeter()
     meter.start(0, sum(sizes.values()))
     faults = [f"{path.name!r} is missing" for path in expected if path not in sizes]
-    whole = 0
+    intact = 0
 
-    def read(count: int) -> None:
+    def on_bytes(count: int) -> None:
         meter.add(count)
         on_progress(meter.read())
 
     for path in sizes:
         meter.note = f"checking {path.name}"
         try:
-            if file_digest(path, expected[path], read, stopped) == expected[path]:
-                whole += 1
+            if file_digest(path, expected[path], on_bytes, stopped) == expected[path]:
+                intact += 1
             else:
-                faults.append(f"{path.name!r} was altered")
+                faults.append(f"{path.name!r} is damaged")
         except HashingStopped:
-            return VerifyResult(whole, 0, _sentences(repository, faults), completed=False)
+            return VerifyResult(intact, 0, _sentences(repository, faults), completed=False)
         except OSError as error:
             faults.append(f"{path.name!r} cannot be read ({error.strerror})")
     if faults:
-        # Without it a pull trusts nothing that is here.
+        # Without a manifest, the next pull trusts no file.
         for each in record.parent.glob("*.json"):
             each.unlink(missing_ok=True)
     unknown = sum(path not in expected for path in links(snapshot))
-    return VerifyResult(whole, unknown, _sentences(repository, faults))
+    return VerifyResult(intact, unknown, _sentences(repository, faults))
 
 
 def _sentences(repository: str, faults: list[str]) -> tuple[str, ...]:
-    advice = f"`specchat models pull {repository}` fetches it again"
+    advice = f"`specchat models pull {repository}` downloads it again"
     return tuple(str(ModelError(fault, advice)) for fault in faults)

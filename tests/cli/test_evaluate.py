@@ -194,7 +194,7 @@ def test_perplexity_of_files(
 
 REFUSALS = {
     "unknown suite": (["--suite", "needles"], "choose from all, needle, needle-single"),
-    "no length": (["--length", "4x"], "like 4096 or 4k"),
+    "no length": (["--length", "4x"], "such as 4096 or 4k"),
     "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
     "a short length": (["--length", "255"], "from 256 on"),
     "keep above 1": (["--keep", "0.2,1.5"], "'1.5' is not a valid keep"),

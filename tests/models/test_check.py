@@ -127,7 +127,7 @@ def test_a_damaged_header(tmp_path: Path, content: bytes) -> None:
 def test_a_header_longer_than_the_format_allows_is_not_read(tmp_path: Path) -> None:
     folder = files.model(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(b"\xff" * 64)
-    assert "truncated or no safetensors file" in refusal(folder)
+    assert "truncated or not a safetensors file" in refusal(folder)
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

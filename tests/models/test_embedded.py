@@ -43,7 +43,7 @@ def test_what_lies_beside_the_models_does_not_count(pair: Path) -> None:
 def test_an_altered_file(pair: Path) -> None:
     (pair / "draft" / "config.json").write_text("drafT")
     (fault,) = integrity(pair)
-    assert "draft/config.json was altered" in fault
+    assert "draft/config.json was modified" in fault
 
 
 def test_a_missing_file(pair: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_missing_file(pair: Path) -> None:
 def test_a_file_too_many(pair: Path) -> None:
     (pair / "target" / "model.py").touch()
     (fault,) = integrity(pair)
-    assert "target/model.py does not belong to it" in fault
+    assert "target/model.py is not part of it" in fault
 
 
 def test_no_manifest(pair: Path) -> None:

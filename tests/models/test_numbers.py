@@ -85,7 +85,7 @@ def test_whatever_mlx_lm_repeats_something_by_is_bounded() -> None:
     ],
 )
 def test_absurd_counts_are_refused_under_any_name(config: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match=r"config\.json names"):
+    with pytest.raises(ModelError, match=r"config\.json has"):
         check_config_numbers(config)
 
 

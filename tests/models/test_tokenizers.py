@@ -57,12 +57,14 @@ def test_tokens_with_other_ids(tmp_path: Path) -> None:
     other = files.tokenizer(vocab={"a": 0, "b": 2, "c": 1, "ab": 3, "abc": 4})
     sentence = difference(tmp_path, other) or ""
     assert "2 of 5 tokens" in sentence
-    assert "'b', id 1 in one and id 2 in the other" in sentence
+    assert "'b', which is id 1 in one and id 2 in the other" in sentence
 
 
 def test_other_tokens(tmp_path: Path) -> None:
     other = files.tokenizer(vocab={"a": 0, "b": 1, "x": 2, "ab": 3, "abc": 4})
-    assert "'c', id 2 in one and not in the other" in (difference(tmp_path, other) or "")
+    assert "'c', which is id 2 in one and missing in the other" in (
+        difference(tmp_path, other) or ""
+    )
 
 
 def test_another_special_token(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_special_tokens_kept_in_the_other_file(tmp_path: Path) -> None:
 
 def test_another_kind(tmp_path: Path) -> None:
     other = files.tokenizer(type="Unigram", vocab=[["a", -1.0], ["b", -2.0]], merges=None)
-    assert "two kinds, BPE and Unigram" in (difference(tmp_path, other) or "")
+    assert "differ: BPE and Unigram" in (difference(tmp_path, other) or "")
 
 
 def test_unigram_pieces_count_by_their_place(tmp_path: Path) -> None:
