@@ -176,7 +176,7 @@ def test_installed_it_starts_answers_and_goes(
     own = own_folders(tmp_path / "user")
     answer = run([specchat, "ask", "--conversation", "new", "-f", TEXT, QUESTION], own)
     assert "Corresponding Source" in answer
-    assert "Nothing is wrong." in run([specchat, "doctor"], own)
+    assert "No problems found." in run([specchat, "doctor"], own)
     _starts(specchat, own)
 
     installer.uninstall(place)

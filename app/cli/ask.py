@@ -1,4 +1,4 @@
-"""`specchat ask`: one question, one answer, for a shell."""
+"""`specchat ask`: answers one question on the command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEW = "new"
 
 
 def ask(options: argparse.Namespace) -> int:
-    """Answer `options.question`. Everything that can be checked is checked before a model loads."""
+    """Answer `options.question`. Everything is checked before a model is loaded."""
     settings = user_settings()
     question, sampling = _question(options, settings)
     kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
@@ -46,7 +46,7 @@ def ask(options: argparse.Namespace) -> int:
         id = _conversation(store, options.conversation) if saves else None
         conversation = StoredConversation(store, id, model_pair(load), sampling)
         _check_document(load, conversation.conversation.branch, question)
-        turn = conversation.ask(_as_chosen(question, conversation.conversation, options))
+        turn = conversation.ask(_with_overrides(question, conversation.conversation, options))
         if saves:
             title = store.conversation(turn.conversation).title
             sys.stderr.write(f"Conversation {turn.conversation} · {sanitize_line(title)}\n")
@@ -73,7 +73,7 @@ def _answer(
     options: argparse.Namespace,
     record: Callable[[Event], None],
 ) -> int:
-    """Show what the engine says; `record` takes it in first."""
+    """Show the engine's events, and pass each to `record` first."""
     report = JsonLines() if options.json else Report(command, options.map)
     try:
         report.show(session.load(load))
@@ -92,7 +92,7 @@ def _answer(
 
 
 def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question, Sampling]:
-    """What the options do not say, the settings do."""
+    """The question and the sampling, from the options, or else from the settings."""
     mode, keep = settings.reading.mode, settings.reading.keep
     if options.full:
         mode = Mode.FULL
@@ -100,7 +100,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
         mode = Mode.AUTO
     elif options.keep is not None:
         mode, keep = Mode.SPARSE, options.keep
-    sampling = dataclasses.replace(settings.sampling(), **_said(options))
+    sampling = dataclasses.replace(settings.sampling(), **_sampling_options(options))
     check_sampling(sampling)
     question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()
@@ -110,26 +110,26 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
 
 
 def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> None:
-    """Raise UserError where the app would not ask either."""
+    """UserError when the embedded pair is asked without a document."""
     if lacks_document(load, turns, question.documents):
         raise UserError(
             "The embedded pair answers questions about documents",
-            "give one with -f or on standard input, or name a pair that chats with --target",
+            "add one with -f or on standard input, or choose another pair with --target",
         )
 
 
-def _said(options: argparse.Namespace) -> dict[str, Any]:
-    """Of how the answer is sampled, what the options say."""
-    given = {"max_tokens": options.max_tokens, "temperature": options.temp}
-    given |= {"top_p": options.top_p, "seed": options.seed}
-    return {name: value for name, value in given.items() if value is not None}
+def _sampling_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The sampling parameters among the options."""
+    values = {"max_tokens": options.max_tokens, "temperature": options.temp}
+    values |= {"top_p": options.top_p, "seed": options.seed}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _as_chosen(
+def _with_overrides(
     question: Question, conversation: Conversation, options: argparse.Namespace
 ) -> Question:
-    """What was chosen for the conversation comes before the settings, and options before both."""
-    said = dict.fromkeys(_said(options))
+    """The conversation's overrides take precedence over the settings, and options over both."""
+    said = dict.fromkeys(_sampling_options(options))
     conversation.overrides = dataclasses.replace(conversation.overrides, **said)
     if options.full or options.auto or options.keep is not None:
         return question
@@ -138,20 +138,20 @@ def _as_chosen(
 
 
 def _conversation(store: Store, name: str) -> int | None:
-    """The conversation to go on with; None for a new one. Raises UserError."""
+    """The id of the conversation to continue; None for a new one. Raises UserError."""
     if name == NEW:
         return None
     found = find_conversation(store, name)
     if found.trashed_at is not None:
         raise UserError(
             f"Conversation {found.id} is in the trash",
-            f"`specchat conversations restore {found.id}` brings it back",
+            f"`specchat conversations restore {found.id}` restores it",
         )
     return found.id
 
 
 class JsonLines:
-    """Every event as one JSON object: its class's name under `event`, then its fields."""
+    """Prints every event as a JSON object: its class as `event`, and its fields."""
 
     def show(self, event: Event) -> None:
         sys.stdout.write(json.dumps({"event": type(event).__name__} | _plain(event)) + "\n")

@@ -1,7 +1,7 @@
-"""`specchat conversations`: what was kept, for a shell.
+"""`specchat conversations`: lists, shows, exports and deletes saved conversations.
 
-What users, files and models wrote is not trusted: on a terminal its control characters are visible.
-Into a file or a pipe it goes as it is.
+Their text is untrusted: on a terminal, control characters are made visible. Files and pipes get it
+unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from app.util.sanitize import sanitize, sanitize_line
 
 
 def conversations(options: argparse.Namespace) -> int:
-    """Carry `options.action` out; returns the exit status. Raises UserError."""
+    """Run `options.action`; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     with open_store() as store:
         ACTIONS[options.action](store, options)
@@ -40,12 +40,12 @@ def conversations(options: argparse.Namespace) -> int:
 def _list(store: Store, options: argparse.Namespace) -> None:
     found = store.conversations(options.trash)
     if options.json:
-        return _say(_json([dataclasses.asdict(each) for each in found]))
+        return _print_lines(_json([dataclasses.asdict(each) for each in found]))
     if not found and options.trash:
-        sys.stderr.write("The trash is empty: `specchat conversations` lists the others.\n")
+        sys.stderr.write("The trash is empty: `specchat conversations` lists the conversations.\n")
     elif not found:
         sys.stderr.write(f"{no_conversations()}\n")
-    _say(*map(_line, found))
+    _print_lines(*map(_line, found))
 
 
 def _line(conversation: Conversation) -> str:
@@ -58,7 +58,7 @@ def _show(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if options.json:
         branch = [dataclasses.asdict(message) for message in store.branch(found.id)]
-        return _say(_json(dataclasses.asdict(found) | {"messages": branch}))
+        return _print_lines(_json(dataclasses.asdict(found) | {"messages": branch}))
     _write(store, found.id, "md")
 
 
@@ -66,8 +66,8 @@ def _search(store: Store, options: argparse.Namespace) -> None:
     words = " ".join(options.words)
     hits = store.search(words)
     if not hits:
-        raise UserError(f"Nothing was found for {words!r}", "try fewer or shorter words")
-    _say(*map(_hit_line, hits))
+        raise UserError(f"No message matches {words!r}", "try fewer or shorter words")
+    _print_lines(*map(_hit_line, hits))
 
 
 def _hit_line(hit: SearchHit) -> str:
@@ -83,9 +83,9 @@ def _export(store: Store, options: argparse.Namespace) -> None:
 
 
 def _write(store: Store, conversation: int, form: str) -> None:
-    """To standard output."""
+    """Write an export to standard output."""
     if not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as files are
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # like exported files
         return export.FORMATS[form](store, conversation, sys.stdout)
     text = io.StringIO()
     export.FORMATS[form](store, conversation, text)
@@ -101,17 +101,17 @@ def _import(store: Store, options: argparse.Namespace) -> None:
             f"{options.file!r} cannot be read ({getattr(error, 'strerror', error)})",
             "check its name and permissions",
         ) from error
-    _say(f"Conversation {added.id} · {_one_line(added.title)}")
+    _print_lines(f"Conversation {added.id} · {_one_line(added.title)}")
 
 
 def _opened(name: str) -> TextIO:
-    """A file, or standard input. A pipe by name might be waited for until its writer comes."""
+    """Open a file, or standard input. Named pipes are rejected, because opening one may block."""
     if name == STDIN:
         return open(0, encoding="utf-8-sig", closefd=False)
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UserError(f"{name!r} is a pipe", "give it on standard input, as `-`")
+        raise UserError(f"{name!r} is a named pipe", "redirect it to standard input and use `-`")
     return open(descriptor, encoding="utf-8-sig")
 
 
@@ -119,28 +119,30 @@ def _delete(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if found.trashed_at is not None:
         raise UserError(
-            f"Conversation {found.id} is in the trash already",
-            f"`specchat conversations restore {found.id}` brings it back",
+            f"Conversation {found.id} is already in the trash",
+            f"`specchat conversations restore {found.id}` restores it",
         )
     store.trash(found.id)
     remove_snapshot(snapshots_path(), str(found.id))
-    _say(
-        f"Conversation {found.id} is in the trash, for {store.trash_days:.0f} days."
-        f" `specchat conversations restore {found.id}` brings it back."
+    _print_lines(
+        f"Conversation {found.id} is in the trash for {store.trash_days:.0f} days."
+        f" `specchat conversations restore {found.id}` restores it."
     )
 
 
 def _restore(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if found.trashed_at is None:
-        raise UserError(f"Conversation {found.id} is not in the trash", "nothing is to be done")
+        raise UserError(
+            f"Conversation {found.id} is not in the trash", "there is nothing to restore"
+        )
     store.restore(found.id)
-    _say(f"Conversation {found.id} is back.")
+    _print_lines(f"Conversation {found.id} is restored.")
 
 
 def _rename(store: Store, options: argparse.Namespace) -> None:
     if not options.title.strip():
-        raise UserError("The title is empty", "give a word or two")
+        raise UserError("The title is empty", "enter a title")
     store.rename(find_conversation(store, options.id).id, options.title)
 
 
@@ -161,7 +163,7 @@ ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
 }
 
 
-def _say(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
@@ -170,7 +172,7 @@ def _one_line(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """In ASCII, so that nothing in it can reach a terminal."""
+    """JSON in ASCII, so that control characters are escaped."""
     return json.dumps(value, default=_plain, indent=1)
 
 

@@ -56,7 +56,7 @@ def _side_by_side(sparse: Statistics, full: Statistics) -> str:
         ("", "sparse", "full"),
         ("tokens read", f"{sparse.read_tokens:,}", f"{full.read_tokens:,}"),
         ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
-        ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
+        ("first token", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
         ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),
     ]
     table = "".join(f"{name:<14}{a:>10}{b:>10}\n" for name, a, b in rows)

@@ -1,4 +1,4 @@
-"""`specchat doctor`: what is installed here, what it runs on, and what is wrong with it."""
+"""`specchat doctor`: checks the installation, and reports versions, memory and folders."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from app.protocol.memory import format_bytes
 from app.util.sanitize import sanitize_line
 
 Row = tuple[str, str]
-"""A label and a value: one line of the report."""
+"""One line of the report: a label and a value."""
 
 Finding = tuple[list[Row], list[str]]
-"""Lines of the report, and one sentence for each fault."""
+"""Rows of the report, and one sentence for each fault."""
 
 PACKAGES = ("mlx", "mlx-lm", "textual")
 _REINSTALL = "reinstall specchat, or run make in its checkout"
 
 
 def only_for_stress(options: Namespace) -> None:
-    """Raises UserError where something was asked for that only `--stress` does."""
+    """Raises UserError for options that only apply to `--stress`."""
     for name in ("runs", "length", "target", "draft"):
         if getattr(options, name) is not None:
-            raise UserError(f"--{name} is for the stress run", "add --stress, or leave it out")
+            raise UserError(f"--{name} is only for the stress test", "add --stress, or remove it")
 
 
 def doctor(out: TextIO) -> int:
-    """Write the report to `out`, then one sentence for each fault. The exit status: 1 if any."""
+    """Write the report and one sentence for each fault. Returns the exit status: 1 for faults."""
     rows: list[Row] = []
     faults: list[str] = []
     examinations: tuple[Callable[[], Finding], ...] = (_versions, _mlx, _folders, _pair)
     for examine in examinations:
-        found, wrong = examine()
-        rows += found
-        faults += wrong
+        new_rows, new_faults = examine()
+        rows += new_rows
+        faults += new_faults
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         out.write(f"{label:<{width}}  {sanitize_line(value)}\n")
     out.write("\n")
-    for sentence in faults or ["Nothing is wrong."]:
+    for sentence in faults or ["No problems found."]:
         out.write(f"{sanitize_line(sentence)}\n")
     return 1 if faults else 0
 
@@ -65,7 +65,7 @@ def doctor(out: TextIO) -> int:
 
 
 def _versions() -> Finding:
-    rows = [("specchat", _version("specchat") or "not installed, run from its source")]
+    rows = [("specchat", _version("specchat") or "not installed, running from source")]
     rows += [("Python", f"{platform.python_version()}, {platform.platform(terse=True)}")]
     rows += [(name, _version(name) or "missing") for name in PACKAGES]
     rows += [("SQLite", sqlite3.sqlite_version)]
@@ -80,7 +80,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _requirements() -> list[Requirement]:
-    """What specchat's own metadata asks for on this machine."""
+    """specchat's own requirements on this machine."""
     try:
         lines = metadata.requires("specchat") or []
     except metadata.PackageNotFoundError:
@@ -105,7 +105,7 @@ def _version_faults(requirements: Iterable[Requirement]) -> Iterable[str]:
 
 
 def _mlx() -> Finding:
-    """Device, BLAS and memory. OpenBLAS must be loaded before MLX is."""
+    """Device, BLAS and memory. OpenBLAS must be loaded before MLX."""
     library = blas.load_openblas()
     try:
         import mlx.core as mx
@@ -115,13 +115,13 @@ def _mlx() -> Finding:
     device = mx.default_device()
     info = mx.device_info()
     on_cpu = device == mx.Device(mx.cpu)
-    rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'no name')}")]
+    rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'unknown')}")]
     rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
     from app.engine.memory import memory_stats
 
     now = memory_stats()
     models = f"{format_bytes(now.used)} of {format_bytes(now.ceiling)} for models"
-    machine = f"{format_bytes(now.total)} in all, {format_bytes(now.available)} available"
+    machine = f"{format_bytes(now.total)} in total, {format_bytes(now.available)} available"
     rows += [
         ("memory", f"{models}; {machine}"),
         ("this process", format_bytes(now.process)),
@@ -165,40 +165,38 @@ def _folders() -> Finding:
     faults: list[str] = []
     for label, folder in folders.items():
         state = _folder_state(folder)
-        held = f", {_cached()}" if label == "cache folder" else ""
-        rows.append((label, f"{folder} ({state}{held})"))
+        used = f", {_cached()}" if label == "cache folder" else ""
+        rows.append((label, f"{folder} ({state}{used})"))
         if state == "not writable":
-            faults.append(
-                f"The {label} '{folder}' cannot be written to: make it a folder of your own."
-            )
+            faults.append(f"The {label} '{folder}' is not writable: check its permissions.")
     return rows, faults
 
 
 def _cached() -> str:
-    """How full the cache folder is: `1.1 of 20.0 GB`."""
+    """The size and limit of the cache folder: `1.1 of 20.0 GB`."""
     weights = 0
     limit, note = MAX_ON_DISK, ""
     try:
         settings = user_settings()
         found = located(settings.models.target, settings.models.draft or None)
         weights = sum(loaded_bytes(Path(path)) for path in (found.target, found.draft) if path)
-        wanted = settings.cache_policy(None).disk_budget
-        limit = disk_limit(wanted, paths.snapshots_path(), weights)
-    except UserError:  # told elsewhere; what is there can still be counted
+        requested = settings.cache_policy(None).disk_budget
+        limit = disk_limit(requested, paths.snapshots_path(), weights)
+    except UserError:  # reported elsewhere; the size is still known
         note = "up to "
     return f"{folder_bytes(paths.cache_path()) / 1e9:.1f} of {note}{limit / 1e9:.1f} GB"
 
 
 def _folder_state(folder: Path) -> str:
-    """Whether files can be written there. A folder that is not there yet can be made."""
+    """Whether files can be written there, or the folder can be created."""
     if folder.exists():
         writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
         return "writable" if writable else "not writable"
     parent = next(each for each in folder.parents if each.exists())
     writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
-    return "made when needed" if writable else "not writable"
+    return "created when needed" if writable else "not writable"
 
 
 def _pair() -> Finding:
     faults = embedded.integrity()
-    return [("embedded pair", "damaged" if faults else "whole")], list(faults)
+    return [("embedded pair", "damaged" if faults else "intact")], list(faults)

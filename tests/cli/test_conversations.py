@@ -196,7 +196,7 @@ REFUSALS = {
     "not in the trash": (["restore", "1"], "not in the trash"),
     "empty title": (["rename", "1", " "], "title is empty"),
     "title that is no UTF-8": (["rename", "1", "\udcff"], "not valid Unicode"),
-    "nothing found": (["search", "zebra"], "Nothing was found"),
+    "nothing found": (["search", "zebra"], "No message matches"),
     "search that is no UTF-8": (["search", "\udcff"], "not valid Unicode"),
     "file that is not there": (["import", "{home}/nothing"], "No such file"),
     "folder": (["import", "{home}"], "directory"),
@@ -234,7 +234,7 @@ def test_in_the_trash_already(shell: Shell, capsys: pytest.CaptureFixture[str]) 
     kept("Who pays?")
     shell("delete", "1")
     assert run(["conversations", "delete", "1"]) == 2
-    assert "in the trash already" in capsys.readouterr().err
+    assert "already in the trash" in capsys.readouterr().err
 
 
 def test_beside_the_app_they_are_read_and_changed_and_the_app_sees_it(

@@ -35,15 +35,15 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_healthy_place() -> None:
     status, lines = run()
     assert status == 0
-    assert lines[-1] == "Nothing is wrong."
+    assert lines[-1] == "No problems found."
     report = {line[:15].strip(): line[15:].strip() for line in lines[:-2]}
     for label in ("specchat", "Python", "mlx", "mlx-lm", "textual", "SQLite"):
         assert report[label]
     assert report["device"].startswith(("CPU", "GPU"))
     assert "GFLOP/s" in report["matrix products"]
-    assert re.fullmatch(r".+ of .+ for models; .+ in all, .+ available", report["memory"])
-    assert report["embedded pair"] == "whole"
-    assert report["data folder"].endswith("(made when needed)")
+    assert re.fullmatch(r".+ of .+ for models; .+ in total, .+ available", report["memory"])
+    assert report["embedded pair"] == "intact"
+    assert report["data folder"].endswith("(created when needed)")
 
 
 def test_a_folder_that_exists() -> None:
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
         status, lines = run()
         assert status == 1
         assert lines[-1].startswith("The data folder")
-        assert "cannot be written to" in lines[-1]
+        assert "is not writable" in lines[-1]
 
 
 def test_mlx_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,5 +130,5 @@ def test_what_only_the_stress_run_does_is_not_ignored(
     told = capsys.readouterr()
     assert (told.out, told.err) == (
         "",
-        f"specchat: {words[0]} is for the stress run: add --stress, or leave it out.\n",
+        f"specchat: {words[0]} is only for the stress test: add --stress, or remove it.\n",
     )
