@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 from mlx_lm.models.cache import ArraysCache
-from numpy.typing import NDArray
 
 from app.engine.cache_growth import capacity
 from app.engine.caches import PositionedCache, WindowedCache, flatten
+from app.engine.positions import Positions
 from app.engine.prefix_cache import PrefixCache
 
 
 def find_mismatch(prefix: PrefixCache) -> str | None:
     """How the layers' contents differ from the recorded tokens, as a clause; None if they agree."""
-    recorded = np.flatnonzero(prefix.cached)
+    recorded = np.flatnonzero(prefix.cached).astype(np.int32)
     # Some models make a cache for a layer that shares another one's, and never use it.
     used = [(n, cache) for n, cache in enumerate(flatten(prefix.cache)) if not _is_unused(cache)]
     if not used:
@@ -31,7 +31,7 @@ def find_mismatch(prefix: PrefixCache) -> str | None:
     return None
 
 
-def _layer_mismatch(cache: Any, prefix: PrefixCache, recorded: NDArray[np.int64]) -> str | None:
+def _layer_mismatch(cache: Any, prefix: PrefixCache, recorded: Positions) -> str | None:
     if isinstance(cache, PositionedCache):
         return _positioned_mismatch(cache, recorded)
     if isinstance(cache, ArraysCache):
@@ -44,14 +44,15 @@ def _layer_mismatch(cache: Any, prefix: PrefixCache, recorded: NDArray[np.int64]
     return None
 
 
-def _positioned_mismatch(cache: PositionedCache, recorded: NDArray[np.int64]) -> str | None:
+def _positioned_mismatch(cache: PositionedCache, recorded: Positions) -> str | None:
     stored, size = cache.positions.array(), cache.size()
     if len(stored) != size or capacity(cache.inner) < size:
         return f"holds {size:,} entries, at other positions than it says"
     if not cache.positions.ascending:
         stored = np.sort(stored)
     first = cache.evicted_below if isinstance(cache, WindowedCache) else 0
-    if not np.array_equal(stored[stored >= first], recorded[recorded >= first]):
+    stored, expected = (a[np.searchsorted(a, first) :] for a in (stored, recorded))
+    if not np.array_equal(stored, expected):
         return f"holds other positions than the {len(recorded):,} that were read"
     return None
 
