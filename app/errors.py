@@ -1,10 +1,10 @@
-"""The error every room raises for what the user can put right."""
+"""The error for problems that the user can fix."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something the user gave, or the state of this machine, does not work.
+    """A problem with the user's input, or with the state of this machine.
 
     `problem` says what is wrong (capitalised, without a full stop), `advice` what to do about it
     (lower case, without a full stop). As text, both are one sentence.

@@ -1,4 +1,4 @@
-"""Where specchat keeps things. Asking for a folder does not create it."""
+"""The folders and files of specchat. None of these functions creates them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ APP = "specchat"
 
 
 def data_path() -> Path:
-    """Conversations, documents and their backups: what must not be lost."""
+    """Conversations, documents and their backups."""
     return platformdirs.user_data_path(APP, appauthor=False)
 
 
 def cache_path() -> Path:
-    """Snapshots and downloads: what can be made or fetched again."""
+    """Snapshots and other data that can be recreated."""
     return platformdirs.user_cache_path(APP, appauthor=False)
 
 
 def snapshots_path() -> Path:
-    """What was read of each conversation, so that a later start need not read it again."""
+    """Saved KV caches of conversations."""
     return cache_path() / "snapshots"
 
 
 def costs_path() -> Path:
-    """How long reading takes here, by pairs of models."""
+    """Measured costs of model pairs on this machine."""
     return cache_path() / "costs"
 
 
 def config_path() -> Path:
-    """What the user has set."""
+    """The user's settings and catalogue."""
     return platformdirs.user_config_path(APP, appauthor=False)
 
 
@@ -39,7 +39,7 @@ def settings_path() -> Path:
 
 
 def logs_path() -> Path:
-    """What is told of crashes."""
+    """Logs and notes about crashes."""
     return platformdirs.user_log_path(APP, appauthor=False)
 
 
@@ -49,7 +49,7 @@ def display_path(path: Path) -> str:
 
 
 def assets_path() -> Path:
-    """What ships with the program: inside the package once installed, beside it in a checkout."""
+    """Files that ship with the program: in the package once installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "assets"
     return installed if installed.is_dir() else package.parent / "assets"

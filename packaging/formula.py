@@ -18,7 +18,7 @@ import lock
 import wheels
 
 PLACE = "https://files.pythonhosted.org/packages"
-"""Where the public registry keeps files, each below its BLAKE2b digest."""
+"""The public registry's folder of files, which are named by BLAKE2b digests."""
 
 RELEASES = {14: "on_sonoma", 15: "on_sequoia", 26: "on_tahoe"}
 
@@ -78,7 +78,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the Homebrew formula of a built wheel.")
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--release", required=True, help="the URL below which the wheel lies")
-    parser.add_argument("--homepage", help="of the project (default: told from the release)")
+    parser.add_argument(
+        "--homepage", help="homepage of the project (default: derived from the release)"
+    )
     options = parser.parse_args()
     release = options.release.rstrip("/")
     homepage = options.homepage or release.partition("/releases/")[0]

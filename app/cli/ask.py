@@ -37,10 +37,8 @@ def ask(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything is checked before a model is loaded."""
     settings = user_settings()
     question, sampling = _question(options, settings)
-    kept_in = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    load = resolve_pair(
-        *requested_pair(options.target, options.draft, settings), kv_bits=kept_in.bits
-    )
+    kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
+    load = resolve_pair(*requested_pair(options.target, options.draft, settings), kv_bits=kv.bits)
     saves = options.conversation is not None
     with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
         id = _conversation(store, options.conversation) if saves else None

@@ -21,7 +21,7 @@ from app.models.draft_selection import DraftCandidate, MeasuredRatio
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import DEFAULT_KEEP, Fit, Machine, mac_with, parse_memory, with_kv_bits
-from app.models.fit import fit as reckon
+from app.models.fit import fit as estimate
 from app.models.hub_info import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.overview import ModelOverview, overview
@@ -58,7 +58,7 @@ def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
             size(model.size.weight_bytes),
             model.name,
             *facts(model),
-            reckon(model.size, None, machine).verdict,
+            estimate(model.size, None, machine).verdict,
         )
         if entry.measured:
             yield _row("", f"measured speedup {entry.measured}")
@@ -116,10 +116,10 @@ def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     tokens = _length(options.length) if options.length else None
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
-    found = reckon(sized, draft.size if draft else None, machine, tokens)
+    found = estimate(sized, draft.size if draft else None, machine, tokens)
     yield f"{target.name} · {', '.join(facts(target))}"
     yield f"with {draft.name} as its draft" if draft else "without a draft, with full prefill"
-    yield from _sum(found)
+    yield from _estimate_rows(found)
 
 
 def in_short(cache: ModelCache, name: str) -> list[str]:
@@ -130,7 +130,7 @@ def in_short(cache: ModelCache, name: str) -> list[str]:
         draft = _best_draft(target, cache, entries, machine)
     except ModelError as error:
         return [str(error)]
-    found = reckon(target.size, draft.size if draft else None, machine)
+    found = estimate(target.size, draft.size if draft else None, machine)
     with_draft = f" with {draft.name}" if draft else ""
     return [
         ", ".join(facts(target)),
@@ -178,9 +178,9 @@ def _as_json(row: ModelOverview) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------ inside
 
 
-def _sum(found: Fit) -> Iterator[str]:
-    yield from (_row(*row) for row in breakdown_rows(found))
-    yield from verdict_sentences(found)
+def _estimate_rows(result: Fit) -> Iterator[str]:
+    yield from (_row(*row) for row in breakdown_rows(result))
+    yield from verdict_sentences(result)
 
 
 def _entries() -> tuple[catalogue.Entry, ...]:

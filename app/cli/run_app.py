@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOG = "specchat.log"
 MAX_LOG_BYTES = 500_000
-"""One older log is kept beside it."""
+"""The limit of one file; there is one older file."""
 
 
 def run_app(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
@@ -42,8 +42,8 @@ def _open(
     from app.settings.values import KvBits
 
     settings = SettingsFile(settings_path())
-    kept_in = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
-    models, problem = _pair(target, draft, kept_in.bits, settings.settings)
+    kv = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
+    models, problem = _pair(target, draft, kv.bits, settings.settings)
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
     from app.ui.terminal.clipboard import system_clipboard

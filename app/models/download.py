@@ -77,7 +77,7 @@ class Downloader:
                 await self._finish(part)
 
     async def _finish(self, part: PartialFile) -> None:
-        """Verify the digest. A file with a wrong digest is downloaded once more from the start."""
+        """Verify the digest. A file with a wrong digest is downloaded a second time."""
         part.hashing = True
         path, expected = part.path, part.file.digest
         self._meter.note = f"checking {part.file.path}"
