@@ -198,7 +198,9 @@ async def test_the_panel_opens_and_folds() -> None:
         await until_shown(pilot, "▾ read", "partly selected", "why: Sparse is predicted")
         await pilot.press("enter")
         await until_shown(pilot, "▸ read")
-        await pilot.click(PrefillPanel)
+        panel = pilot.app.screen.query_one(PrefillPanel)
+        await until(pilot, lambda: panel.region.height == 1, "the layout of the folded panel")
+        await pilot.click(panel)
         await until_shown(pilot, "▾ read")
 
 
