@@ -1,7 +1,7 @@
-"""A conversation in memory: turns, what waits, and what an `Ask` contains.
+"""A conversation in memory: its turns, the queued question, and the contents of an `Ask`.
 
-The one place that decides which earlier turns the engine sees. Both the screen and the command line
-stand on it.
+The only place that decides which earlier turns the engine sees. The screen and the command line
+both use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 
 
 class QuestionError(UserError):
-    """What was asked cannot be sent."""
+    """The question cannot be sent."""
 
 
 class TurnState(StrEnum):
@@ -34,7 +34,7 @@ class TurnState(StrEnum):
 
 
 class TurnPart(StrEnum):
-    """What a turn consists of; of both there may be several versions."""
+    """The parts of a turn; each may have several versions."""
 
     QUESTION = "question"
     ANSWER = "answer"
@@ -42,48 +42,51 @@ class TurnPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the user asks, and how it is to be read."""
+    """What the user asks, and how the documents are to be read."""
 
     text: str
     documents: tuple[Document, ...] = ()
     mode: Mode = Mode.AUTO
     keep: float = DEFAULT_KEEP_RATIO
     despite_memory: bool = False
-    """Try it though it is foreseen not to fit."""
+    """Try it although it is predicted not to fit."""
 
     @property
     def message(self) -> Message:
         return Message(Role.USER, self.text, self.documents)
 
     def check(self) -> None:
-        """Raise QuestionError when there is nothing to ask, or keep is no fraction."""
+        """Raise QuestionError if the text is empty or invalid, or `keep` is out of range."""
         if not self.text.strip():
             raise QuestionError("The question is empty", "type what you want to know")
         if any("\ud800" <= character <= "\udfff" for character in self.text):
             raise QuestionError("The question is not valid UTF-8", "type it again")
         if not 0.0 <= self.keep <= 1.0:
             raise QuestionError(
-                f"keep {self.keep:g} is out of range", "give a fraction between 0 and 1"
+                f"keep {self.keep:g} is out of range", "use a fraction between 0 and 1"
             )
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise QuestionError for figures that no answer can be sampled with."""
+    """Raise QuestionError for options that no answer can be sampled with."""
     if sampling.max_tokens < 1:
         raise QuestionError("An answer needs at least one token", "allow 1 token or more")
     if not sampling.temperature >= 0:
-        raise QuestionError(f"{sampling.temperature:g} is no temperature", "give 0 or more")
+        raise QuestionError(
+            f"Temperature {sampling.temperature:g} is out of range", "use 0 or more"
+        )
     if not 0 < sampling.top_p <= 1:
-        raise QuestionError(f"{sampling.top_p:g} is no top-p", "give a fraction above 0, at most 1")
+        raise QuestionError(
+            f"top-p {sampling.top_p:g} is out of range", "use more than 0, at most 1"
+        )
     if sampling.seed is not None and not 0 <= sampling.seed < 2**64:
-        raise QuestionError(f"{sampling.seed} is no seed", "give a number from 0 to 2^64 - 1")
+        raise QuestionError(f"Seed {sampling.seed} is out of range", "use 0 to 2^64 - 1")
 
 
-def effective_sampling(choices: Overrides, default: Sampling) -> Sampling:
-    """`otherwise` but for what was chosen. What no answer can be sampled with was not chosen here:
-    it came with an imported conversation, and is left out."""
+def effective_sampling(overrides: Overrides, default: Sampling) -> Sampling:
+    """`default` with the overrides. Invalid ones, from an imported conversation, are ignored."""
     names = ("max_tokens", "temperature", "top_p", "seed")
-    chosen = {name: value for name in names if (value := getattr(choices, name)) is not None}
+    chosen = {name: value for name in names if (value := getattr(overrides, name)) is not None}
     sampling = replace(default, **chosen)
     try:
         check_sampling(sampling)
@@ -92,18 +95,18 @@ def effective_sampling(choices: Overrides, default: Sampling) -> Sampling:
     return sampling
 
 
-def effective_mode(choices: Overrides, mode: Mode, keep: float) -> tuple[Mode, float]:
-    """The same of how questions are read."""
-    if choices.mode in tuple(Mode):
-        mode = Mode(choices.mode)
-    if choices.keep is not None and 0 < choices.keep <= 1:
-        keep = choices.keep
+def effective_mode(overrides: Overrides, mode: Mode, keep: float) -> tuple[Mode, float]:
+    """The same for how documents are read."""
+    if overrides.mode in tuple(Mode):
+        mode = Mode(overrides.mode)
+    if overrides.keep is not None and 0 < overrides.keep <= 1:
+        keep = overrides.keep
     return mode, keep
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousEnd:
-    """How an answer had ended before it was continued."""
+    """How an answer ended before it was continued."""
 
     state: TurnState
     ended: FinishReason | None
@@ -112,7 +115,7 @@ class PreviousEnd:
 
 @dataclass(eq=False)
 class Turn:
-    """One question and what became of it."""
+    """One question and its answer."""
 
     number: int
     question: Question
@@ -121,58 +124,55 @@ class Turn:
     thinking: str = ""
     """What the model wrote between its thinking tags."""
     generated_ids: tuple[int, ...] | None = ()
-    """None where they are not known for the model that is asked next."""
+    """None if they are unknown, or of another model than the one that answers next."""
     ended: FinishReason | None = None
     failure: Failed | None = None
     retry_of: Turn | None = None
-    """An earlier turn whose place this one takes once it is answered."""
+    """An earlier turn that this one replaces once it is answered."""
     superseded: tuple[Turn, ...] = ()
-    """The rest of the branch that it leaves: the turn that is edited or answered again, and all
-    that follow on it."""
+    """The turn that is edited or answered again, and all after it."""
     replaced: bool = False
     system: str = ""
-    """The system prompt that it was asked with here."""
+    """The system prompt it was asked with."""
     statistics: Statistics | None = None
-    """Of the whole answer, in however many parts it was written."""
+    """Of the whole answer, including parts from before it was continued."""
     guard: str | None = None
     previous_end: PreviousEnd | None = None
-    """Of an answer that is or was continued."""
+    """Set for an answer that is or was continued."""
 
     @property
     def can_continue(self) -> bool:
-        """Whether there is more to come of an answer, if it is continued."""
-        cut = self.state is TurnState.STOPPED or self.ended in (
-            FinishReason.LENGTH,
-            FinishReason.REPEATED,
-        )
-        return cut and self.in_context and bool(self.text or self.thinking)
+        """Whether the answer was cut off or stopped, so that it can be continued."""
+        cut_off = (FinishReason.LENGTH, FinishReason.REPEATED)
+        unfinished = self.state is TurnState.STOPPED or self.ended in cut_off
+        return unfinished and self.in_context and bool(self.text or self.thinking)
 
     @property
     def in_context(self) -> bool:
-        """Whether later questions are asked with this turn before them. A failed one is left out:
-        what made it fail (a prompt too long, say) would make every later one fail too."""
+        """Whether later prompts include this turn. A failed one is skipped: its cause, such as a
+        prompt that is too long, would make every later one fail, too."""
         return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.replaced
 
     @property
     def messages(self) -> tuple[Message, Message]:
-        """Question and answer. An answer that was stopped before its first word is an empty one,
-        so that roles keep alternating, as most chat templates demand."""
+        """Question and answer. The answer may be empty, so that roles alternate, as most chat
+        templates require."""
         answer = Message(
             Role.ASSISTANT, self.text, token_ids=self.generated_ids, thinking=self.thinking
         )
         return self.question.message, answer
 
     def retry_question(self, mode: Mode, keep: float) -> Question:
-        """Its question, to be asked once more. What was foreseen not to fit is tried when it is
-        asked in the same way again."""
+        """The question for another answer. If it was predicted not to fit and is asked again
+        unchanged, it is tried."""
         question = replace(self.question, mode=mode, keep=keep, despite_memory=False)
         same = question == replace(self.question, despite_memory=False)
         refused = self.failure is not None and self.failure.predicted
         return replace(question, despite_memory=same and refused)
 
     def for_whole_answer(self, event: Event) -> Event:
-        """An event that was applied, as it stands for the whole answer, which may have been
-        continued. What fails then ends as it had ended before."""
+        """An applied event, extended to the whole of an answer that was continued. If continuing
+        fails, the answer ends as it ended before."""
         match event:
             case Finished():
                 return replace(event, statistics=self.statistics)
@@ -183,7 +183,7 @@ class Turn:
                 return event
 
     def apply(self, event: Event) -> None:
-        """Take in an event of this turn."""
+        """Update the turn by one of its events."""
         match event:
             case Token():
                 self.text += event.text
@@ -203,9 +203,7 @@ class Turn:
                 if self.retry_of is not None and self.retry_of.in_context:
                     for each in (self,) if cancelled else self.superseded:
                         each.replaced = True
-            case Failed() if (
-                self.previous_end is not None
-            ):  # what was written before is still there
+            case Failed() if self.previous_end is not None:  # the earlier part is still there
                 self.state, self.ended = self.previous_end.state, self.previous_end.ended
                 self.statistics, self.failure = self.previous_end.statistics, event
             case Failed():
@@ -216,8 +214,7 @@ class Turn:
 
 
 def merge_statistics(first: Statistics | None, second: Statistics | None) -> Statistics | None:
-    """Of an answer in two parts: how it was read is told by the first, and what was written is
-    added up."""
+    """Of an answer in two parts: the first has how it was read, tokens and seconds are added."""
     if first is None or second is None:
         return first or second
     return replace(
@@ -232,20 +229,20 @@ def merge_statistics(first: Statistics | None, second: Statistics | None) -> Sta
 
 @dataclass
 class Conversation:
-    """All turns so far, and at most one question that waits for its turn."""
+    """All turns, and at most one queued question."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    """Where nothing else was chosen."""
+    """The default sampling."""
     turns: list[Turn] = field(default_factory=list)
     queued: Question | None = None
     system: str = ""
-    """What its system messages say; imported conversations may have them."""
+    """Text of its system messages, which imported conversations may have."""
     overrides: Overrides = field(default_factory=Overrides)
-    """What was chosen for this conversation alone."""
+    """Settings of this conversation only."""
 
     @property
     def system_prompt(self) -> str:
-        """What the model is told before everything else."""
+        """The system prompt of the next question."""
         return self.system if self.overrides.system is None else self.overrides.system
 
     @property
@@ -259,44 +256,41 @@ class Conversation:
 
     @property
     def last_finished(self) -> Turn | None:
-        """The last turn that does not run any more."""
-        over = (turn for turn in reversed(self.turns) if turn.state is not TurnState.RUNNING)
-        return next(over, None)
+        finished = (turn for turn in reversed(self.turns) if turn.state is not TurnState.RUNNING)
+        return next(finished, None)
 
     @property
     def branch(self) -> list[Turn]:
-        """What there is to be shown: without the turns whose place another one has taken, or
-        takes at present."""
-        left = {
+        """The turns to show, without those that another one has replaced or is replacing."""
+        hidden = {
             id(each)
             for turn in self.turns
             if turn.superseded and (turn.state is TurnState.RUNNING or turn.superseded[0].replaced)
             for each in turn.superseded
         }
-        return [turn for turn in self.turns if id(turn) not in left]
+        return [turn for turn in self.turns if id(turn) not in hidden]
 
     def earlier_turns(self, turn: Turn) -> list[Turn]:
-        """The turns that the engine sees when it is asked `turn`."""
+        """The turns before `turn` in its prompt."""
         first = turn.superseded[0] if turn.superseded else turn
         earlier = takewhile(lambda each: each is not first, self.turns)
         return [each for each in earlier if each.in_context]
 
     def question_turns(self, turn: Turn) -> list[Turn | None]:
-        """Of each message that the engine sees when it is asked `turn`: whose question it is."""
+        """For each message of the prompt of `turn`, the turn whose question it is, or None."""
         system = [None] if turn.system else []
         earlier = [part for before in self.earlier_turns(turn) for part in (before, None)]
         return [*system, *earlier, turn]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
-        """Of each message that the engine sees when it is asked `turn`."""
+        """For each message of the prompt of `turn`."""
         return [holder.question.documents if holder else () for holder in self.question_turns(turn)]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
-        """Have the engine read these characters of what it sees in `turn` always. Returns the
-        question of `turn`, to be asked again."""
-        asked = self.question_turns(turn)
+        """Pin these characters in the prompt of `turn`. Returns its question."""
+        turns = self.question_turns(turn)
         for (message, number), ranges in pins.items():
-            holder = asked[message]
+            holder = turns[message]
             if holder is not None:
                 documents = list(holder.question.documents)
                 documents[number] = replace(documents[number], pinned=ranges)
@@ -310,13 +304,12 @@ class Conversation:
         number: int | None = None,
         edit_of: Turn | None = None,
     ) -> tuple[Turn, Ask]:
-        """A new turn, and the command that asks the engine. It may fork the conversation: it
-        `replaces` an earlier one, and those after it, once it is answered; or it `edits` that
-        one's question, and is there instead of them from now on. Turns are counted from 1 unless
-        a `number` is given."""
+        """A new turn, and the command for the engine. It may fork the conversation: as `retry_of`
+        a turn, it replaces that one and those after it once it is answered; as `edit_of` one,
+        it replaces them at once. Turns are counted from 1, unless a `number` is given."""
         retry_of, edit_of = _original_turn(retry_of), _original_turn(edit_of)
         if retry_of is not None and retry_of is self.last and not retry_of.text:
-            retry_of, edit_of = None, retry_of  # there is no answer to come back to
+            retry_of, edit_of = None, retry_of  # there is no answer to return to
         turn = Turn(number or len(self.turns) + 1, question, retry_of=retry_of)
         left = retry_of or edit_of
         if left is not None:
@@ -334,7 +327,8 @@ class Conversation:
         return turn, replace(ask, skip_memory_check=question.despite_memory)
 
     def resume(self, turn: Turn) -> Ask:
-        """Have the last answer, which was cut off or stopped, continued. Raises QuestionError."""
+        """The command to continue the last answer, if it was cut off or stopped. Raises
+        QuestionError."""
         if not self.branch or turn is not self.branch[-1] or not turn.can_continue:
             raise QuestionError(
                 "Only the last answer can be continued, when it was cut off or stopped",
@@ -348,7 +342,7 @@ class Conversation:
         if turn.ended is FinishReason.REPEATED:
             sampling = replace(sampling, stop_repeats=False)
         mode, keep = question.mode, question.keep
-        if turn.statistics is not None:  # where it is not cached, it is read as it was
+        if turn.statistics is not None:  # if it is not cached, read it as before
             sparse = turn.statistics.reading is Reading.SPARSE
             mode, keep = (Mode.SPARSE, turn.statistics.keep_ratio) if sparse else (Mode.FULL, keep)
         turn.previous_end = PreviousEnd(turn.state, turn.ended, turn.statistics)
@@ -366,7 +360,7 @@ class Conversation:
 
 
 def _original_turn(turn: Turn | None) -> Turn | None:
-    """Of one that was asked again in vain: the one that still has the place."""
+    """The turn itself, or if it is a failed retry, the turn that it did not replace."""
     if turn is not None and not turn.in_context and turn.retry_of is not None:
         return turn.retry_of
     return turn

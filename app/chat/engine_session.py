@@ -14,11 +14,11 @@ from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded
 
 
 class EngineError(UserError):
-    """What the engine answered with `Failed`."""
+    """The engine reported `Failed`."""
 
 
 class EngineSession:
-    """Use as a context manager: leaving it ends the engine thread."""
+    """A context manager that ends the engine thread."""
 
     def __init__(self, engine: Engine | None = None, upkeep: CachePolicy | None = None) -> None:
         self._engine = engine or MlxEngine()
@@ -34,7 +34,7 @@ class EngineSession:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._engine.send(Close())
         if kind is not KeyboardInterrupt:
-            # A step ends soon; writing a large snapshot may take its time.
+            # A step ends soon, but writing a large snapshot may take long.
             self._engine.join(timeout=None if self._saves else 30)
 
     def load(self, command: Load) -> Loaded:
@@ -47,7 +47,7 @@ class EngineSession:
         return event
 
     def calibrate(self) -> Costs:
-        """Time the pair that is loaded. Raises EngineError."""
+        """Measure the costs of the loaded pair. Raises EngineError."""
         self._engine.send(CalibrateCosts())
         for event in self._events_until():
             if isinstance(event, CostsUpdated) and event.requested:
@@ -56,8 +56,7 @@ class EngineSession:
         raise EngineError(event.problem, event.advice)
 
     def set_policy(self, upkeep: CachePolicy) -> None:
-        """What becomes of conversations between turns from now on; what is held is let go, saved
-        where it was to be."""
+        """Set what happens to conversations' caches between turns from now on."""
         self._saves = upkeep.snapshot_folder is not None
         self._engine.send(upkeep)
 
@@ -71,7 +70,7 @@ class EngineSession:
         self._engine.send(Cancel(turn))
 
     def drain(self) -> list[Event]:
-        """What the engine said while nobody asked, its last words among them."""
+        """Events that came outside of a turn, including those of closing."""
         events = []
         while not self._events.empty():
             events.append(self._events.get())

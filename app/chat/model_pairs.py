@@ -27,8 +27,8 @@ def resolve_pair(
     cache: ModelCache | None = None,
     kv_bits: int | None = None,
 ) -> Load:
-    """The command that loads this pair, from `cache` or the user's own. A target without a draft
-    reads everything, but for the embedded target, which brings its own. With `kv_bits` it keeps
+    """The command that loads this pair, from `cache` or the default one. A target without a draft
+    reads everything, except the embedded target, which has its own. With `kv_bits` it keeps
     what it reads in so many bits a number. Raises ModelError, in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
@@ -46,13 +46,12 @@ def resolve_pair(
 
 
 def is_embedded(load: Load) -> bool:
-    """Whether this target has learnt nothing but to answer questions about documents."""
+    """Whether the target is the embedded one, which only answers questions about documents."""
     return load.target == str(target_path())
 
 
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
-    """Whether a question with these documents, after these turns, has none that such a target
-    needs."""
+    """Whether an embedded target, which needs a document, would be asked without one."""
     if documents or not is_embedded(load):
         return False
     return not any(turn.question.documents for turn in turns)
@@ -60,7 +59,7 @@ def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Docume
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """Which models answered. Token ids are only worth something to the same `target_revision`."""
+    """The models of an answer. Token ids are only valid for the same `target_revision`."""
 
     target: str
     target_revision: str

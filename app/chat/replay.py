@@ -1,5 +1,5 @@
-"""What the engine said of an answer, as far as the store kept it: the same events once more, so
-that whoever shows an answer can show a stored one."""
+"""The events of a stored answer, as far as the store has them, so that what shows a running answer
+can show a stored one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from app.sessions import records
 
 DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 MIN_RESTORE_SECONDS = 0.01
-"""Seconds; in less there was nothing to be restored."""
+"""Below this, nothing was restored."""
 
 
 def replay_events(
     turn: Turn,
     stats: records.AnswerStats | None,
     read_map: records.ReadMap | None,
-    places: Mapping[int, int],
+    positions: Mapping[int, int],
 ) -> tuple[Event, ...]:
-    """The events of a turn that is over. `places` says of the questions that the engine saw, by
-    their ids, the how-manieth message each was. What the store cannot know (an engine of another
-    version wrote it, say) is left out."""
+    """The events of a finished turn. `positions` are indexes in the prompt, by the ids of
+    their questions. What the store does not know is skipped."""
     events: list[Event] = []
     if read_map is not None and stats is not None:
-        events += _selection_events(turn.number, stats, read_map, places)
+        events += _selection_events(turn.number, stats, read_map, positions)
     if stats is not None:
         events += _phases(turn, stats)
     if turn.state is TurnState.FAILED:
@@ -52,7 +51,7 @@ NEVER_ANSWERED = ("specchat ended before it was answered", "ask it again")
 
 
 def _selection_events(
-    number: int, stats: Statistics, read_map: records.ReadMap, places: Mapping[int, int]
+    number: int, stats: Statistics, read_map: records.ReadMap, positions: Mapping[int, int]
 ) -> list[Event]:
     events: list[Event] = []
     if read_map.importance:
@@ -60,9 +59,9 @@ def _selection_events(
         events.append(ImportanceMap(number, importance, 1, 1))
     if spans := read_map.spans:
         texts = tuple(
-            replace(text, message=places[text.message])
+            replace(text, message=positions[text.message])
             for text in read_map.texts
-            if text.message in places and text.span < len(spans)
+            if text.message in positions and text.span < len(spans)
         )
         selected = sum(span.end - span.start for span in spans)
         events.append(
@@ -72,8 +71,8 @@ def _selection_events(
 
 
 def _phases(turn: Turn, statistics: Statistics) -> list[PhaseProgress]:
-    """What the turn went through, and how long each took. Of how many tokens is not stored, so the
-    total is 0; it is 1 of what may have been cut short: how the turn ended tells."""
+    """The phases of the turn with their seconds. The numbers of tokens are not stored, so the total
+    is 0, or 1 for a phase that may have been stopped."""
     seconds = {time.phase: time.seconds for time in statistics.phases}
     if turn.text or turn.generated_ids:
         seconds[Phase.DECODE] = statistics.decode_seconds

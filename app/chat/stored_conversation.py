@@ -1,8 +1,8 @@
-"""A stored conversation: its current branch, to be shown and gone on with, and its other ones.
+"""A stored conversation: its current branch, to show and to continue, and its other branches.
 
-This knows no engine. It gives the command to send and takes in the events that come back, so that
-the screen and the command line both stand on it. Opening and asking wait for the disk, so that a
-screen does them on a thread.
+It does not know the engine: it returns the command to send, and is updated by the events that come
+back. The screen and the command line both use it. Opening and asking wait for the disk, so the
+screen does that on a thread.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ _STATES = {
 
 
 class StoredConversation:
-    """The current branch of a stored conversation: to be shown, and to go on with.
+    """The current branch of a stored conversation.
 
-    `conversation` has its turns, numbered by the ids of their answers, or of the question where no
-    answer was begun. It grows as questions are asked here, and is read anew when another branch
-    becomes the current one.
+    `conversation` has its turns, numbered by the ids of their answers, or of the question if there
+    is no answer. It is loaded again when another branch becomes the current one.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class StoredConversation:
 
     @property
     def name(self) -> str:
-        """The engine's, for what it has cached of it."""
+        """The engine's name for its cache of the conversation."""
         return str(self.id)
 
     def question_id(self, turn: Turn) -> int:
@@ -85,27 +84,26 @@ class StoredConversation:
         return self._question_ids[turn.number]
 
     def replay_events(self, turn: Turn) -> tuple[Event, ...]:
-        """What the engine said of a turn that was over when this was opened. Raises StoreError."""
-        places = {
-            self._question_ids[asked.number]: place
-            for place, asked in enumerate(self.conversation.question_turns(turn))
+        """The events of a turn that had finished when this was opened. Raises StoreError."""
+        positions = {
+            self._question_ids[asked.number]: position
+            for position, asked in enumerate(self.conversation.question_turns(turn))
             if asked is not None
         }
         stats = self._stats.get(turn.number)
         read_map = None if stats is None else self._store.read_map(turn.number)
-        return replay_events(turn, stats, read_map, places)
+        return replay_events(turn, stats, read_map, positions)
 
     def set_models(self, models: ModelPair) -> None:
-        """Other models answer from now on."""
+        """Use other models from now on."""
         if models.target_revision != self._models.target_revision:
             for turn in self._turns.values():
                 turn.generated_ids = None
         self._models = models
 
     def ask(self, question: Question, edit_of: Turn | None = None) -> StoredTurn:
-        """Commit a question and begin its answer; instead of the question of `edits`, which stays
-        on its own branch. What cannot be asked, or not with what was said before, is not kept:
-        raises QuestionError or StoreError."""
+        """Commit a question and start its answer. As `edit_of` a turn, it starts another branch. A
+        question that cannot be asked is not stored: raises QuestionError or StoreError."""
         question.check()
         attachments = [_attach(self._store, document) for document in question.documents]
         self.check_documents()
@@ -121,13 +119,13 @@ class StoredConversation:
     def ask_again(
         self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
     ) -> StoredTurn:
-        """Begin another answer to the question of `turn`, or the last one, perhaps with passages
-        that are always read. It takes the place of the one before, and of what followed on that,
-        once it is complete. Raises QuestionError or StoreError."""
+        """Start another answer to the question of `turn`, or the last one, with `pins` that are
+        always read. Once complete, it replaces the earlier answer and all after it. Raises
+        QuestionError or StoreError."""
         self.check_documents()
         again = turn or self.conversation.last
         if again is None:
-            raise QuestionError("There is no question to be asked again", "ask one")
+            raise QuestionError("There is no question to ask again", "ask one")
         if pins:
             self._pin(again, pins)
         question = again.retry_question(mode, keep)
@@ -135,7 +133,7 @@ class StoredConversation:
         return self._start_turn(self._question_ids[again.number], question, retry_of=again)
 
     def resume(self, turn: Turn) -> StoredTurn:
-        """Begin to continue the last answer. Raises QuestionError or StoreError."""
+        """Start to continue the last answer. Raises QuestionError or StoreError."""
         self.check_documents()
         known = turn.generated_ids is not None
         command = self.conversation.resume(turn)
@@ -152,8 +150,7 @@ class StoredConversation:
         )
 
     def _message_ids(self, turn: Turn) -> list[int]:
-        """Of the messages that the engine sees when it is asked `turn`."""
-        # A system prompt may be no message, and has no documents that its id would be asked for.
+        """Of the messages of the prompt of `turn`; 0 for the system prompt, which may have none."""
         ids = [0] if self.conversation.system_prompt else []
         for before in self.conversation.earlier_turns(turn):
             ids += [self._question_ids[before.number], before.number]
@@ -169,41 +166,41 @@ class StoredConversation:
             self._store.pin_passages(question, pinned)
         self.conversation.pin(turn, pins)
 
-    def set_overrides(self, choices: records.Overrides) -> None:
-        """What holds for this conversation alone, from the next question on. Raises StoreError."""
+    def set_overrides(self, overrides: records.Overrides) -> None:
+        """Settings of this conversation, from the next question on. Raises StoreError."""
         if self.id is not None:
-            self._store.set_overrides(self.id, choices)
-        self.conversation.overrides = choices
+            self._store.set_overrides(self.id, overrides)
+        self.conversation.overrides = overrides
 
     def version_of(self, turn: Turn, part: TurnPart) -> tuple[int, int]:
-        """The how-manieth version it is (from 1), of how many."""
+        """The number of this version, from 1, and the number of versions."""
         versions = self._versions(turn, part)
         return versions.index(self._message_id(turn, part)) + 1, len(versions)
 
     def step_version(self, turn: Turn, part: TurnPart, by: int) -> None:
-        """Make the branch through another version the current one: `by` further on."""
+        """Switch to the branch of another version, `by` versions further."""
         versions = self._versions(turn, part)
-        wanted = versions.index(self._message_id(turn, part)) + by
-        if 0 <= wanted < len(versions):
-            self._set_branch(versions[wanted])
+        index = versions.index(self._message_id(turn, part)) + by
+        if 0 <= index < len(versions):
+            self._set_branch(versions[index])
 
     def show_message(self, message: int) -> None:
-        """Make the newest branch through this message the current one, if it is not on that."""
+        """Switch to the newest branch through this message, unless the current one has it."""
         if self.find(message) is None:
             self._set_branch(message)
 
     def find(self, message: int) -> tuple[Turn, TurnPart] | None:
-        """Which part of which turn of the current branch a message is."""
-        kept = [turn for turn in self.conversation.branch if turn.number in self._question_ids]
-        for turn in kept:
+        """The turn of the current branch, and its part, that a message is."""
+        stored = [turn for turn in self.conversation.branch if turn.number in self._question_ids]
+        for turn in stored:
             for part in TurnPart:
                 if self._message_id(turn, part) == message:
                     return turn, part
         return None
 
     def delete(self, turn: Turn, part: TurnPart) -> records.DeletedMessages:
-        """Delete an answer, or a question with its answers, and all that follows. The only answer
-        to a question is deleted with that."""
+        """Delete an answer, or a question with its answers, and everything after it. An only answer
+        is deleted with its question."""
         if len(self._versions(turn, TurnPart.ANSWER)) < 2:
             part = TurnPart.QUESTION
         removed = self._store.delete_message(self._message_id(turn, part))
@@ -235,7 +232,7 @@ class StoredConversation:
         assert self.id is not None
         current = self._store.conversation(self.id).current
         reply = self._store.begin_reply(asked)
-        # Ids of messages are unique, so that turns of several conversations can share an engine.
+        # Message ids are unique, so that turns of several conversations can share an engine.
         turn, command = self.conversation.start_turn(question, retry_of, reply.message, edit_of)
         self._question_ids[turn.number] = asked
         self._turns[turn.number] = turn
@@ -257,9 +254,8 @@ class StoredConversation:
         self._load(self._store.branch(self.id))
 
     def _load(self, messages: tuple[records.Message, ...]) -> None:
-        """System messages come first, wherever they stood: most templates take no other. An answer
-        without a question before it is left out, and a question without an answer (the program
-        ended there) is a failed turn."""
+        """System messages come first, as most templates require. An answer without a question is
+        skipped, and a question without an answer (the program ended there) is a failed turn."""
         system = [m for m in messages if m.role is Role.SYSTEM]
         self.conversation.system = "\n\n".join(message.text for message in system)
         for message, after in zip(messages, [*messages[1:], None], strict=False):
@@ -272,7 +268,7 @@ class StoredConversation:
             self.conversation.turns.append(turn)
 
     def _turn(self, asked: records.Message, answer: records.Message | None) -> Turn:
-        """The very one that was there before, if there was one: more is known of it."""
+        """The same object as before, if there is one: it knows more."""
         known = self._turns.get(asked.id if answer is None else answer.id)
         if known is not None and known.state is not TurnState.RUNNING:
             known.replaced, known.retry_of, known.superseded = False, None, ()
@@ -290,13 +286,13 @@ class StoredConversation:
         for attachment in message.attachments:
             try:
                 text = self._store.text(attachment)
-            except StoreError as error:  # what was said can be shown without it
+            except StoreError as error:  # the messages can be shown without it
                 self._missing_document, text = error, ""
             documents.append(Document(attachment.name, text, attachment.pinned))
         return tuple(documents)
 
     def check_documents(self) -> None:
-        """Raise StoreError for one that is lost and was not attached again."""
+        """Raise StoreError if a document is missing and was not attached again."""
         if self._missing_document is None or self.id is None:
             return
         again = StoredConversation(self._store, self.id, self._models, self.conversation.sampling)
@@ -335,8 +331,8 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
 
 
 def _token_ids(answer: records.Message, models: ModelPair) -> tuple[int, ...] | None:
-    """The ids that were generated, if it was this target that did. Of an answer that the end of
-    the program cut off, nobody knows."""
+    """The generated ids, if this target generated them. Unknown for an answer that was cut off by
+    the end of the program."""
     if answer.stats is None or answer.stats.target_revision != models.target_revision:
         return None
     return answer.token_ids

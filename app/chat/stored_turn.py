@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class StoredTurn:
-    """One answer on its way from the engine into the store. Send `command`, then `apply` every
-    event of the turn; what the user sees may come from `turn`."""
+    """An answer that is streamed from the engine into the store. Send `command`, then `apply` every
+    event of the turn. `turn` is what the user sees."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class StoredTurn:
         branch that becomes current again if this answer, a second one, is not completed."""
         self.conversation, self.turn, self.command = conversation, turn, command
         self.saved: Future[None] | None = None
-        """Once the last event was applied: there when everything is on the disk. It may be a
-        StoreError; then `save` tries again, and the end of the store does too."""
+        """Set with the last event, and done when everything is on the disk. If it is a StoreError,
+        `save` tries again, and so does closing the store."""
         self._message_ids, self._revert_to, self._reply, self._models = (
             message_ids,
             revert_to,
@@ -60,12 +60,12 @@ class StoredTurn:
 
     @property
     def problem(self) -> StoreError | None:
-        """Why what has been written so far cannot be kept at present; it is tried all the time."""
+        """Why the answer cannot be saved at present; it is tried again and again."""
         return self._reply.problem
 
     def apply(self, event: Event) -> None:
-        """Take in an event of this turn. Never waits: what is written goes to the disk within a
-        second, and of the end `saved` tells."""
+        """Update by an event of this turn. Never waits: text is on the disk within a second, and
+        `saved` reports the end."""
         self.turn.apply(event)
         match event:
             case ImportanceMap():
@@ -96,13 +96,13 @@ class StoredTurn:
         self.save()
 
     def save(self) -> None:
-        """Begin to keep the end, again."""
+        """Save the end, again if that failed before."""
         if self._end is not None:
-            gets_there = self.turn.retry_of is None or not self.turn.retry_of.in_context
-            self.saved = self._end(revert_to=None if gets_there else self._revert_to)
+            completes = self.turn.retry_of is None or not self.turn.retry_of.in_context
+            self.saved = self._end(revert_to=None if completes else self._revert_to)
 
     def wait(self) -> None:
-        """Return when the end, if that was applied, is on the disk. Raises StoreError."""
+        """Wait until the end, if there was one, is on the disk. Raises StoreError."""
         if self.saved is not None:
             self.saved.result()
 
@@ -127,8 +127,8 @@ class StoredTurn:
         )
 
     def _read_map(self, statistics: Statistics) -> records.ReadMap | None:
-        """None where nothing was selected yet. Where everything was read, there are no spans, or
-        those that keep would have chosen."""
+        """None if nothing was selected yet. After a dense read there are no spans, or those that
+        keep would have selected."""
         importance = records.quantise(self._importance)
         if self._selected is None:
             dense = statistics.reading is Reading.DENSE

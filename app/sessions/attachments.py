@@ -1,4 +1,4 @@
-"""Documents, in a folder of gzip files named by the SHA-256 of what they hold.
+"""Documents, in a folder of gzip files named by the SHA-256 of their content.
 
 Files and not rows, because they are large and never change: the database stays small, so its check
 at start and its backups take moments, and damage to it costs no document. A file is complete and on
@@ -23,27 +23,27 @@ from app.sessions.records import Attachment
 from app.util.atomic_files import make_folder, replace_durably, temp_file
 
 CHUNK_BYTES = 1 << 20
-"""Bytes in memory at a time."""
+"""Bytes that are in memory at a time."""
 _GZIP_LEVEL = 4
 """Of gzip's 1..9: a third of the time of 6, for text 7 % larger."""
 
 
 class Source(Protocol):
-    """What bytes can be read from: about `size` of them at a time, none at the end."""
+    """A binary stream: `read` returns about `size` bytes, or none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class Attachments:
     def __init__(self, folder: Path, limit: int) -> None:
-        """`limit`: the most bytes one document may have."""
+        """`limit` is the largest size of a document, in bytes."""
         self._folder = folder
         self.limit = limit
 
     def add(self, name: str, source: Source) -> Attachment:
-        """Keep a document, durably. Raises StoreError when it is too large or there is no room.
+        """Store a document, durably. Raises StoreError if it is too large or the disk is full.
 
-        One that is here already is written again: that heals a damaged file.
+        An existing file is written again: this repairs a damaged one.
         """
         try:
             make_folder(self._folder)
@@ -72,8 +72,8 @@ class Attachments:
         return digest.hexdigest(), size
 
     def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
-        """The original bytes, up to PIECE at a time. Raises StoreError when the file is missing or
-        damaged: the last piece comes only after everything was found to be right."""
+        """The original bytes, up to CHUNK_BYTES at a time. Raises StoreError if the file is missing
+        or damaged: the last chunk comes only after the checksum was verified."""
         digest, held = hashlib.sha256(), b""
         try:
             with gzip.open(self._path(attachment.sha256)) as file:
@@ -103,7 +103,7 @@ class Attachments:
         return self._path(sha256).is_file()
 
     def delete_unused(self, used: set[str]) -> None:
-        """Remove what no message refers to, and what was never finished. Raises OSError."""
+        """Delete documents that nothing refers to, and unfinished files. Raises OSError."""
         if not self._folder.is_dir():
             return
         for path in self._folder.rglob("*"):

@@ -1,4 +1,4 @@
-"""Copies of the database through SQLite's own backup: the newest seven, and the ways back.
+"""Copies of the database through SQLite's own backup: the newest seven, and how they are restored.
 
 They are numbered, since a clock may be moved; the date in the name is for people, and keeps it to
 one copy a day. Attachments are not copied: their files never change (see `attachments.py`).
@@ -35,8 +35,8 @@ def is_due(folder: Path, now: datetime) -> bool:
 
 
 def back_up(database: Path, folder: Path, now: datetime) -> None:
-    """Copy what is committed; other connections may be at work. Only once the copy is good and on
-    the disk does the oldest one go. Raises OSError or sqlite3.Error."""
+    """Copy what is committed; other connections may be in use. The oldest backup is deleted only
+    after the copy was verified and synced. Raises OSError or sqlite3.Error."""
     make_folder(folder)
     kept = list_backups(folder)
     path = folder / f"{_number(kept[-1]) + 1 if kept else 1:06}-{now:%Y-%m-%d}.db"
@@ -48,7 +48,7 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
             closing(sqlite3.connect(aside)) as copy,
         ):
             source.backup(copy)
-            # As one file, so that looking at a backup leaves no others beside it.
+            # Without a WAL, so that reading a backup creates no other files.
             copy.execute("PRAGMA journal_mode = DELETE")
         if integrity.examine(aside).condition is not integrity.Condition.GOOD:
             raise sqlite3.DatabaseError("the copy is damaged")
@@ -63,7 +63,7 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
 
 
 def restore(folder: Path, database: Path) -> Path | None:
-    """Copy the newest good backup to where the database was; None when there is none."""
+    """Copy the newest good backup to the place of the database. None if there is none."""
     usable = (integrity.Condition.GOOD, integrity.Condition.NEWER)
     for path in reversed(list_backups(folder)):
         if integrity.examine(path).condition in usable:
@@ -77,7 +77,7 @@ def restore(folder: Path, database: Path) -> Path | None:
 
 
 def rebuild(broken: Path, database: Path) -> bool:
-    """Make the database anew from the tables of one whose indexes are damaged; False when more is.
+    """Rebuild a database with damaged indexes from its tables; False if more is damaged.
     Raises OSError."""
     aside = database.with_suffix(".rebuilt")
     aside.unlink(missing_ok=True)

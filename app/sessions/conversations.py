@@ -1,4 +1,4 @@
-"""Conversations: what is asked of one connection, and whole trees in and out."""
+"""Conversations: the queries, and whole trees in and out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLE_LENGTH = 60
 NO_OVERRIDES = Overrides()
 _COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current, choices"
 _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
-"""What was used last comes first in the list, whatever the clock says."""
+"""Orders conversations by last use, independently of the clock."""
 
 
 def list_all(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation, ...]:
@@ -40,7 +40,7 @@ def list_all(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversatio
 
 
 def last_used(connection: sqlite3.Connection) -> Conversation | None:
-    """The one that was used last, of those that are not in the trash."""
+    """The last used one that is not in the trash."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at IS NULL"
         " ORDER BY sequence DESC LIMIT 1"
@@ -56,7 +56,7 @@ def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
 
 
 def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
-    """Of all conversations that have a question."""
+    """Of all conversations with a question."""
     questions = connection.execute(
         "SELECT conversation, count(*) FROM messages"
         " WHERE role = 'user' AND trashed_at IS NULL GROUP BY conversation"
@@ -88,7 +88,7 @@ def create(
 
 
 def set_overrides(connection: sqlite3.Connection, id: int, overrides: Overrides) -> None:
-    """Instead of all that was chosen for this conversation before."""
+    """Replaces all overrides of this conversation."""
     messages.check_text(overrides.system or "")
     _update(connection, id, "choices = ?", json.dumps(overrides_to_dict(overrides)))
 
@@ -103,13 +103,13 @@ def pin(connection: sqlite3.Connection, id: int, pinned: bool) -> None:
 
 
 def trash(connection: sqlite3.Connection, id: int, now: datetime | None) -> None:
-    """Into the trash, or out of it without a time."""
+    """Move to the trash, or (None) out of it."""
     _update(connection, id, "trashed_at = ?", None if now is None else pack_time(now))
 
 
 def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -> None:
-    """Make the branch that ends with message `last` the current one, and this the last used. What
-    another process moved into the trash meanwhile comes back, with what is written in it now."""
+    """Make the branch that ends with message `last` the current one, and the conversation the last
+    used. If another process has moved it to the trash, it is restored."""
     values = f"current = ?, updated_at = ?, trashed_at = NULL, sequence = {_NEXT}"
     _update(connection, id, values, last, pack_time(now))
 
@@ -119,7 +119,7 @@ def set_current(connection: sqlite3.Connection, id: int, last: int | None) -> No
 
 
 def delete_message(connection: sqlite3.Connection, id: int, now: datetime) -> DeletedMessages:
-    """Delete message `id` and all that follows on it."""
+    """Delete message `id` and everything after it."""
     message = messages.message(connection, id)
     ids = messages.trash(connection, id, now)
     current = conversation(connection, message.conversation).current
@@ -137,7 +137,7 @@ def restore_messages(connection: sqlite3.Connection, removed: DeletedMessages) -
 
 
 def set_default_title(connection: sqlite3.Connection, id: int, question: str) -> None:
-    """Give a conversation without a title one from its first question."""
+    """Title an untitled conversation after its first question."""
     line = " ".join(question.split())
     if len(line) > TITLE_LENGTH:
         cut = line[:TITLE_LENGTH]
@@ -146,13 +146,13 @@ def set_default_title(connection: sqlite3.Connection, id: int, question: str) ->
 
 
 def purge(connection: sqlite3.Connection, before: datetime) -> None:
-    """Delete for good what went into the trash before then, conversations and messages."""
+    """Permanently delete what went into the trash before then, conversations and messages."""
     messages.purge(connection, before)
     connection.execute("DELETE FROM conversations WHERE trashed_at < ?", (pack_time(before),))
 
 
 def tree(connection: sqlite3.Connection, id: int) -> Tree:
-    """Everything of a conversation but the contents of its attachments."""
+    """A whole conversation, without the content of its attachments."""
     found = messages.list_all(connection, id)
     maps = ((message.id, messages.read_map(connection, message.id)) for message in found)
     return Tree(
@@ -164,7 +164,7 @@ def tree(connection: sqlite3.Connection, id: int) -> Tree:
 
 def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False) -> int:
     """A new conversation with these messages, under new ids unless `keep_ids`. A reply that was
-    being written is a stopped one here. Returns its id."""
+    being written becomes a stopped one. Returns its id."""
     old = tree.conversation
     messages.check_text(old.title)
     new = create(connection, old.title, old.created_at, old.overrides, old.id if keep_ids else None)
@@ -200,7 +200,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
 
 
 def duplicate(connection: sqlite3.Connection, id: int, now: datetime) -> Conversation:
-    """The same conversation once more, with every branch."""
+    """A copy of the conversation, with all branches."""
     found = tree(connection, id)
     title = f"{found.conversation.title} (copy)".lstrip()
     copied = replace(found.conversation, title=title, pinned=False, created_at=now, updated_at=now)
@@ -236,4 +236,4 @@ def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
 
 
 def _not_found() -> StoreError:
-    return StoreError("This conversation is not there any more", "choose another one")
+    return StoreError("This conversation no longer exists", "choose another one")

@@ -23,7 +23,7 @@ _FOR_WRITING = (
 
 
 ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What sqlite3 raises: its message may quote something damaged, which is no UTF-8 then."""
+"""What sqlite3 raises; a message that quotes damaged text is not valid UTF-8."""
 
 
 def connect_for_writing(path: Path) -> sqlite3.Connection:
@@ -47,14 +47,14 @@ def _connect(name: str, uri: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri
     )
-    # A damaged character is shown as such, instead of hiding the whole conversation.
+    # Show a damaged character instead of failing to load the whole conversation.
     connection.text_factory = lambda data: data.decode(errors="replace")
     return connection
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the block or nothing of it. Raises StoreError."""
+    """The block is committed as a whole or not at all. Raises StoreError."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -68,7 +68,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def single_transaction(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for one transaction, beside the one that writes. Raises StoreError."""
+    """A connection for one transaction while another process is the writer. Raises StoreError."""
     try:
         connection = connect_for_writing(path)
     except ERRORS as error:
@@ -78,7 +78,7 @@ def single_transaction(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Readers:
-    """Read-only connections, each used by one thread at a time and then again by the next."""
+    """A pool of read-only connections."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +87,7 @@ class Readers:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection on which all reads see one state. Raises StoreError."""
+        """A connection whose reads all see the same state. Raises StoreError."""
         connection = self._acquire()
         try:
             connection.execute("BEGIN")
@@ -120,25 +120,25 @@ class Readers:
 
 _ERROR_TEXTS = {
     sqlite3.SQLITE_FULL: (
-        "The disk is full, so nothing more can be kept",
-        "free some space; what was kept before is safe",
+        "The disk is full, so nothing more can be saved",
+        "free some space; what was saved before is safe",
     ),
     sqlite3.SQLITE_READONLY: (
         "The conversations cannot be changed, only read",
         "make their folder writable",
     ),
     sqlite3.SQLITE_BUSY: (
-        "Another program keeps the conversations locked",
+        "Another program has locked the conversations",
         "close it and try again",
     ),
-    sqlite3.SQLITE_TOOBIG: ("The text is too long to be kept", "attach it as a file"),
+    sqlite3.SQLITE_TOOBIG: ("The text is too long to be saved", "attach it as a file"),
 }
 _ERROR_TEXTS[sqlite3.SQLITE_LOCKED] = _ERROR_TEXTS[sqlite3.SQLITE_BUSY]
 
 
 def store_error(error: Exception) -> StoreError:
-    """One sentence for what SQLite says."""
-    # Errors of Python's own module have no code.
+    """A SQLite error as a sentence."""
+    # Errors raised by the sqlite3 module itself have no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     if damaged or isinstance(error, UnicodeDecodeError):
@@ -156,6 +156,6 @@ def store_error(error: Exception) -> StoreError:
 
 def folder_error(folder: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"Conversations cannot be kept in '{display_path(folder)}' ({error.strerror})",
+        f"Conversations cannot be saved in '{display_path(folder)}' ({error.strerror})",
         "make that folder writable, with room left",
     )

@@ -1,4 +1,4 @@
-"""What was written and not sent: one draft for each conversation, and one for a new one."""
+"""Unsent drafts: one for each conversation, and one for a new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM drafts)"
 
 
 def draft(connection: sqlite3.Connection, conversation: int | None) -> Draft:
-    """An empty one where none was kept."""
+    """Empty if none was saved."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM drafts WHERE conversation IS ?", (conversation,)
     ).fetchone()
@@ -22,7 +22,7 @@ def draft(connection: sqlite3.Connection, conversation: int | None) -> Draft:
 
 
 def last(connection: sqlite3.Connection) -> Draft | None:
-    """The one that was kept last, unless its conversation is in the trash."""
+    """The draft that was saved last, unless its conversation is in the trash."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM drafts ORDER BY sequence DESC LIMIT 1"
     ).fetchone()

@@ -1,4 +1,4 @@
-"""What can go wrong with the store, in sentences."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from app.errors import UserError
 
 
 class StoreError(UserError):
-    """Conversations cannot be kept or read."""
+    """Conversations cannot be saved or read."""
 
 
 class DamagedError(StoreError):
-    """SQLite has found the file damaged."""
+    """SQLite reports that the file is damaged."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The file of conversations is damaged",
-            "start specchat again, and it mends the file or uses the newest good backup",
+            "The conversations file is damaged",
+            "start specchat again to repair it or to restore the newest backup",
         )

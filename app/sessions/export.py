@@ -28,10 +28,10 @@ NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
 
 
 def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
-    """The current branch; documents by name and size."""
+    """The current branch, with the names and sizes of documents."""
     found = store.conversation(conversation)
     out.write(f"# {found.title}\n")
-    out.write(f"\n*{told}*\n" if (told := describe_overrides(found.overrides)) else "")
+    out.write(f"\n*{described}*\n" if (described := describe_overrides(found.overrides)) else "")
     out.write(f"\n## System\n\n{found.overrides.system}\n" if found.overrides.system else "")
     for message in store.branch(conversation):
         out.write(f"\n## {NAMES[message.role]} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
@@ -61,8 +61,8 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
 def _documents_read(
     store: Store, answer: Message, before: tuple[Message, ...]
 ) -> Iterator[tuple[Attachment, list[tuple[int, int]] | None]]:
-    """The documents before an answer, each with the characters that were read for it; None is all
-    of them. Nothing where that is not known."""
+    """The documents before an answer, each with the character ranges that were read; None is all.
+    Empty if that is unknown."""
     read_map = store.read_map(answer.id)
     if read_map is None or answer.stats is None:
         return
@@ -77,7 +77,7 @@ def _documents_read(
 
 
 def remarks(message: Message) -> str:
-    """How an answer was read and how it ended, in one line; nothing for one like any other."""
+    """How an answer was read and how it ended, in one line; empty for a question."""
     parts = []
     if (stats := message.stats) is not None:
         parts += [f"read {stats.read_fraction:.0%}", stats.reading]
@@ -87,12 +87,12 @@ def remarks(message: Message) -> str:
     elif message.state in (State.STOPPED, State.PARTIAL):
         parts.append("stopped")
     elif message.truncated:
-        parts.append("cut at its longest length")
+        parts.append("truncated at the token limit")
     return " · ".join([*parts, *([message.failure] if message.failure else [])])
 
 
 def describe_overrides(overrides: Overrides) -> str:
-    """What was chosen for a conversation alone, but for its system prompt, in one line."""
+    """The overrides except the system prompt, in one line."""
     parts = overrides_to_dict(replace(overrides, system=None))
     if overrides.keep is not None:
         parts["keep"] = f"{overrides.keep:.0%}"
@@ -100,7 +100,7 @@ def describe_overrides(overrides: Overrides) -> str:
 
 
 def to_json(store: Store, conversation: int, out: TextIO) -> None:
-    """Everything: every branch, figures, read maps, token ids and the documents' bytes."""
+    """Everything: every branch, statistics, read maps, token ids and the documents' bytes."""
     tree = store.tree(conversation)
     head = json.dumps(_tree_to_dict(tree), ensure_ascii=False, indent=1)
     out.write(head.removesuffix("\n}") + ',\n "documents": {')
@@ -116,7 +116,7 @@ def to_json(store: Store, conversation: int, out: TextIO) -> None:
 
 
 def _write_base64(store: Store, attachment: Attachment, out: TextIO) -> None:
-    """A piece at a time, so that a large document is never there twice."""
+    """In chunks, so that a large document is never in memory as a whole."""
     held = b""
     for piece in store.iter_bytes(attachment):
         held += piece
@@ -131,14 +131,13 @@ FORMATS: dict[str, Writer] = {"md": to_markdown, "json": to_json, "html": to_htm
 
 
 def format_of(path: Path) -> str:
-    """By a file's ending, or md."""
+    """By a file's extension; md is the default."""
     ending = path.suffix.removeprefix(".").lower()
     return ending if ending in FORMATS else "md"
 
 
 def to_file(store: Store, conversation: int, path: Path, format: str | None = None) -> None:
-    """Into a file, whole or not at all, instead of what lies there."""
-    # Aside first: what lies there already stays until the export is complete.
+    """Export to a file, replacing it only when the export is complete."""
     aside = path.parent / f".{uuid4().hex}.part"
     try:
         with aside.open("x", encoding="utf-8", newline="\n") as out:
@@ -155,7 +154,7 @@ def to_file(store: Store, conversation: int, path: Path, format: str | None = No
 
 
 def _tree_to_dict(tree: Tree) -> dict[str, Any]:
-    """Messages are numbered from 0, so that a conversation looks the same wherever it was kept."""
+    """Messages are numbered from 0, so that an export does not depend on the store."""
     numbers = {message.id: number for number, message in enumerate(tree.messages)}
     conversation = tree.conversation
     return {

@@ -1,5 +1,5 @@
-"""The pieces of an exported page. What they hold is not trusted: it is escaped, control characters
-become visible, and each text keeps its writing direction to itself."""
+"""The parts of an exported page. Texts are not trusted: they are escaped, control characters are
+made visible, and bidirectional text is isolated."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"
 _VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def head(title: str, told: str = "", system: str = "") -> str:
-    """`told`: what was chosen for it, and `system` its system prompt, if it has one."""
-    chosen = f"<p><small>{_safe(told)}</small></p>\n" if told else ""
+def head(title: str, overrides: str = "", system: str = "") -> str:
+    """With the conversation's own settings and system prompt, if it has any."""
+    chosen = f"<p><small>{_safe(overrides)}</small></p>\n" if overrides else ""
     if system:
         chosen += f"<h2>System</h2>\n<pre>{_safe(system)}</pre>\n"
     return (
@@ -51,7 +51,7 @@ def message(name: str, message: Message, remarks: str) -> str:
 
 
 def document(name: str, text: str, read: list[tuple[int, int]] | None) -> str:
-    """A document that unfolds; `read` are its read characters, ascending, None for all of them."""
+    """A collapsible document; `read` are the ranges of read characters, ascending, None for all."""
     pieces = "".join(
         f'<span class="{"read" if kept else "skipped"}">{_safe(text[start:end])}</span>'
         for start, end, kept in _pieces(len(text), [(0, len(text))] if read is None else read)

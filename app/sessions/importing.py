@@ -1,5 +1,5 @@
-"""Reading back what `export.to_json` wrote. The file may come from anywhere: all of it is checked,
-and the conversation appears whole or not at all."""
+"""Imports what `export.to_json` wrote. The file is not trusted: everything is checked, and the
+conversation is imported as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _JSON_TYPES = {
 
 
 MAX_CHARACTERS = 256 * 2**20
-"""Characters of an export besides its documents. These are never in memory as a whole, unless
-another program has written the file anew: then the limit counts them too."""
+"""Characters of an export without its documents, which are read in chunks. If another program has
+reformatted the file, the limit includes them."""
 _DOCUMENTS = ' "documents": {\n'
-"""The line of an export after which there are only documents, one a line."""
+"""The line of an export after which each line is a document."""
 
 
 def from_json(store: Store, source: TextIO) -> Conversation:
-    """A new conversation with everything in the file. Raises StoreError when it is no export of
-    ours, not whole or too large."""
+    """A new conversation with everything in the file. Raises StoreError if it is not a complete
+    export, or too large."""
     try:
         head, separate = _head(source)
         plain = json.loads(head)
@@ -205,7 +205,7 @@ def _map(plain: dict[str, Any], messages: int) -> ReadMap:
 
 
 def _record(kind: type[T], plain: dict[str, Any]) -> T:
-    """A dataclass of plain values from their names. Raises ValueError, TypeError or KeyError."""
+    """A dataclass from its fields' values. Raises ValueError, TypeError or KeyError."""
     values = {}
     for field in fields(kind):  # type: ignore[arg-type]
         value = plain[field.name]

@@ -1,4 +1,4 @@
-"""Is this file our database, whole, and of a schema that is known?"""
+"""Checks whether a file is a specchat database, intact, and of a known schema."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ENVIRONMENT_ERRORS = (
 
 class Condition(Enum):
     NEW = auto()
-    """There is no file, or nothing in it."""
+    """The file is missing or empty."""
     GOOD = auto()
     NEWER = auto()
-    """Good, but kept by a later version of the program."""
+    """Good, but saved by a later version of specchat."""
     BROKEN = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """`pending`: migrations are to be applied. `fault` says what is broken, after "is"."""
+    """`pending`: there are migrations to apply. `fault` completes the sentence "the file is"."""
 
     condition: Condition
     pending: bool = False
@@ -49,15 +49,15 @@ _NEW = HealthReport(Condition.NEW, pending=True)
 
 
 def examine(path: Path) -> HealthReport:
-    """Look at a database without changing it. Raises OSError or sqlite3.OperationalError when it
-    cannot be looked at: that says nothing about the file."""
+    """Check a database without changing it. Raises OSError or sqlite3.OperationalError if it cannot
+    be opened, which says nothing about its content."""
     try:
         with path.open("rb") as file:
             head = file.read(20)
     except FileNotFoundError:
         head = b""
     if not head:
-        # A journal without its database holds changes that a new database would overwrite.
+        # A WAL without its database has changes that a new database would overwrite.
         lost = any(file_size(part) for part in database_files(path))
         return HealthReport(Condition.BROKEN, fault="only a journal") if lost else _NEW
     if not head.startswith(_MAGIC):
@@ -99,10 +99,10 @@ def _report(connection: sqlite3.Connection) -> HealthReport:
 
 
 def database_files(database: Path) -> list[Path]:
-    """The database, its journal and the journal's index, there or not."""
+    """The database, its WAL and the WAL index, whether they exist or not."""
     return [database.with_name(database.name + suffix) for suffix in _SUFFIXES]
 
 
 def file_size(path: Path) -> int:
-    """Bytes; 0 where there is nothing."""
+    """In bytes; 0 if there is no file."""
     return path.stat().st_size if path.exists() else 0

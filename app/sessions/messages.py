@@ -1,4 +1,4 @@
-"""Messages, their attachments, statistics and read maps: what is asked of one connection."""
+"""Messages, their attachments, statistics and read maps: the queries."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def message(connection: sqlite3.Connection, id: int) -> Message:
 
 
 def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
-    """Every branch of a conversation, in the order of writing, without what was deleted."""
+    """All branches of a conversation, in the order of writing, without deleted messages."""
     where = "m.trashed_at IS NULL AND m.conversation = ?"
     return _records(connection, _select(connection, where, conversation))
 
 
 def versions(connection: sqlite3.Connection, id: int) -> tuple[int, ...]:
-    """The ids of the messages that fork where this one does, itself among them."""
+    """The ids of all versions of this message, including itself."""
     rows = connection.execute(
         "SELECT other.id FROM messages m JOIN messages other"
         " ON other.conversation = m.conversation AND other.parent IS m.parent"
@@ -77,8 +77,7 @@ def versions(connection: sqlite3.Connection, id: int) -> tuple[int, ...]:
 
 
 def forks(connection: sqlite3.Connection, conversation: int) -> dict[int, tuple[int, ...]]:
-    """Of every message that is not the only one at its place: the ids of those that are there,
-    itself among them, in the order of writing."""
+    """The ids of all versions of each message that has several, in the order of writing."""
     places: dict[int | None, list[int]] = {}
     for id, parent in connection.execute(
         "SELECT id, parent FROM messages WHERE conversation = ? AND trashed_at IS NULL ORDER BY id",
@@ -91,7 +90,7 @@ def forks(connection: sqlite3.Connection, conversation: int) -> dict[int, tuple[
 def children(
     connection: sqlite3.Connection, conversation: int, parent: int | None
 ) -> tuple[int, ...]:
-    """The ids of the messages that follow on one, or with which the conversation begins."""
+    """The ids of the messages that follow a message, or (None) start the conversation."""
     rows = connection.execute(
         "SELECT id FROM messages WHERE conversation = ? AND parent IS ? AND trashed_at IS NULL"
         " ORDER BY id",
@@ -101,7 +100,7 @@ def children(
 
 
 def newest_leaf(connection: sqlite3.Connection, id: int) -> int:
-    """The end of a branch through this message: from each fork on, its newest."""
+    """The last message below this one, following the newest version at each fork."""
     newest: int | None = id
     while newest is not None:
         id = newest
@@ -152,7 +151,7 @@ def add(
 def pin(
     connection: sqlite3.Connection, id: int, pins: Mapping[int, tuple[tuple[int, int], ...]]
 ) -> None:
-    """Of the attachments of a message (from 0), these characters are always read."""
+    """Set the characters that are always read of a message's attachments, by index."""
     connection.executemany(
         "UPDATE attachments SET pinned = ? WHERE message = ? AND position = ?",
         [(pack_pins(pinned), id, position) for position, pinned in pins.items()],
@@ -160,7 +159,7 @@ def pin(
 
 
 def trash(connection: sqlite3.Connection, id: int, now: datetime) -> tuple[int, ...]:
-    """Delete a message and all that follows on it. Returns what was not deleted before."""
+    """Delete a message and everything after it. Returns the ids that were not deleted before."""
     rows = connection.execute(_SUBTREE, (id,)).fetchall()
     ids = tuple(id for (id,) in rows)
     _set_trashed_at(connection, ids, pack_time(now))
@@ -168,13 +167,13 @@ def trash(connection: sqlite3.Connection, id: int, now: datetime) -> tuple[int, 
 
 
 def restore(connection: sqlite3.Connection, ids: tuple[int, ...]) -> None:
-    """Bring back what was deleted together."""
+    """Restore messages that were deleted together."""
     if _set_trashed_at(connection, ids, None) != len(ids):
         raise _not_found()
 
 
 def purge(connection: sqlite3.Connection, before: datetime) -> None:
-    """Delete for good what was deleted before then."""
+    """Permanently delete what was deleted before then."""
     connection.execute("DELETE FROM messages WHERE trashed_at < ?", (pack_time(before),))
 
 
@@ -189,7 +188,7 @@ def _set_trashed_at(
 
 
 def check_text(text: str) -> None:
-    """Raise StoreError for half a character, which no file can hold."""
+    """Raise StoreError for unpaired surrogates, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -199,7 +198,7 @@ def check_text(text: str) -> None:
 def write_reply(
     connection: sqlite3.Connection, id: int, text: str, thinking: str, token_ids: tuple[int, ...]
 ) -> None:
-    """What has been written of a reply so far."""
+    """Update the text of a reply that is being written."""
     connection.execute(
         "UPDATE messages SET text = ?, thinking = ?, token_ids = ? WHERE id = ?",
         (text, thinking, pack_ids(token_ids), id),
@@ -207,7 +206,7 @@ def write_reply(
 
 
 def resume_reply(connection: sqlite3.Connection, id: int) -> None:
-    """It is written on. The index of texts has answers that have ended, each once."""
+    """Mark a reply as being written again. The search index only has finished replies."""
     connection.execute(
         "INSERT INTO message_text(message_text, rowid, text) SELECT 'delete', id, text"
         " FROM searchable WHERE id = ?",
@@ -262,7 +261,7 @@ def attachment_digests(connection: sqlite3.Connection) -> set[str]:
 
 
 def answer_stats(connection: sqlite3.Connection, limit: int) -> tuple[AnswerStats, ...]:
-    """The statistics of the last `limit` answers, newest first; damaged ones are left out."""
+    """The statistics of the last `limit` answers, newest first, without damaged ones."""
     found = []
     for row in connection.execute(
         f"SELECT {', '.join(STATS_COLUMNS)} FROM runs ORDER BY message DESC LIMIT ?", (limit,)
@@ -283,14 +282,14 @@ def _select(connection: sqlite3.Connection, where: str, value: int) -> sqlite3.C
 def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Message, ...]:
     rows = cursor.fetchall()
     attached: dict[int, list[Attachment]] = {row[0]: [] for row in rows}
-    # As one JSON value, since a statement takes only so many parameters.
+    # As one JSON value, because the number of parameters is limited.
     for id, sha256, name, size, packed in connection.execute(
         "SELECT message, sha256, name, size, pinned FROM attachments"
         " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
         (json.dumps([*attached]),),
     ):
         pinned: tuple[tuple[int, int], ...] = ()
-        with contextlib.suppress(ValueError, TypeError):  # a document is worth more than its pins
+        with contextlib.suppress(ValueError, TypeError):  # damaged pins must not hide the document
             pinned = unpack_pins(packed)
         attached[id].append(Attachment(sha256, name, size, pinned))
     try:
@@ -304,7 +303,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
     thinking, token_ids, failure, cut, *columns = more
     stats = None
     if columns[0] is not None:
-        # An answer is worth more than its statistics: damage to these must not hide it.
+        # Damaged statistics must not hide the answer.
         with contextlib.suppress(ValueError, TypeError):
             stats = unpack_stats(dict(zip(STATS_COLUMNS, columns, strict=True)))
     return Message(
@@ -331,4 +330,4 @@ def _only(found: tuple[Message, ...]) -> Message:
 
 
 def _not_found() -> StoreError:
-    return StoreError("This message is not there any more", "choose another one")
+    return StoreError("This message no longer exists", "choose another one")

@@ -1,6 +1,6 @@
-"""Where what is broken goes: a folder in which nothing is overwritten, and nothing stays for ever.
+"""A folder for damaged database files: nothing in it is overwritten, and old files are deleted.
 
-Each time has a number, which its files' names begin with.
+Files that were moved together have the same number in front of their names.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync_path
 
 MAX_AGE_DAYS = 180
-"""For so long it stays."""
+"""After this, files are deleted."""
 MAX_BYTES = 2**30
-"""Bytes of all of it; above, the oldest goes first, and the newest stays."""
+"""Total size, in bytes, above which the oldest are deleted; the newest stays."""
 _NAME = re.compile(r"(\d+)-conversations\.db(-wal|-shm)?")
 
 
 def move(database: Path, folder: Path, now: datetime, wal_only: bool = False) -> Path:
-    """Move a broken database with its journal, or only that, into `folder`; what is empty stays.
+    """Move a damaged database and its WAL, or only the WAL, into `folder`, without empty files.
     Returns the new path of the first part. Raises OSError."""
     make_folder(folder)
     moved = [part for part in database_files(database) if file_size(part)]
     if wal_only:
         moved = [part for part in moved if part != database]
     number = _free_number(database, folder)
-    # The journal first: were we cut off, the next start must not find it beside another database.
+    # The WAL first: after a crash here, the next start must not find it beside another database.
     for part in reversed(moved):
         os.utime(part, (now.timestamp(), now.timestamp()))
         part.rename(folder / f"{number}-{part.name}")
@@ -41,7 +41,7 @@ def move(database: Path, folder: Path, now: datetime, wal_only: bool = False) ->
 
 
 def copy_wal(database: Path, folder: Path, now: datetime) -> Path:
-    """Keep a copy of the journal before SQLite takes from it what it can. Raises OSError."""
+    """Copy the WAL before SQLite recovers what it can from it. Raises OSError."""
     make_folder(folder)
     journal = database_files(database)[1]
     path = folder / f"{_free_number(database, folder)}-{journal.name}"
@@ -55,8 +55,8 @@ def copy_wal(database: Path, folder: Path, now: datetime) -> Path:
 
 
 def purge(folder: Path, now: datetime) -> list[str]:
-    """Delete what has lain here for too long, or takes too much room. Returns a sentence for each
-    time of which something was deleted. Raises OSError."""
+    """Delete files that are too old, or take too much space. Returns a sentence for each deletion.
+    Raises OSError."""
     times = _by_number(folder)
     total = sum(file_size(path) for paths in times.values() for path in paths)
     sentences = []
@@ -65,26 +65,26 @@ def purge(folder: Path, now: datetime) -> list[str]:
         if now - since > timedelta(days=MAX_AGE_DAYS):
             why = f"after {MAX_AGE_DAYS} days"
         elif total > MAX_BYTES and number != max(times):
-            why = f"since such files took more than {MAX_BYTES / 2**20:,.0f} MB"
+            why = f"because such files took more than {MAX_BYTES / 2**20:,.0f} MB"
         else:
             continue
         for path in paths:
             total -= file_size(path)
             path.unlink()
         sentences.append(
-            f"The damaged file of conversations that was put aside on {since:%Y-%m-%d} was deleted,"
+            f"The damaged conversations file that was set aside on {since:%Y-%m-%d} was deleted"
             f" {why}."
         )
     return sentences
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether nothing was put aside."""
+    """Whether there are no damaged files."""
     return not _by_number(folder)
 
 
 def _by_number(folder: Path) -> dict[int, list[Path]]:
-    """The files by the numbers of their times."""
+    """The files by their numbers."""
     times = defaultdict(list)
     for path in folder.iterdir() if folder.is_dir() else ():
         if match := _NAME.fullmatch(path.name):

@@ -1,5 +1,5 @@
-"""What the store keeps, as plain frozen dataclasses. Times are UTC; ids grow and never come back,
-so that order never depends on a clock."""
+"""The records of the store, as plain frozen dataclasses. Times are UTC; ids grow and are never
+reused, so order does not depend on a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class State(StrEnum):
     PARTIAL = "partial"
     """A reply that is being written."""
     STOPPED = "stopped"
-    """Stopped by the user, or cut off by the end of the program: what was written is there."""
+    """Stopped by the user, or cut off by the end of the program."""
     FAILED = "failed"
 
 
@@ -86,8 +86,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class DeletedMessages:
-    """Messages that were deleted together, and where the conversation ended before: what
-    `Store.bring_back` takes."""
+    """Messages that were deleted together, and where the conversation ended before, for
+    `Store.restore_messages`."""
 
     conversation: int
     messages: tuple[int, ...]
@@ -96,8 +96,8 @@ class DeletedMessages:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What was chosen for one conversation alone. None: as for every other one, and of `system`:
-    what its system messages say, if it was imported with any."""
+    """Settings of one conversation. None is the default; for `system`, the conversation's system
+    messages, if it was imported with any."""
 
     system: str | None = None
     mode: str | None = None
@@ -143,8 +143,8 @@ class ConversationSize:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What was written for a conversation (None: for a new one) and not sent, and how its next
-    message is to be read: `mode` is empty where nobody has said. `notes` are what its writer knows
+    """What was written for a conversation (None: a new one) but not sent, and how its next
+    message is to be read: `mode` is empty for the default. `notes` are what its writer knows
     of the attachments besides."""
 
     conversation: int | None

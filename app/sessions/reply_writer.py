@@ -1,4 +1,4 @@
-"""A reply that is being written."""
+"""Writes an answer to the store while it is generated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.sessions.records import AnswerStats, Message, ReadMap, State
 from app.sessions.writer import Writer
 
 FLUSH_SECONDS = 0.5
-"""From a token's arrival to its commit; twice that is promised."""
+"""From a token's arrival to its commit; at most twice this is guaranteed."""
 
 
 _End = tuple[State, AnswerStats | None, ReadMap | None, str | None, int | None, bool]
@@ -22,14 +22,14 @@ _End = tuple[State, AnswerStats | None, ReadMap | None, str | None, int | None, 
 
 class ReplyWriter:
     """One answer, from its first token to its end. `append` never waits for the disk: the writer
-    thread commits what has come within a second, whether or not more is appended."""
+    thread commits the text within a second, whether or not more is appended."""
 
     def __init__(self, writer: Writer, message: int, before: Message | None = None) -> None:
-        """With what was written `before`, where it is continued."""
+        """`before` is the message as it was before it is continued."""
         self.message = message
-        """Its message's id."""
+        """The message id."""
         self.problem: StoreError | None = None
-        """Why the last commit did not work; it is tried again, and nothing is lost meanwhile."""
+        """Why the last commit failed; it is tried again, and nothing is lost."""
         self._writer = writer
         self._lock = threading.Lock()
         self._text = [before.text] if before else []
@@ -45,7 +45,7 @@ class ReplyWriter:
         return self._ended
 
     def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
-        """Take in what was generated; `thinking` is what stood between thinking tags."""
+        """Add generated text; `thinking` is the text between thinking tags."""
         with self._lock:
             if self._ended:
                 raise RuntimeError("the reply has ended")
@@ -64,7 +64,7 @@ class ReplyWriter:
         self.end(State.STOPPED, stats, read_map).result()
 
     def fail(self, sentence: str, stats: AnswerStats | None = None) -> None:
-        """It did not work; `sentence` says why."""
+        """It failed; `sentence` is the reason."""
         self.end(State.FAILED, stats, failure=sentence).result()
 
     def end(
@@ -108,13 +108,13 @@ class ReplyWriter:
         return done
 
     def close(self) -> None:
-        """The program ends: a reply that has not ended is stopped, or ends as it was to."""
+        """The program ends: an unfinished reply is stopped, or its failed end is written again."""
         if not self._ended:
             self.end(*self._last_end).result()
 
     def _write(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            # One piece, so that a long answer is not joined from its first token each time.
+            # Joined once, so that a long answer is not joined from its first token each time.
             self._text = ["".join(self._text)]
             self._thinking = ["".join(self._thinking)]
             text, thinking = self._text[0], self._thinking[0]

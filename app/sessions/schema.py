@@ -118,7 +118,7 @@ CREATE INDEX messages_trashed ON messages(trashed_at) WHERE trashed_at IS NOT NU
 ALTER TABLE messages ADD COLUMN cut INTEGER NOT NULL DEFAULT 0 CHECK (cut IN (0, 1));
 ALTER TABLE attachments ADD COLUMN pinned TEXT NOT NULL DEFAULT '[]';
 """,
-    # As JSON, so that what else can be chosen for one conversation needs no other step.
+    # As JSON, so that a new setting of a conversation needs no other step.
     "5 choices, notes": """
 ALTER TABLE conversations ADD COLUMN choices TEXT NOT NULL DEFAULT '{}';
 ALTER TABLE drafts ADD COLUMN notes TEXT NOT NULL DEFAULT '';
@@ -160,7 +160,7 @@ def is_whole(connection: sqlite3.Connection) -> bool:
             model.executescript(sql)
         if not _names(model) <= _names(connection):
             return False
-    # So that triggers are compiled, too.
+    # This also compiles the triggers.
     connection.execute("EXPLAIN INSERT INTO messages DEFAULT VALUES")
     connection.execute("EXPLAIN UPDATE messages SET state = 'done'")
     connection.execute("EXPLAIN DELETE FROM conversations")
@@ -179,7 +179,7 @@ def _names(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Apply the steps that are missing, all or none."""
-    # Here, because it loads numpy: a tenth of a second that only the first start needs.
+    # Imported here, because it loads numpy, which only the first start needs.
     from sqlite_utils import Database, Migrations
 
     migrations = Migrations(NAME)

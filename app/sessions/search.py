@@ -1,4 +1,4 @@
-"""Full-text search over what was typed and answered."""
+"""Full-text search in questions and answers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from app.protocol.prompt import Role
 from app.sessions.records import SearchHit
 
 _OPEN, _CLOSE = "\x02", "\x03"
-"""Around a match in a snippet; a text that holds them itself only looks odd there."""
+"""Around a match in a snippet."""
 SNIPPET_WORDS = 24
-"""About how long a snippet is."""
+"""The approximate length of a snippet."""
 
-# The snippets in a second step, so that they are made only for what is shown.
+# The snippets are made in a second step, for the results only.
 _SEARCH = f"""
 WITH found(id, score) AS MATERIALIZED (
   SELECT message_text.rowid, {{score}}
@@ -34,7 +34,7 @@ WHERE message_text MATCH :query
 ORDER BY found.score, found.id DESC
 """
 _ALL = _SEARCH.format(score="message_text.rank", group="")
-# Of bare columns beside min(), SQLite gives those of the row that has the least.
+# With min(), SQLite takes the other columns from the row with the minimum.
 _BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.conversation")
 
 
@@ -55,7 +55,7 @@ def search(
 
 
 def _query(words: str) -> str:
-    """Each word as a quoted string, so that nothing in it is an operator of FTS5."""
+    """Each word as a quoted string, so that FTS5 finds no operators in it."""
     quoted = [
         '"' + word.replace('"', '""') + '"'
         for word in words.replace("\0", " ").split()
@@ -68,7 +68,7 @@ def _query(words: str) -> str:
 
 
 def _snippet(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The text without its marks, and where they were."""
+    """The text without its marks, and the ranges they marked."""
     text, matches, start = "", [], 0
     for piece in re.split(f"([{_OPEN}{_CLOSE}])", marked):
         if piece == _OPEN:

@@ -1,6 +1,6 @@
-"""What happens before the first conversation is seen: the lock, the check, and what was cut off.
+"""Opening the store: the lock, the check, repairs, and answers that were cut off.
 
-Nothing that might hold a word of the user is ever overwritten: what is broken is moved aside.
+Nothing that may contain text of the user is overwritten: damaged files are moved to quarantine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.util.atomic_files import Lock, make_folder
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where everything lies below one folder."""
+    """The files of a store."""
 
     folder: Path
 
@@ -46,7 +46,7 @@ class Paths:
 
     @property
     def needs_check(self) -> Path:
-        """Is there when SQLite has found damage that its check at the start does not see."""
+        """Exists if SQLite reported damage that the check at the start does not find."""
         return self.folder / "suspect"
 
     @property
@@ -56,20 +56,20 @@ class Paths:
 
 @dataclass(slots=True)
 class OpenedDatabase:
-    """The database, ready. Without `connection` it can only be read, and `read_only` says why;
-    `notices` say what else the user should know."""
+    """An opened database. Without a `connection` it can only be read, and `read_only` is the
+    reason; `notices` are other sentences for the user."""
 
     connection: sqlite3.Connection | None = None
     lock: Lock | None = None
     read_only: StoreError | None = None
     secondary: bool = False
-    """Whether another program has it open, so that only single changes can be made."""
+    """Whether another process is the writer, so that only single transactions can be made."""
     notices: list[str] = field(default_factory=list)
 
 
 def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDatabase:
-    """Another program is given `patience` seconds to end. Raises StoreError when there is nothing
-    to be read or written."""
+    """Waits `lock_timeout` seconds for another process. Raises StoreError if the database can be
+    neither read nor written."""
     try:
         make_folder(paths.folder)
         lock = Lock(paths.folder / "lock", lock_timeout)
@@ -92,11 +92,11 @@ def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
     opened = OpenedDatabase(lock=lock)
     finding = _check(paths, now, opened.notices)
     if finding.condition is Condition.NEWER:
-        lock.release()  # for the newer program
+        lock.release()  # so that the newer version can take it
         opened.lock = None
         opened.read_only = StoreError(
-            "A newer version of specchat has kept these conversations, so this one only reads them",
-            "update specchat to go on with them",
+            "A newer version of specchat saved these conversations, so they can only be read",
+            "update specchat to continue them",
         )
         return opened
     if finding.condition is Condition.GOOD and finding.pending:
@@ -110,7 +110,7 @@ def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
     except StoreError as error:
         if finding.pending:
             raise
-        opened.read_only = error  # a full disk, say: what is there can be read
+        opened.read_only = error  # such as a full disk: it can still be read
     return opened
 
 
@@ -130,7 +130,7 @@ def _open_writable(paths: Paths, pending: bool, notices: list[str]) -> sqlite3.C
 
 
 def _check(paths: Paths, now: datetime, notices: list[str]) -> integrity.HealthReport:
-    """The state of the database after what is broken was moved aside, and replaced if possible."""
+    """The state of the database, after a damaged one was quarantined and replaced if possible."""
     if integrity.file_size(paths.database):
         _check_wal(paths, now, notices)
     finding = integrity.examine(paths.database)
@@ -138,14 +138,14 @@ def _check(paths: Paths, now: datetime, notices: list[str]) -> integrity.HealthR
         return _repair(paths, now, notices)
     if finding.condition is Condition.BROKEN:
         moved = quarantine.move(paths.database, paths.quarantine, now)
-        return _restore_backup(paths, f"is {finding.fault} and lies now in '{moved}'", notices)
+        return _restore_backup(paths, f"is {finding.fault} and was moved to '{moved}'", notices)
     if finding.condition is Condition.NEW and backup.list_backups(paths.backups):
-        return _restore_backup(paths, "has gone", notices)
+        return _restore_backup(paths, "is missing", notices)
     return finding
 
 
 def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
-    """Keep what SQLite would overwrite unread, and say so."""
+    """Save the parts of the WAL that SQLite would overwrite unread."""
     lost = "last changes before specchat ended"
     match wal.examine(paths.database):
         case WalState.UNUSABLE:
@@ -155,38 +155,38 @@ def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
             kept = quarantine.copy_wal(paths.database, paths.quarantine, now)
             notices.append(f"Some of the {lost} cannot be read: see '{kept}'.")
         case WalState.PARTIAL:
-            notices.append(f"The {lost} have gone with their journal: look what is missing.")
+            notices.append(f"The {lost} are lost with their journal: check what is missing.")
 
 
 def _repair(paths: Paths, now: datetime, notices: list[str]) -> integrity.HealthReport:
-    """The state after damage was found where SQLite's quick check does not look: in indexes."""
+    """Repair damage that SQLite's quick check does not find, in indexes."""
     moved = quarantine.move(paths.database, paths.quarantine, now)
-    what = f"is damaged and lies now in '{moved}'"
+    what = f"is damaged and was moved to '{moved}'"
     if backup.rebuild(moved, paths.database):
         paths.needs_check.unlink(missing_ok=True)
-        notices.append(f"The file of conversations {what}: all of it could be mended.")
+        notices.append(f"The conversations file {what}: everything was recovered.")
         return integrity.examine(paths.database)
     return _restore_backup(paths, what, notices)
 
 
 def _restore_backup(paths: Paths, what: str, notices: list[str]) -> integrity.HealthReport:
-    """The state after the newest good backup was put in place, or nothing where there is none."""
+    """Restore the newest good backup, if there is one."""
     used = backup.restore(paths.backups, paths.database)
     paths.needs_check.unlink(missing_ok=True)
-    how = f"the backup of {backup.date(used)} is used" if used else "a new one is begun"
-    notices.append(f"The file of conversations {what}: {how}.")
+    how = f"the backup of {backup.date(used)} was restored" if used else "a new one was created"
+    notices.append(f"The conversations file {what}: {how}.")
     return integrity.examine(paths.database)
 
 
 def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
-    """What the end of the program cut off. Nothing is asked again by itself."""
+    """Mark the answers that were cut off as stopped. They are not asked again automatically."""
     with transaction(connection):
         cut_off = connection.execute(
             "UPDATE messages SET state = 'stopped' WHERE state = 'partial'"
         ).rowcount
     if cut_off:
         answers = "An answer was" if cut_off == 1 else f"{cut_off} answers were"
-        notices.append(f"{answers} cut off when specchat ended: what was written is kept.")
+        notices.append(f"{answers} cut off when specchat ended: what was written is saved.")
 
 
 def _open_secondary(paths: Paths) -> OpenedDatabase:
@@ -201,8 +201,8 @@ def _open_secondary(paths: Paths) -> OpenedDatabase:
         )
     return OpenedDatabase(
         read_only=StoreError(
-            "Another specchat has the conversations open, so what is asked here is not kept",
-            "close the other one and start again to keep it",
+            "Another specchat has the conversations open, so new questions are not saved",
+            "close the other one and start again to save them",
         ),
         secondary=True,
     )

@@ -1,4 +1,4 @@
-"""The store of conversations: the one face of this room.
+"""The store of conversations, the public interface of this package.
 
 Every method may be called from any thread. One that changes something returns when the change is on
 the disk; all of them raise StoreError, one sentence for the user.
@@ -42,7 +42,7 @@ from app.sessions.startup import Paths, open_database
 from app.sessions.writer import Task, Writer
 
 _BACKUP_SECONDS = 3600.0
-"""How often a running program looks whether the day's backup is due."""
+"""How often a running program checks whether the daily backup is due."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def utc_now() -> datetime:
 
 
 class Store:
-    """Use as a context manager, or `close` it: that stops the replies still being written."""
+    """Use as a context manager, or call `close`, which stops the replies that are being written."""
 
     def __init__(
         self,
@@ -63,26 +63,26 @@ class Store:
         lock_timeout: float = 0.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Open what `folder` holds, or begin it. `attachment_limit` is the most bytes of one
-        document; what is in the trash for longer than `trash_days` is deleted for good. While
-        another program holds the store this one waits `patience` seconds; then it reads, and makes
-        changes that are complete at once: it renames, deletes, imports, but keeps no answers."""
-        places = Paths(folder)
+        """Open or create the store in `folder`. `attachment_limit` is the largest size of a
+        document, in bytes. What has been in the trash for more than `trash_days` is deleted. If
+        another process still has the lock after `lock_timeout` seconds, this store can read, and
+        write single transactions (rename, delete, import), but no answers."""
+        paths = Paths(folder)
         self._now = clock
-        self._paths = places
-        self._attachments = Attachments(places.attachments, attachment_limit)
-        opened = open_database(places, clock(), lock_timeout)
+        self._paths = paths
+        self._attachments = Attachments(paths.attachments, attachment_limit)
+        opened = open_database(paths, clock(), lock_timeout)
         self.notices: list[str] = opened.notices
-        """What the user should know about how the store was opened, a sentence each."""
+        """Sentences for the user about how the store was opened."""
         self.trash_days = trash_days
-        """To be told; what expires does so when a store is opened."""
+        """For display; the trash is emptied when a store is opened."""
         self.read_only = opened.read_only
-        """Why nothing that is asked here can be kept, or None."""
+        """Why new questions cannot be saved, or None."""
         self._secondary = opened.secondary
         self._lock = opened.lock
-        self._readers = Readers(places.database)
+        self._readers = Readers(paths.database)
         self._replies: list[ReplyWriter] = []
-        """Those that have not ended, even if nobody else knows them any more."""
+        """The unfinished ones."""
         self._writer: Writer | None = None
         if self.read_only is not None:
             self.notices.append(str(self.read_only))
@@ -103,9 +103,9 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Finish what is being written and let another instance write. May be called again."""
+        """Finish pending writes and release the lock. May be called again."""
         for reply in self._replies:
-            # What cannot be marked as stopped now is at the next start.
+            # If this fails, the next start marks the reply as stopped.
             with contextlib.suppress(StoreError):
                 reply.close()
         if self._writer is not None:
@@ -120,7 +120,7 @@ class Store:
     def create(
         self, title: str = "", overrides: Overrides = conversations.NO_OVERRIDES
     ) -> Conversation:
-        """A new, empty conversation. Without a title its first question gives it one."""
+        """A new, empty conversation. Without a title, it is titled after its first question."""
         messages.check_text(title)
         return self._conversation(lambda c: conversations.create(c, title, self._now(), overrides))
 
@@ -129,14 +129,14 @@ class Store:
         return self._read(lambda c: conversations.list_all(c, trashed))
 
     def last_used(self) -> Conversation | None:
-        """The one that was used last, of those that are not in the trash."""
+        """The last used one that is not in the trash."""
         return self._read(conversations.last_used)
 
     def conversation(self, id: int) -> Conversation:
         return self._read(lambda c: conversations.conversation(c, id))
 
     def sizes(self) -> dict[int, ConversationSize]:
-        """Of every conversation that has a question, by its id."""
+        """Of all conversations with a question, by their ids."""
         return self._read(conversations.sizes)
 
     def rename(self, id: int, title: str) -> None:
@@ -146,28 +146,28 @@ class Store:
         self._write_once(lambda c: conversations.pin(c, id, pinned))
 
     def set_overrides(self, id: int, overrides: Overrides) -> None:
-        """What holds for this conversation alone, instead of all that was chosen before."""
+        """Replaces all overrides of this conversation."""
         self._write(lambda c: conversations.set_overrides(c, id, overrides))
 
     def trash(self, id: int) -> None:
-        """Delete a conversation; until it expires, `restore` undoes that."""
+        """Move a conversation to the trash; `restore` undoes that until it expires."""
         self._write_once(lambda c: conversations.trash(c, id, self._now()))
 
     def restore(self, id: int) -> None:
         self._write_once(lambda c: conversations.trash(c, id, None))
 
     def empty_trash(self) -> None:
-        """For good. The documents go at the next start."""
+        """Permanently. The documents are deleted at the next start."""
         self._write(lambda c: conversations.purge(c, datetime.max.replace(tzinfo=UTC)))
 
     def duplicate(self, id: int) -> Conversation:
-        """The same conversation once more, with every branch."""
+        """A copy of the conversation, with all branches."""
         return self._write_once(lambda c: conversations.duplicate(c, id, self._now()))
 
     # -- messages
 
     def branch(self, conversation: int, limit: int | None = None) -> tuple[Message, ...]:
-        """The current branch, oldest first; of it only the last `limit` messages, if given."""
+        """The current branch, oldest first, or only its last `limit` messages."""
 
         def read(connection: sqlite3.Connection) -> tuple[Message, ...]:
             last = conversations.conversation(connection, conversation).current
@@ -183,15 +183,15 @@ class Store:
         return self._read(lambda c: messages.answer_stats(c, limit))
 
     def versions(self, id: int) -> tuple[int, ...]:
-        """The ids of the messages that stand at the same place of the tree, itself among them."""
+        """The ids of all versions of this message, including itself."""
         return self._read(lambda c: messages.versions(c, id))
 
     def forks(self, conversation: int) -> dict[int, tuple[int, ...]]:
-        """The same of every message of a conversation that has others beside it."""
+        """The versions of each message of a conversation that has several."""
         return self._read(lambda c: messages.forks(c, conversation))
 
     def read_map(self, id: int) -> ReadMap | None:
-        """What was read for this answer, if that is known."""
+        """What was read for this answer, if known."""
         return self._read(lambda c: messages.read_map(c, id))
 
     def add_message(
@@ -210,7 +210,7 @@ class Store:
         return self._message(add)
 
     def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
-        """Fork: another version of message `id`, with its attachments unless others are given."""
+        """Another version of message `id`, with its attachments unless others are passed."""
 
         def fork(connection: sqlite3.Connection) -> int:
             old = messages.message(connection, id)
@@ -220,7 +220,7 @@ class Store:
         return self._message(fork)
 
     def begin_reply(self, question: int) -> ReplyWriter:
-        """An answer to message `question`, empty as yet; to try again, begin another one."""
+        """A new, empty answer to message `question`, which may have others."""
 
         def begin(connection: sqlite3.Connection) -> int:
             conversation = messages.message(connection, question).conversation
@@ -237,8 +237,8 @@ class Store:
         return reply
 
     def continue_reply(self, id: int, known_ids: bool) -> ReplyWriter:
-        """Write on an answer that was cut off or stopped. Without `known_ids` the ids that it has
-        are not worth anything to what writes on, which gives all of them again."""
+        """Continue an answer that was cut off or stopped. Without `known_ids`, its token ids are of
+        another model, and the new one supplies them again."""
 
         def resume(connection: sqlite3.Connection) -> Message:
             messages.resume_reply(connection, id)
@@ -263,32 +263,32 @@ class Store:
         self._write(go)
 
     def delete_message(self, id: int) -> DeletedMessages:
-        """Delete a message and all that follows on it. Where it was on the current branch, that
-        goes to another version of it, or ends before it. It is gone for good when it expires."""
+        """Delete a message and everything after it. If it was on the current branch, another
+        version becomes current, or the branch ends before it."""
         return self._write(lambda c: conversations.delete_message(c, id, self._now()))
 
     def restore_messages(self, removed: DeletedMessages) -> None:
-        """Undo `remove`."""
+        """Undo `delete_message`."""
         self._write(lambda c: conversations.restore_messages(c, removed))
 
     def pin_passages(self, id: int, pins: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
-        """Characters that are always read, of attachments (from 0) of message `id`."""
+        """Set the characters that are always read of the attachments of message `id`, by index."""
         self._write(lambda c: messages.pin(c, id, pins))
 
     def search(self, words: str, limit: int = 50, best_only: bool = False) -> tuple[SearchHit, ...]:
-        """Messages with all these words, the last of which may be unfinished; the best first, or
-        only the best one of each conversation."""
+        """Messages with all these words, the last of which may be a prefix, best first; or only the
+        best one of each conversation."""
         messages.check_text(words)
         return self._read(lambda c: search(c, words, limit, best_only))
 
     # -- drafts
 
     def draft(self, conversation: int | None) -> Draft:
-        """What was written for a conversation, or for a new one, and not sent."""
+        """The unsent draft of a conversation, or (None) of a new one."""
         return self._read(lambda c: drafts.draft(c, conversation))
 
     def last_draft(self) -> Draft | None:
-        """The one that was kept last, which tells where the user was."""
+        """The draft saved last, which shows where the user was."""
         return self._read(drafts.last)
 
     def save_draft(self, draft: Draft) -> None:
@@ -298,22 +298,22 @@ class Store:
     # -- attachments
 
     def set_attachment_limit(self, limit: int) -> None:
-        """From now on one document may have this many bytes at most."""
+        """Set the largest size of a document, in bytes."""
         self._attachments.limit = limit
 
     def attach(self, name: str, source: Source) -> Attachment:
-        """Keep a document, durably, for a message to come."""
+        """Store a document, durably, for a later message."""
         if not self._secondary:
             self._require_writer()
         messages.check_text(name)
         return self._attachments.add(name, source)
 
     def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
-        """Its original bytes, some at a time. What came is right only if nothing is raised."""
+        """Its original bytes, in chunks. They are only valid if nothing is raised to the end."""
         return self._attachments.iter_bytes(attachment)
 
     def text(self, attachment: Attachment) -> str:
-        """Its text, without a byte order mark, as `app.ingest` gives it."""
+        """Its text, without a byte order mark."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         text = [decoder.decode(piece) for piece in self.iter_bytes(attachment)]
         return "".join([*text, decoder.decode(b"", final=True)])
@@ -324,7 +324,7 @@ class Store:
         return self._read(lambda c: conversations.tree(c, id))
 
     def add_tree(self, tree: Tree) -> Conversation:
-        """A new conversation with these messages. Their attachments must be here."""
+        """A new conversation with these messages. Their attachments must be stored already."""
         self._require_attachments([a for message in tree.messages for a in message.attachments])
         return self._write_once(
             lambda c: conversations.conversation(c, conversations.add_tree(c, tree))
@@ -344,22 +344,21 @@ class Store:
         return self._require_writer().run(task)
 
     def _write_once(self, task: Task[T]) -> T:
-        """A change that is whole in one transaction. SQLite takes it beside another instance, too,
-        which is only alone in what goes on: opening, mending, answers that are being written."""
+        """A single transaction, which is also possible while another process is the writer."""
         if not self._secondary:
             return self._write(task)
         with single_transaction(self._paths.database) as connection:
             return task(connection)
 
     def _require_writer(self) -> Writer:
-        """The writer. Raises StoreError when there is none."""
+        """The writer. Raises StoreError if there is none."""
         if self._writer is None:
             assert self.read_only is not None
             raise StoreError(self.read_only.problem, self.read_only.advice)
         return self._writer
 
     def _flag_for_check(self) -> None:
-        """Let the next start do that: SQLite has found damage."""
+        """SQLite has found damage: have the next start check and repair the database."""
         if self.read_only is None:
             with contextlib.suppress(OSError):
                 self._paths.needs_check.touch()
@@ -393,12 +392,12 @@ class Store:
         for attachment in attachments:
             if not self._attachments.has(attachment.sha256):
                 raise StoreError(
-                    f"The document '{attachment.name}' is not here any more", "attach it again"
+                    f"The document '{attachment.name}' is no longer stored", "attach it again"
                 )
 
     def _purge(self, connection: sqlite3.Connection, trash_days: float) -> None:
-        """Delete what has expired, and the documents nobody refers to. When that does not work, the
-        next start tries again."""
+        """Delete what has expired, and documents that nothing refers to. If that fails, the next
+        start tries again."""
         with contextlib.suppress(StoreError, OSError):
             with transaction(connection):
                 conversations.purge(connection, self._now() - timedelta(days=trash_days))
@@ -406,7 +405,7 @@ class Store:
                     connection
                 )
             self.notices += quarantine.purge(self._paths.quarantine, self._now())
-            # A broken database may be repaired one day: its documents stay as long as it does.
+            # A damaged database may be repaired later: its documents stay as long as it does.
             if quarantine.is_empty(self._paths.quarantine):
                 self._attachments.delete_unused(used)
 

@@ -1,7 +1,7 @@
-"""What SQLite's journal (WAL) and its index hold, read from the files themselves.
+"""Checks SQLite's write-ahead log (WAL) and its index by reading the files.
 
 After a crash SQLite takes from the journal what comes before the first frame that is not right, up
-to a commit, says nothing of the rest, and overwrites it later. What it would leave out is found
+to a commit, does not report the rest, and overwrites it later. What it would skip is found
 here: frames behind the damage, and, where the index survived (any end of the program, but no end of
 the machine), commits that the journal has no frames for. Formats: sqlite.org/walformat.html.
 """

@@ -1,4 +1,4 @@
-"""The one thread that changes the database: tasks in, one transaction each."""
+"""The only thread that changes the database: each task is a transaction."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Writer:
     def __init__(
         self, connection: sqlite3.Connection, on_damage: Callable[[], None] = lambda: None
     ) -> None:
-        """Takes the connection over, and closes it in the end. `on_damage` is called when SQLite
-        finds the file damaged."""
+        """Takes over the connection and closes it. `on_damage` is called if SQLite reports that the
+        file is damaged."""
         self._connection = connection
         self._on_damage = on_damage
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -44,12 +44,12 @@ class Writer:
         self._thread.start()
 
     def run(self, task: Task[T]) -> T:
-        """Carry a task out in a transaction and wait until it is on the disk. Raises StoreError, or
-        what the task raises; nothing of it is kept then."""
+        """Run a task in a transaction and wait until it is on the disk. Raises StoreError, or what
+        the task raises; then it is rolled back."""
         return self.submit(task, 0).result()
 
     def submit(self, task: Task[T], delay: float) -> Future[T]:
-        """The same in that many seconds, or never when the writer is closed before."""
+        """The same after `delay` seconds, unless the writer is closed before."""
         result: Future[T] = Future()
         with self._closing:
             if self._closed:
@@ -58,7 +58,7 @@ class Writer:
         return result
 
     def close(self) -> None:
-        """Finish what was to be run at once, and end the thread."""
+        """Finish the tasks that are due, and end the thread."""
         with self._closing:
             if not self._closed:
                 self._closed = True

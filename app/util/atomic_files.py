@@ -1,4 +1,4 @@
-"""Files that survive a power cut, and the lock that one instance holds."""
+"""Files that survive a power cut, and a lock between processes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def temp_file(aside: Path) -> Iterator[BinaryIO]:
-    """A new file that is on the disk when the block ends, and gone when it fails."""
+def temp_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file that is synced when the block ends, and deleted if it fails."""
     try:
-        with aside.open("xb") as file:
+        with path.open("xb") as file:
             yield file
             file.flush()
             sync(file.fileno())
     except BaseException:
-        aside.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
 
 
-def replace_durably(aside: Path, path: Path) -> None:
-    """Give a durable file its name, durably; when that fails it is gone."""
+def replace_durably(temporary: Path, path: Path) -> None:
+    """Rename a synced file, durably; it is deleted if that fails."""
     try:
-        os.replace(aside, path)
+        os.replace(temporary, path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_path(path.parent)
 
@@ -60,7 +60,7 @@ class Lock:
     """Held by one process at a time; the kernel releases it however that process ends."""
 
     def __init__(self, path: Path, timeout: float = 0.0) -> None:
-        """Raises BlockingIOError when another one still holds it after `patience` seconds, OSError
+        """Raises BlockingIOError when another one still holds it after `timeout` seconds, OSError
         when there can be none."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:

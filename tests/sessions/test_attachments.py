@@ -106,7 +106,7 @@ def test_a_message_takes_only_what_is_here(store: Store, tmp_path: Path) -> None
     attachment = attach(store)
     files(tmp_path)[0].unlink()
     conversation = store.create().id
-    with pytest.raises(StoreError, match=r"'contract.txt' is not here any more: attach it again"):
+    with pytest.raises(StoreError, match=r"'contract.txt' is no longer stored: attach it again"):
         store.add_message(conversation, Role.USER, "x", [attachment])
     assert store.branch(conversation) == ()
 

@@ -96,5 +96,5 @@ def test_a_prompt_that_is_no_text_is_refused(store: Store) -> None:
 
 
 def test_a_conversation_that_is_gone_has_none(store: Store) -> None:
-    with pytest.raises(StoreError, match="not there any more"):
+    with pytest.raises(StoreError, match="no longer exists"):
         store.set_overrides(7, CHOICES)

@@ -52,25 +52,26 @@ def spoil_newest_backup(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """`says` is the one notice (None: no notice); `texts` what the store then holds; `aside`: the
-    damaged files lie in broken/, byte by byte."""
+    """`says` is the one notice (None: no notice); `texts` what the store then holds; `quarantined`:
+    the damaged files are in broken/, byte by byte."""
 
     damage: Damage
     says: str | None
     texts: list[str]
-    aside: bool = True
+    quarantined: bool = True
     image: str = "ended"
 
 
-USED = r"is {} and lies now in '.*1-conversations.db(?:-wal)?': the backup of 2030-01-02 is used\.$"
+MOVED = r"is {} and was moved to '.*1-conversations.db(?:-wal)?': "
+USED = MOVED + r"the backup of 2030-01-02 was restored\.$"
 DAMAGED, NO_DATABASE = USED.format("damaged"), USED.format("not a database")
 JOURNAL_ONLY = USED.format("only a journal")
 LAST_CHANGES = "The last changes .* cannot be read: see '.*1-conversations.db-wal'"
 SOME_CHANGES = "Some of the last changes .* cannot be read: see '.*1-conversations.db-wal'"
-GONE = "The last changes before specchat ended have gone with their journal"
+GONE = "The last changes before specchat ended are lost with their journal"
 
 FOUND = {
-    "nothing wrong": Found(lambda _: None, None, OLD + NEW, aside=False),
+    "nothing wrong": Found(lambda _: None, None, OLD + NEW, quarantined=False),
     "cut off": Found(lambda _: None, None, OLD + NEW, False, "crashed"),
     "text file": Found(write(DATABASE, b"Dear diary\n" * 999), NO_DATABASE, OLD),
     "zeros": Found(write(DATABASE, bytes(8192)), NO_DATABASE, OLD),
@@ -85,8 +86,12 @@ FOUND = {
     "a trigger gone": Found(sql("DROP TRIGGER text_of_ended"), DAMAGED, OLD),
     "a read-only file format": Found(flip(DATABASE, 18), DAMAGED, OLD),
     "another program's": Found(foreign, USED.format("another program's"), OLD),
-    "emptied": Found(cut(DATABASE, 0), "has gone: the backup of 2030-01-02 is used", OLD, False),
-    "removed": Found(remove(DATABASE), "has gone: the backup of 2030-01-02 is used", OLD, False),
+    "emptied": Found(
+        cut(DATABASE, 0), "is missing: the backup of 2030-01-02 was restored", OLD, False
+    ),
+    "removed": Found(
+        remove(DATABASE), "is missing: the backup of 2030-01-02 was restored", OLD, False
+    ),
     **{
         f"cut to {length}": Found(
             cut(DATABASE, length), DAMAGED if length > 15 else NO_DATABASE, OLD
@@ -142,10 +147,14 @@ FOUND = {
     "an index of garbage": Found(write(INDEX, b"x" * 32768), None, OLD + NEW, False, "crashed"),
     "no index": Found(remove(INDEX), None, OLD + NEW, False, "crashed"),
     "the newest backup broken too": Found(
-        both(write(DATABASE, b"x"), spoil_newest_backup), "the backup of 2030-01-01 is used", []
+        both(write(DATABASE, b"x"), spoil_newest_backup),
+        "the backup of 2030-01-01 was restored",
+        [],
     ),
-    "no good backup": Found(both(write(DATABASE, b"x"), spoil_backups), "a new one is begun", []),
-    "no backup": Found(both(write(DATABASE, b"x"), remove("backups")), "a new one is begun", []),
+    "no good backup": Found(
+        both(write(DATABASE, b"x"), spoil_backups), "a new one was created", []
+    ),
+    "no backup": Found(both(write(DATABASE, b"x"), remove("backups")), "a new one was created", []),
     "lock left behind": Found(write("lock", b"4711"), None, OLD + NEW, False),
     "rubbish of a restore": Found(write("conversations.restored", b"x"), None, OLD + NEW, False),
     "rubbish of a backup": Found(write("backups/unfinished", b"x"), None, OLD + NEW, False),
@@ -181,7 +190,7 @@ def test_what_is_found_at_the_start(images: dict[str, Path], tmp_path: Path, nam
     for part, data in put_aside.items():
         assert data == before[part.removeprefix("1-")]
     count = len(before) if found.says and found.says.startswith("is") else 1
-    assert len(put_aside) == (count if found.aside else 0)
+    assert len(put_aside) == (count if found.quarantined else 0)
 
 
 HIDDEN = {
@@ -216,7 +225,7 @@ def test_damage_that_is_met_later(images: dict[str, Path], tmp_path: Path, name:
     with Store(tmp_path, clock=clock) as store:
         (notice,) = store.notices
         assert SENTENCE.fullmatch(notice)
-        assert ("could be mended" in notice) == (texts == OLD + NEW)
+        assert ("was recovered" in notice) == (texts == OLD + NEW)
         assert [message.text for message in store.branch(1)] == texts
         assert len(store.search("tenant")) == 1
     assert (tmp_path / "broken" / f"1-{DATABASE}").read_bytes() == before
@@ -287,9 +296,9 @@ def test_what_was_put_aside_goes_in_the_end(images: dict[str, Path], tmp_path: P
     assert notices(-1000) == notices(180) == []
     (notice,) = notices(182)
     assert SENTENCE.fullmatch(notice)
-    assert "put aside on 2030-01-02 was deleted, after 180 days" in notice
+    assert "set aside on 2030-01-02 was deleted after 180 days" in notice
     assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 2
-    assert "put aside on 2030-04-11" in notices(300)[0]
+    assert "set aside on 2030-04-11" in notices(300)[0]
     assert [path.name for path in (tmp_path / "broken").iterdir()] == ["notes.txt"]
     assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 1, "no longer needed"
     assert notices(301) == []

@@ -24,7 +24,7 @@ from app.sessions.html import document
 from app.sessions.importing import from_json
 from app.sessions.records import ReadMap
 from app.sessions.store import Store
-from tests.sessions.samples import answer_stats, answered, attach
+from tests.sessions.samples import CHOICES, answer_stats, answered, attach
 
 
 @pytest.fixture
@@ -275,3 +275,22 @@ def test_the_map_draws_every_character_once(text: str, ranges: list[tuple[int, i
     marks = "".join(("#" if kind == "read" else ".") * len(part) for kind, part in unescaped)
     read = {at for start, end in ranges for at in range(start, end)}
     assert marks == "".join("#" if at in read else "." for at in range(len(text)))
+
+
+def test_an_export_of_an_earlier_version_is_imported(store: Store, tmp_path: Path) -> None:
+    """As the version before fields were renamed wrote it: forks, pins, statistics, overrides, an
+    answer that was truncated."""
+    with (Path(__file__).parent / "schemas" / "export-1.json").open(encoding="utf-8") as source:
+        imported = from_json(store, source)
+    assert imported.overrides == CHOICES
+    question, answer, follow_up, truncated = store.branch(imported.id)
+    assert question.attachments[0].pinned == ((4, 10),)
+    assert store.text(follow_up.attachments[0]) == "Dear landlord"
+    assert answer.stats == answer_stats()
+    read_map = store.read_map(answer.id)
+    assert read_map is not None
+    assert (len(read_map.spans), read_map.importance) == (2, bytes([0, 128, 255]))
+    assert (truncated.text, truncated.truncated, truncated.token_ids) == ("Half", True, (5,))
+    assert truncated.stats is not None
+    assert (truncated.stats.read_tokens, truncated.stats.guard) == (1000, "counts")
+    assert len(store.versions(question.id)) == len(store.versions(answer.id)) == 2

@@ -97,7 +97,7 @@ def test_it_expires_with_the_trash(tmp_path: Path) -> None:
         removed = store.delete_message(store.branch(1)[0].id)
         sha256 = attach(store).sha256
     with Store(tmp_path, clock=lambda: now + timedelta(days=31)) as store:
-        with pytest.raises(StoreError, match="not there any more"):
+        with pytest.raises(StoreError, match="no longer exists"):
             store.restore_messages(removed)
         assert texts(store) == []
     assert not list((tmp_path / "attachments").rglob(f"{sha256[2:]}*"))

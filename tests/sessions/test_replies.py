@@ -111,7 +111,7 @@ def test_a_task_holds_the_write_lock_from_its_first_read_on(store: Store, tmp_pa
             other.execute("BEGIN IMMEDIATE")
 
     assert store._writer is not None
-    with pytest.raises(StoreError, match="Another program keeps the conversations locked"):
+    with pytest.raises(StoreError, match="Another program has locked the conversations"):
         store._writer.run(read_then_try)
 
 

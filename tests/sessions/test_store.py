@@ -212,7 +212,7 @@ def test_what_is_in_the_trash_for_long_goes_with_its_documents(tmp_path: Path) -
         assert [c.id for c in store.conversations()] == [kept]
         assert store.search("tenant") == ()
         assert len(list(files.rglob("*.gz"))) == 1
-        with pytest.raises(StoreError, match="not there any more"):
+        with pytest.raises(StoreError, match="no longer exists"):
             store.conversation(conversation)
         assert store.create().id > kept  # ids of what has gone never come back
     with sqlite3.connect(tmp_path / "conversations.db") as connection:
@@ -315,7 +315,7 @@ def test_a_reply_to_what_has_gone_says_so(store: Store) -> None:
     reply = store.begin_reply(store.add_message(conversation, Role.USER, "x").id)
     store.trash(conversation)
     store.empty_trash()
-    with pytest.raises(StoreError, match="not there any more"):
+    with pytest.raises(StoreError, match="no longer exists"):
         reply.finish()
 
 

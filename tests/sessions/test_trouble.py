@@ -82,7 +82,7 @@ def test_where_nothing_can_open(images: dict[str, Path], tmp_path: Path, name: s
 def test_the_folder_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"precious")
     for folder in (tmp_path / "x", tmp_path / "x" / "below"):
-        with pytest.raises(StoreError, match=r"cannot be kept in .*: make that folder writable"):
+        with pytest.raises(StoreError, match=r"cannot be saved in .*: make that folder writable"):
             Store(folder)
     assert (tmp_path / "x").read_bytes() == b"precious"
 
@@ -237,7 +237,7 @@ TROUBLES = {
     "rename fails, document": (rename_fails, attach_long, "Input/output error"),
     "read-only, message": (query_only, add, "cannot be changed, only read"),
     "read-only, trash": (query_only, lambda s: s.trash(1), "cannot be changed, only read"),
-    "locked by another": (locked_by_another, add, "Another program keeps the conversations locked"),
+    "locked by another": (locked_by_another, add, "Another program has locked the conversations"),
 }
 
 
