@@ -59,7 +59,7 @@ async def test_keys_that_ask_said_that_an_answer_was_under_way_while_models_were
 
 
 async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> None:
-    engine = FakeEngine(replace(CUT, finish_reason=FinishReason.REPEATED))
+    engine = FakeEngine(replace(CUT, ended=FinishReason.REPEATED))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
