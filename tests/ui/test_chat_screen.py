@@ -211,6 +211,7 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await until_shown(pilot, "▸ read")
+        await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.sent(Reselect)) >= 1)
         await until_gone(pilot, "Esc cancel")
