@@ -237,7 +237,8 @@ def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
         return 0
     about = textwrap.fill(bench.about(result).replace("*", ""), WIDTH, break_on_hyphens=False)
     table = _plain(bench.table(result, False))
-    out.write(f"{about}\n\nMedians of {options.runs}. {result.machine}\n\n{table}")
+    medians = f"Medians of {options.runs}. " if any(row.runs for row in rows) else ""
+    out.write(f"{about}\n\n{medians}{result.machine}\n\n{table}")
     return 0
 
 
