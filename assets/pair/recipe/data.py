@@ -133,10 +133,10 @@ def sentence_end(text: str, start: int) -> int:
     return match.end() if match else len(text)
 
 
-def ask(document: Document, rng: random.Random, kept: np.ndarray | None = None) -> Quote | None:
+def ask(document: Document, rng: random.Random, visible: np.ndarray | None = None) -> Quote | None:
     """One question about a phrase that occurs once, or None when the random choice did not fit.
 
-    `kept` marks the tokens that the model sees; the whole answer must be among them.
+    `visible` marks the tokens that the model sees; the whole answer must be among them.
     """
     words, text = document.words, document.text
     if len(words) < 8:
@@ -166,7 +166,9 @@ def ask(document: Document, rng: random.Random, kept: np.ndarray | None = None) 
     if stop == len(text):
         return None
     span = document.tokens_of(start, stop)
-    if span[1] - span[0] > MAX_ANSWER or (kept is not None and not kept[span[0] : span[1]].all()):
+    if span[1] - span[0] > MAX_ANSWER or (
+        visible is not None and not visible[span[0] : span[1]].all()
+    ):
         return None
     phrase = " ".join(text[start:end].split())
     if (count == 1 and len(phrase) < 4) or len(phrase) < 3 or document.normal.count(phrase) != 1:
@@ -399,33 +401,33 @@ class Rows:
         if rng.random() >= mix.tasks:
             tokens = int(wanted * stretch)
             document = Document.encode(self.tokenizer, self.plain(tokens), tokens)
-            kept = np.ones(len(document.ids), bool)
+            visible = np.ones(len(document.ids), bool)
             if stretch > 1:
-                kept = holes(len(kept), rng, wanted, ~kept)
-            return [], document, kept
+                visible = holes(len(visible), rng, wanted, ~visible)
+            return [], document, visible
         size = wanted
         while True:
             text, questions, spans = made(
                 rng, self.plain, int(size * stretch), mix.length - size, mix.focus
             )
             document = Document.encode(self.tokenizer, text, 1 << 30)
-            kept = np.ones(len(document.ids), bool)
+            visible = np.ones(len(document.ids), bool)
             if stretch > 1:
-                needed = ~kept
+                needed = ~visible
                 for span in spans:
                     first, end = document.tokens_of(*span)
                     needed[first:end] = True
-                kept = holes(len(kept), rng, wanted, needed)
-            if kept.sum() < 0.9 * mix.length - 60:
-                return questions, document, kept
+                visible = holes(len(visible), rng, wanted, needed)
+            if visible.sum() < 0.9 * mix.length - 60:
+                return questions, document, visible
             size = int(size * 0.75)
 
-    def place(self, row: Row, document: Document, kept: np.ndarray, gapped: bool) -> None:
-        """Adds the kept tokens at their positions, with further gaps between runs of chunks."""
+    def place(self, row: Row, document: Document, visible: np.ndarray, gapped: bool) -> None:
+        """Adds the visible tokens at their positions, with further gaps between runs of chunks."""
         base, shift = row.next_position, 0
         positions = np.arange(len(document.ids))
         if gapped:
-            chunks = np.repeat(kept[::CHUNK], 1)
+            chunks = np.repeat(visible[::CHUNK], 1)
             begins = np.flatnonzero(np.diff(np.concatenate([[True], chunks]).astype(int)) == 1)
             if len(begins) == 0 or self.rng.random() < 0.3:
                 begins = np.flatnonzero(np.array([self.rng.random() < 0.2 for _ in chunks]))
@@ -439,9 +441,9 @@ class Rows:
                 shifts[begin:] = int(total * share) * CHUNK
             positions = positions + np.repeat(shifts, CHUNK)[: len(positions)]
             shift = int(self.rng.random() * (total - shifts[-1] // CHUNK)) * CHUNK if total else 0
-        row.ids += document.ids[kept].tolist()
-        row.positions += (base + positions[kept]).tolist()
-        row.weights += [0.0] * int(kept.sum())
+        row.ids += document.ids[visible].tolist()
+        row.positions += (base + positions[visible]).tolist()
+        row.weights += [0.0] * int(visible.sum())
         row.next_position = base + int(positions[-1]) + 1 + max(0, shift)
 
     def row(self) -> Row:
@@ -455,10 +457,10 @@ class Rows:
         wanted = int(mix.length * rng.uniform(*mix.document))
         gapped = rng.random() < mix.gapped
         stretch = rng.choice((1, 1.5, 3, 5)) if gapped and wanted > 128 else 1
-        questions, document, kept = self.document(wanted, stretch)
-        self.place(row, document, kept, gapped)
+        questions, document, visible = self.document(wanted, stretch)
+        self.place(row, document, visible, gapped)
         row.add(prompt.footer)
-        known = bigrams(document.ids[kept])
+        known = bigrams(document.ids[visible])
         failures, turns, last, repeated = 0, 0, "", False
         while len(row.ids) < mix.length and failures < 100:
             decides: list[int] = []
@@ -470,7 +472,7 @@ class Rows:
             elif last and rng.random() < 0.05 and not repeated:
                 question, answer, repeated = rng.choice(TRAINED["again"]), last, True
             else:
-                quote = ask(document, rng, kept)
+                quote = ask(document, rng, visible)
                 if quote is None:
                     failures += 1
                     continue
