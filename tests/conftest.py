@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,6 +20,14 @@ for name in ("COLUMNS", "LINES"):
 # These machines are noisy: how long an example takes says nothing.
 settings.register_profile("specchat", deadline=None)
 settings.load_profile("specchat")
+
+
+def pytest_collection_finish() -> None:
+    """Python looks for garbage at every 700th new object, again and again among all that is
+    imported: with fewer looks, and none at that, the tests of the screen take 7 % less."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)
