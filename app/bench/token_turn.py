@@ -14,6 +14,7 @@ from app.bench.shapes import weights
 from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, ModelInfo
+from app.protocol.memory_model import largest_that_fits
 from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Statistics
@@ -160,7 +161,7 @@ def check_fits(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
         )
     if needed(length) <= free:
         return
-    longest = memory_estimates.largest_that_fits(needed, free, length) // ROUND * ROUND
+    longest = largest_that_fits(needed, free, length) // ROUND * ROUND
     raise UserError(
         f"A dense prefill of {length:,} tokens needs about {format_bytes(needed(length))}, and"
         f" {format_bytes(free)} is free",

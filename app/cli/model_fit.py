@@ -20,7 +20,7 @@ from app.models.cache import ModelCache
 from app.models.draft_selection import DraftCandidate, MeasuredRatio
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import DEFAULT_KEEP, Fit, Machine, mac_with, parse_memory, with_kv_bits
+from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as estimate
 from app.models.hub_info import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
@@ -29,7 +29,7 @@ from app.models.text import breakdown_rows, facts, memory_heading, verdict_sente
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
-from app.protocol.options import BackgroundPolicy
+from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
 from app.sessions.errors import StoreError
 from app.sessions.records import AnswerStats
 from app.sessions.startup import Paths
@@ -157,7 +157,7 @@ def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         lines.append(_row(size(target.size.weight_bytes), *parts))
     return [
         *lines,
-        f"Sooner: the first token at keep {DEFAULT_KEEP:.0%}, predicted or measured.",
+        f"Sooner: the first token at keep {DEFAULT_KEEP_RATIO:.0%}, predicted or measured.",
     ]
 
 

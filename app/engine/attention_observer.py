@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.engine import mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache, StepWatcher, flatten
-from app.engine.score_blocks import block_shape
+from app.protocol.memory_model import block_shape
 from app.protocol.options import Tuning
 
 Importance = NDArray[np.float32]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.protocol.memory_model import FUSED_HEAD_DIMS
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -28,7 +30,5 @@ GPU = Backend(
     query_block=None,
     # A step reads all weights once: 32 tokens take nearly as long as 128.
     min_step=128,
-    # MLX 0.32.2, mlx/backend/metal/scaled_dot_product_attention.cpp: `has_fused_kernel` also has
-    # 192 and 256, but `use_fallback` computes those unfused, as faster.
-    fused_head_sizes=frozenset({64, 72, 80, 96, 128}),
+    fused_head_sizes=FUSED_HEAD_DIMS,
 )

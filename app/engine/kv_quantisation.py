@@ -15,10 +15,9 @@ from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache
 
 from app.engine.caches import Cache, flatten
 from app.engine.prefill import forward, make_stock_cache
+from app.protocol.memory_model import KV_GROUP_SIZES
 
 BITS = (8, 4)
-GROUP_SIZES = (64, 32)
-"""How many numbers share a scale; the largest that divides a head's width is used."""
 PROBE_TOKENS = 12
 MAX_ERROR = 0.2
 """Relative error of the logits that 8 bits may cause. In a model that misreads the packed numbers
@@ -64,11 +63,11 @@ def _group_size(model: Any) -> int:
     if not growing:
         raise NotQuantisable("it has no full-attention layers")
     widths = {int(array.shape[-1]) for c in growing for array in (c.keys, c.values)}
-    for size in GROUP_SIZES:
+    for size in KV_GROUP_SIZES:
         if all(width % size == 0 for width in widths):
             return size
     raise NotQuantisable(
-        f"its heads are {min(widths)} wide, and {GROUP_SIZES[-1]} numbers have to share a scale"
+        f"its heads are {min(widths)} wide, and {KV_GROUP_SIZES[-1]} numbers have to share a scale"
     )
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from app.engine import memory, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import Cache, StepWatcher, flatten, positioned_layers, to_positioned
-from app.engine.memory import LARGEST_STEP, SMALLEST_STEP
 from app.engine.positions import Positions
+from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP
 
 TARGET_STEP_SECONDS = 0.5
 """The longest wait for a cancel; the average one is half of it. Longer only where a backend's

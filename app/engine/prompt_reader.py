@@ -33,6 +33,7 @@ from app.protocol.cost_model import (
     scoring_work,
 )
 from app.protocol.events import ImportanceMap
+from app.protocol.memory_model import SMALLEST_STEP
 from app.protocol.options import Scoring, Tuning
 from app.protocol.prompt import SegmentKind
 from app.protocol.stats import Phase
@@ -178,7 +179,7 @@ class PromptReader:
         self._memory_manager.ensure_free(
             need, self._conversation, self._clock, self._ask.skip_memory_check
         )
-        model, step = need.model, memory.SMALLEST_STEP
+        model, step = need.model, SMALLEST_STEP
         rest, free = need.minimum - model.transient.bytes(step, total), memory.free()
         model.step.max_tokens = model.transient.largest_step(free - rest, total)
         return need.minimum <= free

@@ -26,7 +26,7 @@ from app.engine.attention_observer import (
 from app.engine.backend import Backend
 from app.engine.prefill import OnStep, StepSize, forward, prefill_step
 from app.engine.prefix_cache import PrefixCache
-from app.engine.score_blocks import MAX_QUERY_ROWS
+from app.protocol.memory_model import MAX_QUERY_ROWS
 from app.protocol.options import DEFAULT_TUNING, Blocks, Scoring, Tuning
 
 OnObserved = Callable[[AttentionObserver, int], None]

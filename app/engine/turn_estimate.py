@@ -18,6 +18,7 @@ from app.engine.prompt import Prompt
 from app.engine.prompt_reader import draft_work
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens
+from app.protocol.memory_model import largest_that_fits
 from app.protocol.options import Scoring
 from app.protocol.stats import Reading
 
@@ -159,7 +160,7 @@ class TurnEstimate:
         """The longest prompt that could be read in full, in round numbers."""
         target = self.pair.target
         free = self.memory_manager.max_available(target, self.cache) + self.cache.target.nbytes
-        longest = memory_estimates.largest_that_fits(
+        longest = largest_that_fits(
             lambda n: memory_estimates.prefill_need(target, n, n).minimum,
             free,
             len(self.prompt.ids),

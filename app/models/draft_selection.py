@@ -8,9 +8,10 @@ from pathlib import Path
 
 from app.models import speedup
 from app.models.errors import ModelError
-from app.models.fit import DEFAULT_KEEP, Fit, Machine, fit
+from app.models.fit import Fit, Machine, fit
 from app.models.model_details import ModelDetails
 from app.models.tokenizers import fingerprint
+from app.protocol.options import DEFAULT_KEEP_RATIO
 
 UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
 """Architectures whose attention cannot be observed."""
@@ -32,7 +33,7 @@ class DraftCandidate:
     fit: Fit
     notes: tuple[str, ...]
 
-    def speedup(self, keep: float = DEFAULT_KEEP) -> float:
+    def speedup(self, keep: float = DEFAULT_KEEP_RATIO) -> float:
         return speedup.speedup(self.cost_ratio, keep)
 
     @property

@@ -1,7 +1,8 @@
-"""Will a pair fit into a machine's memory, and up to which length? Told before it is downloaded.
+"""Whether a model pair fits into a machine's memory, and up to which prompt length: estimated from
+its `config.json`, before it is downloaded.
 
-The sum has a line for each part: weights, what both caches keep, and what one step of reading needs
-for a moment. Bytes throughout; a machine's memory is counted in GiB, as it is sold.
+The estimate has an item for each part: weights, both caches, and what one prefill step adds.
+Bytes throughout; a machine's memory is counted in GiB, as it is sold.
 """
 
 from __future__ import annotations
@@ -13,35 +14,33 @@ from dataclasses import dataclass, replace
 from app.errors import UserError
 from app.models.architecture import Architecture, Layer
 from app.models.errors import ModelError
+from app.protocol import memory_model
+from app.protocol.memory_model import (
+    BUDGET_SHARE,
+    FUSED_HEAD_DIMS,
+    KV_GROUP_SIZES,
+    LARGEST_STEP,
+    largest_that_fits,
+    step_elements,
+    unfused_copies,
+)
+from app.protocol.options import DEFAULT_KEEP_RATIO
 
-PREFILL_STEP, DRAFT_PREFILL_STEP = 512, 2048
-"""Tokens fed at once. The engine's steps aim at half a second: a target gets more than 512 only
-where more than 3,000 tokens a second are read. For a draft the largest step is taken."""
-FUSED_HEAD_DIMS = frozenset({64, 72, 80, 96, 128})
-"""Widths of heads for which MLX's attention on Metal never writes its scores down (of MLX 0.32.2,
-`mlx/backend/metal/scaled_dot_product_attention.cpp`; `use_fallback` leaves out 192 and 256)."""
-OBSERVED, COLUMNS, COPIES = 128, 512, 3
-"""Rows that scoring observes at most, and numbers for each token that it works on at once, scores
-taking this many times their own (`app/engine/score_blocks.py`)."""
-GROUPS = (64, 32)
-"""Numbers that share a scale where keys and values are quantised: the first that fits a head."""
+PREFILL_STEP, DRAFT_PREFILL_STEP = 512, LARGEST_STEP
+"""Tokens of a prefill step. The engine's steps aim at half a second: a target gets more than 512
+only if it prefills more than 3,000 tokens a second. A draft is assumed to use the largest step."""
 SSM_CHUNK = 256
-"""Tokens that a Mamba layer pairs with each other (`mlx_lm/models/ssm.py`)."""
+"""Tokens of a chunk in which a Mamba layer relates all pairs (`mlx_lm/models/ssm.py`)."""
 _GRAIN = 1024
 DEFAULT_CONTEXT = 1 << 20
-"""Tokens tried at most, where a model names no context."""
+"""Tokens: the longest prompt considered where a model names no context length."""
 MIN_TOKENS = 4096
-"""Tokens below which a pair does not count as fitting: no long document."""
-BUDGET_SHARE = 0.9
-"""Of the device's ceiling, what a plan may take. Up to a sixteenth may lie idle in MLX's buffer
-cache, and what is foretold may be off by some percent."""
-DEFAULT_KEEP = 0.2
-"""Of a document, what a sparse reading is reckoned with."""
+"""Tokens: a pair that takes no prompt of this length counts as not fitting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A model as far as memory goes. `weights` are the bytes that a loader keeps."""
+    """What matters of a model for memory. `weight_bytes` are those in memory once it is loaded."""
 
     name: str
     architecture: Architecture
@@ -50,7 +49,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`ceiling` is what its device may hold of the `total`."""
+    """`ceiling` is what its GPU may use of the `total`."""
 
     total: int
     ceiling: int
@@ -61,9 +60,9 @@ class Machine:
 
 
 def mac_with(total: int) -> Machine:
-    """A Mac with so many bytes. The share that Metal recommends was seen to be two thirds with 16
-    and 32 GiB and three quarters with 64 (issues 687 of llama-cpp-python, 434 of ollama and 1870 of
-    llama.cpp); between them the lower one is taken."""
+    """A Mac with `total` bytes. Reported values of the share that Metal recommends are two thirds
+    with 16 and 32 GiB and three quarters with 64 (issues 687 of llama-cpp-python, 434 of ollama and
+    1870 of llama.cpp); between them the lower one is assumed."""
     return Machine(total, total * 3 // 4 if total >= 64 << 30 else total * 2 // 3)
 
 
@@ -71,19 +70,19 @@ def parse_memory(text: str) -> int:
     """Bytes from `32GB`, `32 GiB` or `32`; a Mac's GB are GiB. UserError."""
     found = re.fullmatch(r"\s*(\d{1,5})\s*(?:G|GB|GiB)?\s*", text, re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
-        raise UserError(f"{text!r} is no size of a memory", "give it as 32GB")
+        raise UserError(f"{text!r} is not a memory size", "write it as 32GB")
     return int(found[1]) << 30
 
 
-# ------------------------------------------------------------------------------------- the parts
+# ---------------------------------------------------------------------------------- parts
 
 
 def cache_bytes(
     shape: Architecture, tokens: int, step: int = PREFILL_STEP, windows: bool = True
 ) -> int:
-    """What a model's cache keeps of so many tokens, the last `step` of which came at once. After a
-    sparse reading nothing that fell out of a window is dropped: more may be recalled (`windows`
-    False)."""
+    """The size of a model's cache after `tokens`, the last `step` of them in one step. With
+    `windows` False, sliding windows evict nothing, as in sparse prefill: skipped tokens may be
+    recalled later."""
     size = 0.0
     for layer in shape.layers:
         seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
@@ -96,17 +95,19 @@ def cache_bytes(
 
 
 def layer_bytes_per_token(shape: Architecture, layer: Layer) -> float:
-    """What one layer keeps of one token. Where it is quantised, some numbers share a scale and an
-    offset; windows and states never are."""
+    """What one layer caches of one token. Quantised elements share a scale and an offset in groups;
+    windows and recurrent states are never quantised."""
     if shape.kv_bits is None or not layer.heads or layer.window is not None:
         return layer.kv_elements * shape.element_bytes
-    shared = next((size for size in GROUPS if layer.head_dim % size == 0), GROUPS[-1])
+    shared = next(
+        (size for size in KV_GROUP_SIZES if layer.head_dim % size == 0), KV_GROUP_SIZES[-1]
+    )
     return layer.kv_elements * (shape.kv_bits / 8 + 2 * shape.element_bytes / shared)
 
 
 def with_kv_bits(shape: Architecture, bits: int | None) -> Architecture:
-    """With keys and values in 8 or 4 bits a number, or, with None, in full. ModelError where MLX's
-    quantised attention cannot serve."""
+    """With keys and values quantised to 8 or 4 bits, or, with None, not quantised. ModelError where
+    MLX's quantised attention does not work."""
     grown = [layer for layer in shape.layers if layer.heads and layer.window is None]
     why = ""
     if shape.has_sinks:
@@ -114,19 +115,19 @@ def with_kv_bits(shape: Architecture, bits: int | None) -> Architecture:
     elif any(layer.expanded_kv for layer in grown):
         why = "its attention is latent"
     elif not grown:
-        why = "none of its layers keeps everything"
-    elif any(layer.head_dim % GROUPS[-1] for layer in grown):
-        why = f"its heads are not a multiple of {GROUPS[-1]} wide"
+        why = "it has no full-attention layers"
+    elif any(layer.head_dim % KV_GROUP_SIZES[-1] for layer in grown):
+        why = f"its heads are not a multiple of {KV_GROUP_SIZES[-1]} wide"
     if bits is not None and why:
         raise ModelError(
-            f"What {shape.model_type} reads cannot be kept in {bits} bits: {why}",
-            "keep it in full",
+            f"The cache of {shape.model_type} cannot be quantised to {bits} bits: {why}",
+            "turn KV quantisation off",
         )
     return replace(shape, kv_bits=bits)
 
 
 def bytes_per_token(shape: Architecture) -> int:
-    """Bytes that each further token adds to the cache, once every window is full."""
+    """Bytes that each further token adds to the cache once every window is full."""
     return round(
         sum(layer_bytes_per_token(shape, each) for each in shape.layers if each.window is None)
     )
@@ -138,11 +139,11 @@ def step_bytes(
     step: int = PREFILL_STEP,
     fused: frozenset[int] = FUSED_HEAD_DIMS,
 ) -> int:
-    """What one step of reading needs besides weights and caches, at the end of so many tokens.
+    """What a prefill step that ends after `tokens` needs on top of weights and caches.
 
-    The greatest layer counts, since one is worked on after the other: its scores where attention is
-    not fused, the mask, its own cache once more while the buffer grows, and what is alive of the
-    step's tokens. What a Mamba layer before it used is still there.
+    The largest layer counts, since layers run one after another: its scores where attention is not
+    fused, the mask, a second copy of its cache while the buffer grows, and the step's activations.
+    What a Mamba layer used before it is still allocated.
     """
     step = min(step, tokens)
     pairwise = max((layer.ssm_heads for layer in shape.layers), default=0)
@@ -154,37 +155,34 @@ def step_bytes(
 def _layer_step(
     shape: Architecture, layer: Layer, tokens: int, step: int, fused: frozenset[int]
 ) -> int:
-    seen = min(tokens, layer.window + step) if layer.window else tokens
-    scores = mask = 0
+    context = min(tokens, layer.window + step) if layer.window else tokens
+    copies = mask = 0
     if layer.expanded_kv:
-        # The rotated part's scores are a mask of numbers, made twice: as they are, and masked.
-        scores = 2 * layer.heads * step * seen
+        # The rotated part's scores are a mask of floats, which exists twice: plain and masked.
+        copies = 2
     elif layer.heads and layer.head_dim not in fused:
-        # A sink is one column more, so the scores are copied to make room for it, and back.
-        scores = layer.heads * step * seen * (3 if shape.has_sinks else 1)
-        mask = 2 * step * seen
+        copies = unfused_copies(shape.has_sinks)
+        mask = 2 * step * context
     if layer.window:
-        mask = 2 * step * seen
-    again = round(layer_bytes_per_token(shape, layer) * seen)
-    numbers = scores + layer.expanded_kv * seen + step * layer.activations
-    if shape.kv_bits and layer.heads and not layer.window:
-        numbers += layer.kv_elements * seen  # dequantised
-    return shape.element_bytes * numbers + again + mask
+        mask = 2 * step * context
+    dequantised = layer.kv_elements if shape.kv_bits and layer.heads and not layer.window else 0
+    elements = step_elements(
+        layer.heads, step, context, copies, step, layer.activations, layer.expanded_kv + dequantised
+    )
+    grown = round(layer_bytes_per_token(shape, layer) * context)
+    return int(shape.element_bytes * elements) + grown + mask
 
 
 def scoring_bytes(shape: Architecture, tokens: int) -> int:
-    """What the draft's scoring needs, for the most heads of a layer that spans the prompt: two
-    blocks, and what is found of each row, as it was and as it becomes."""
+    """What scoring with a draft needs: for its full-attention layer with the most heads."""
     spanning = [layer for layer in shape.layers if layer.window is None and layer.heads]
     if not spanning:
         return 0
     layer = max(spanning, key=lambda layer: layer.heads)
-    keys = layer.head_dim + layer.head_dim // 2
-    block = min(layer.heads * (keys + COPIES * OBSERVED), COLUMNS)
-    return 4 * tokens * 2 * (max(block, keys + COPIES * layer.heads) + OBSERVED)
+    return memory_model.scoring_bytes(tokens, layer.heads, layer.head_dim)
 
 
-# --------------------------------------------------------------------------------------- the sum
+# ------------------------------------------------------------------------------- estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +194,9 @@ class MemoryItem:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A pair on a machine, reckoned at `tokens`. `longest` is how many tokens can be read, sparsely
-    or in full, and `sparse` how many as long as nothing is read in full; 0 when it does not fit."""
+    """A model pair on a machine; `items` are for a prompt of `tokens`. `max_tokens` is the longest
+    prompt that can be read sparsely and in full, `max_sparse_tokens` if it is never read in full; 0
+    where the pair does not fit."""
 
     machine: Machine
     tokens: int
@@ -222,79 +221,64 @@ def format_tokens(tokens: int) -> str:
 def fit(
     target: ModelSize, draft: ModelSize | None, machine: Machine, tokens: int | None = None
 ) -> Fit:
-    """Reckon a pair. Without `tokens` the sum is that of the longest prompt that fits, or of the
-    shortest one that would count."""
-    most = _context(target, draft)
-    longest = _max_tokens(lambda n: peak_bytes(target, draft, n), machine.budget, most)
+    """Estimate a pair. Without `tokens`, the items are for the longest prompt that fits, or for the
+    shortest that would count."""
+    # A draft may be used past its own context: the question finds the passage.
+    context = target.architecture.context or DEFAULT_CONTEXT
+    longest = _max_tokens(lambda n: peak_bytes(target, draft, n), machine.budget, context)
     sparse = longest
     if draft is not None:
-        sparse = _max_tokens(lambda n: sparse_peak_bytes(target, draft, n), machine.budget, most)
+        sparse = _max_tokens(lambda n: sparse_peak_bytes(target, draft, n), machine.budget, context)
     at = tokens or longest or MIN_TOKENS
     return Fit(machine, at, breakdown(target, draft, at), longest, sparse)
 
 
-def _context(target: ModelSize, draft: ModelSize | None) -> int:
-    """No more than the target was made for; a draft may be led past its context, since it is the
-    question that finds the place."""
-    return target.architecture.context or DEFAULT_CONTEXT
-
-
 def peak_bytes(target: ModelSize, draft: ModelSize | None, tokens: int) -> int:
-    """The most that is held at once when so many tokens are read sparsely first, and then in full
-    while the draft still remembers them."""
+    """The peak when a prompt is read sparsely first, and then in full while the draft's cache still
+    exists."""
     return sum(line.bytes for line in breakdown(target, draft, tokens))
 
 
 def sparse_peak_bytes(
-    target: ModelSize, draft: ModelSize, tokens: int, keep: float = DEFAULT_KEEP
+    target: ModelSize, draft: ModelSize, tokens: int, keep_ratio: float = DEFAULT_KEEP_RATIO
 ) -> int:
-    """The same when only the share `keep` is ever read by the target."""
-    kept = max(int(tokens * keep), 1)
-    scoring = max(
-        step_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP),
-        scoring_bytes(draft.architecture, tokens),
-    )
-    reading = cache_bytes(target.architecture, kept, windows=False) + step_bytes(
-        target.architecture, kept
-    )
-    held = (
-        target.weight_bytes
-        + draft.weight_bytes
-        + cache_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
-    )
-    return held + max(scoring, reading)
+    """The peak when the target only ever reads the share `keep_ratio`."""
+    selected = max(int(tokens * keep_ratio), 1)
+    prefill = cache_bytes(target.architecture, selected, windows=False)
+    prefill += step_bytes(target.architecture, selected)
+    weights = target.weight_bytes + draft.weight_bytes
+    draft_cache = cache_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
+    return weights + draft_cache + max(_draft_peak(draft, tokens), prefill)
+
+
+def _draft_peak(draft: ModelSize, tokens: int) -> int:
+    """Of the draft, on top of weights and cache: while it reads, or while it scores."""
+    reading = step_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
+    return max(reading, scoring_bytes(draft.architecture, tokens))
 
 
 def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[MemoryItem, ...]:
-    """The sum at so many tokens, part by part."""
+    """The peak for a prompt of `tokens`, part by part."""
     shape = target.architecture
-    kept, step = cache_bytes(shape, tokens), step_bytes(shape, tokens)
-    found = [
+    cache, step = cache_bytes(shape, tokens), step_bytes(shape, tokens)
+    items = [
         MemoryItem("target, weights", target.weight_bytes, target.name),
-        MemoryItem("target, cache", kept, _cache_why(shape, tokens)),
+        MemoryItem("target, cache", cache, _cache_why(shape, tokens)),
     ]
-    moment = MemoryItem("one step", step, _step_why(shape, PREFILL_STEP))
+    transient = MemoryItem("one step", step, _step_why(shape, PREFILL_STEP))
     if draft is not None:
-        found += [
-            MemoryItem("draft, weights", draft.weight_bytes, draft.name),
-            MemoryItem(
-                "draft, cache",
-                cache_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP),
-                _cache_why(draft.architecture, tokens, DRAFT_PREFILL_STEP),
-            ),
-        ]
-        # The draft reads before the target has a cache.
-        reading = step_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
-        scoring = scoring_bytes(draft.architecture, tokens)
-        if max(reading, scoring) - kept > step:
-            how = (
-                "scoring"
-                if scoring > reading
-                else _step_why(draft.architecture, DRAFT_PREFILL_STEP)
-            )
+        shape, step_tokens = draft.architecture, DRAFT_PREFILL_STEP
+        size, why = cache_bytes(shape, tokens, step_tokens), _cache_why(shape, tokens, step_tokens)
+        items.append(MemoryItem("draft, weights", draft.weight_bytes, draft.name))
+        items.append(MemoryItem("draft, cache", size, why))
+        # The draft runs before the target has a cache.
+        draft_peak = _draft_peak(draft, tokens)
+        if draft_peak - cache > step:
+            scores = draft_peak > step_bytes(shape, tokens, step_tokens)
+            how = "scoring" if scores else _step_why(shape, step_tokens)
             why = f"of the draft, before the target reads: {how}"
-            moment = MemoryItem("one step", max(reading, scoring) - kept, why)
-    return (*found, moment)
+            transient = MemoryItem("one step", draft_peak - cache, why)
+    return (*items, transient)
 
 
 def _cache_why(shape: Architecture, tokens: int, step: int = PREFILL_STEP) -> str:
@@ -310,22 +294,16 @@ def _step_why(shape: Architecture, step: int) -> str:
     )
     why = f"{step:,} tokens at once"
     if any(layer.expanded_kv for layer in shape.layers):
-        return f"{why}; latent attention unfolds all keys"
+        return f"{why}; latent attention expands all keys"
     if slow:
         widths = " and ".join(map(str, slow))
-        return f"{why}; attention is not fused for heads of width {widths}"
+        return f"{why}; attention is not fused for head dimension {widths}"
     if shape.kv_bits:
         return f"{why}; attention is fused, on one layer's keys and values dequantised"
     return f"{why}; attention is fused"
 
 
-def _max_tokens(needed: Callable[[int], int], room: int, most: int) -> int:
-    """The most tokens, in grains of 1,024, whose need is within the room; 0 below LEAST."""
-    low, high = 0, max(most // _GRAIN, 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if needed(middle * _GRAIN) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low * _GRAIN if low * _GRAIN >= min(MIN_TOKENS, most) else 0
+def _max_tokens(needed: Callable[[int], int], available: int, limit: int) -> int:
+    """The largest multiple of 1,024 tokens that fits; 0 below MIN_TOKENS."""
+    grains = largest_that_fits(lambda n: needed(n * _GRAIN), available, max(limit // _GRAIN, 1))
+    return grains * _GRAIN if grains * _GRAIN >= min(MIN_TOKENS, limit) else 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from app.models.fit import DEFAULT_KEEP, MIN_TOKENS, Fit, Machine, format_tokens
+from app.models.fit import MIN_TOKENS, Fit, Machine, format_tokens
 from app.models.model_details import ModelDetails
 from app.protocol.memory import format_bytes
+from app.protocol.options import DEFAULT_KEEP_RATIO
 
 
 def facts(model: ModelDetails) -> list[str]:
@@ -43,7 +44,7 @@ def verdict_sentences(found: Fit) -> list[str]:
         verdicts = [f"Fits {format_tokens(found.max_tokens)} tokens with full prefill."]
     if found.max_sparse_tokens > found.max_tokens:
         verdicts.append(
-            f"With sparse prefill at keep {DEFAULT_KEEP:.0%} or less,"
+            f"With sparse prefill at keep {DEFAULT_KEEP_RATIO:.0%} or less,"
             f" {format_tokens(found.max_sparse_tokens)} tokens fit."
         )
     return verdicts

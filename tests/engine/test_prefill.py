@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from app.engine import memory, mlx_patches, prefill
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import Cache, StepWatcher, flatten
-from app.engine.prefill import LARGEST_STEP, SMALLEST_STEP, TARGET_STEP_SECONDS, StepSize
+from app.engine.prefill import TARGET_STEP_SECONDS, StepSize
+from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
 

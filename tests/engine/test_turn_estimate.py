@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from app.engine import loader, memory, memory_estimates, prefill
+from app.engine import loader, memory, prefill
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.memory import LARGEST_STEP, SMALLEST_STEP, Transient
+from app.engine.memory import Transient
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Failed,
@@ -28,6 +28,7 @@ from app.protocol.events import (
     Reloaded,
     Unloaded,
 )
+from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP, largest_that_fits
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.stats import Phase, Reading
 from tests import tiny
@@ -222,4 +223,4 @@ def test_a_steps_peak_is_foretold_within_a_tenth(name: str, larger: Any) -> None
 
 @pytest.mark.parametrize(("room", "most"), [(-1, 0), (0, 0), (35, 3), (99, 9), (1000, 10)])
 def test_the_most_that_fits(room: float, most: int) -> None:
-    assert memory_estimates.largest_that_fits(lambda n: 10.0 * n, room, 10) == most
+    assert largest_that_fits(lambda n: 10.0 * n, room, 10) == most

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from app.engine import mlx_patches, prefill, score_blocks
+from app.engine import mlx_patches, prefill
 from app.engine.attention_observer import AttentionObserver
 from app.engine.backend import GPU
 from app.engine.kv_quantisation import find_quantisation
 from app.engine.loader import CacheMaker
-from app.engine.score_blocks import MAX_QUERY_ROWS
 from app.errors import UserError
 from app.models import fit as reckoned
 from app.models.architecture import Architecture, Layer, parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import (
-    FUSED_HEAD_DIMS,
     Machine,
     ModelSize,
     cache_bytes,
@@ -32,6 +30,8 @@ from app.models.fit import (
     step_bytes,
     with_kv_bits,
 )
+from app.protocol import memory_model
+from app.protocol.memory_model import FUSED_HEAD_DIMS, MAX_QUERY_ROWS
 from app.protocol.options import DEFAULT_TUNING
 from tests import tiny
 from tests.models.test_architecture import TABLE
@@ -109,7 +109,7 @@ def test_what_scoring_needs(heads: int, tokens: int, dtype: mx.Dtype) -> None:
     layer = Layer(kv_elements=2 * 2 * 32, heads=heads, head_dim=32)
     expected = scoring_bytes(Architecture("", (layer,), 1, 1, True, 0), tokens)
     assert 0.6 * expected < mx.get_peak_memory() - before < 1.1 * expected
-    assert expected == score_blocks.scoring_bytes(tokens, heads, 32), "the engine's own sum"
+    assert expected == memory_model.scoring_bytes(tokens, heads, 32), "the engine's own sum"
     assert GPU.fused_head_sizes == FUSED_HEAD_DIMS
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from textual.content import Content
 
 from app.models.draft_selection import DraftCandidate
-from app.models.fit import DEFAULT_KEEP, Fit
+from app.models.fit import Fit
 from app.models.overview import ModelOverview
 from app.models.speedup import OVERHEAD
 from app.models.text import breakdown_rows, facts, verdict_sentences
+from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobState
 from app.ui.models.rows import DIM, WARN, draft_name
@@ -71,7 +72,7 @@ def _drafts(overview: ModelOverview) -> list[Content]:
         lines.append(Content.assemble(("▸ " if each is overview.best_draft else "  ", WARN), line))
         lines += [_warn(f"  {note}") for note in each.notes]
     formula = f"1 / (r + keep + {OVERHEAD:.2f})"
-    lines.append(_dim(f"Faster: time to first token at keep {DEFAULT_KEEP:.0%}, {formula}."))
+    lines.append(_dim(f"Faster: time to first token at keep {DEFAULT_KEEP_RATIO:.0%}, {formula}."))
     lines.append(_dim("r: what the draft costs per token, as a share of the target."))
     return lines
 
