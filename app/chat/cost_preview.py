@@ -1,5 +1,5 @@
-"""How soon a message would be answered, by what the engine has learnt of the pair's costs here. Of
-what was never timed, nothing is foretold."""
+"""How soon a message would be answered, predicted from the measured costs of the model pair.
+Nothing is predicted of what was never timed."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ from app.protocol.cost_model import (
     recalled_tokens,
     scoring_work,
     sparse_pays,
+    sparse_work,
 )
 from app.protocol.options import DEFAULT_TUNING, Mode
 from app.protocol.stats import Reading, Statistics
 
 REFERENCE_TOKENS = 32_768
-"""Tokens of the prompt that a pair's pace is told by."""
+"""Length of the prompt that describes a pair's speed."""
 
 
-def describe(costs: Costs, keep: float) -> str:
+def describe(costs: Costs, keep_ratio: float) -> str:
     """A sentence on how soon the first word comes."""
-    read, few = AttentionWork(REFERENCE_TOKENS), AttentionWork(math.ceil(keep * REFERENCE_TOKENS))
-    full = costs.seconds(ReadPlan(REFERENCE_TOKENS, read))
-    sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, few, scoring_work(REFERENCE_TOKENS, 0)))
+    selected = AttentionWork(math.ceil(keep_ratio * REFERENCE_TOKENS))
+    full = costs.seconds(ReadPlan(REFERENCE_TOKENS, AttentionWork(REFERENCE_TOKENS)))
+    sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
     if full is None:
         return "The model pair could not be timed: it was interrupted, or memory is short."
     text = f"{REFERENCE_TOKENS:,} tokens: first word in {format_seconds(full)} when read in full"
-    return text + (f", {format_seconds(sparse)} at keep {keep:.0%}." if sparse is not None else ".")
+    if sparse is None:
+        return f"{text}."
+    return f"{text}, {format_seconds(sparse)} at keep {keep_ratio:.0%}."
 
 
 @dataclass(frozen=True, slots=True)
 class NextMessage:
-    """What is known of it, in tokens: `typed` is always read, of `attached` a part may be left out.
-    `last` are the figures of the answer before it, whose reading the engine still has. Where the
-    target `rereads`, it recalls nothing without all that stands behind."""
+    """The message that is being written, in tokens: `typed` is always read, of `attached` a part
+    may be skipped. `last` are the statistics of the answer before it, which the engine still has
+    cached. Where `recall_is_expensive`, the target can only recall by prefilling everything behind
+    again."""
 
     mode: Mode
     keep: float
@@ -49,12 +53,12 @@ class NextMessage:
     recall_is_expensive: bool = False
 
     def seconds(self, costs: Costs) -> float | None:
-        """Until the first word; None when nothing like it was timed."""
+        """Until the first word; None if nothing like it was timed."""
         sparse, full = costs.seconds(self._sparse_plan), costs.seconds(self._dense_plan)
         return sparse if self._choose(sparse, full) is Reading.SPARSE else full
 
     def _choose(self, sparse: float | None, full: float | None) -> Reading:
-        """As the planner will decide, unless the question's own words ask for every token."""
+        """As the planner will, unless the question's wording asks for every token."""
         if self.mode is Mode.FULL or not (self.attached or self._skipped):
             return Reading.DENSE
         if self.mode is Mode.SPARSE:
@@ -71,7 +75,7 @@ class NextMessage:
         return self.typed + self.attached
 
     @property
-    def _cached(self) -> int:
+    def _earlier(self) -> int:
         return 0 if self.last is None else self.last.prompt_tokens + self.last.generated_tokens
 
     @property
@@ -80,27 +84,21 @@ class NextMessage:
 
     @property
     def _dense_plan(self) -> ReadPlan:
-        """What was left out is read after all, and so is what stands behind it."""
-        before, total = self._cached, self._cached + self._new
-        return ReadPlan(
-            total, AttentionWork(total) if self._skipped else AttentionWork(self._new, before)
-        )
+        """Skipped tokens are read now, and everything behind them again."""
+        total = self._earlier + self._new
+        work = AttentionWork(total) if self._skipped else AttentionWork(self._new, self._earlier)
+        return ReadPlan(total, work)
 
     @property
     def _sparse_plan(self) -> ReadPlan:
-        total, last = self._cached + self._new, self.last
+        total, last, skipped = self._earlier + self._new, self.last, self._skipped
         new = self.typed + math.ceil(self.keep * self.attached)
         if last is None:
             return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))
-        share, left_out = DEFAULT_TUNING.recall_share, self._skipped
-        again = recalled_tokens(self.keep, share, max(last.eligible_tokens, left_out), left_out)
-        read = self._cached - left_out
-        # What goes on where a recalled chunk ends is read once more.
-        twice = again * last.read_tokens // max(1, last.prompt_tokens)
-        if self.recall_is_expensive and again:
-            twice = read
-        before = read - twice
-        seen = last.prompt_tokens if last.reading is Reading.SPARSE else 0
-        return ReadPlan(
-            total, AttentionWork(new + again + twice, before), scoring_work(total - seen, seen)
-        )
+        eligible, share = max(last.eligible_tokens, skipped), DEFAULT_TUNING.recall_share
+        recalled = recalled_tokens(self.keep, share, eligible, skipped)
+        cached = self._earlier - skipped
+        lost = cached if self.recall_is_expensive else None
+        target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)
+        scored = last.prompt_tokens if last.reading is Reading.SPARSE else 0
+        return ReadPlan(total, target, scoring_work(total - scored, scored))

@@ -29,7 +29,7 @@ def to_failed(turn: int | None, error: Exception) -> Failed:
             return Failed(turn, problem, "choose another model")
         case NotEnoughMemory():
             advice = error.advice or _TURN_ADVICE
-            return Failed(turn, problem, advice, turn is not None, error.excess)
+            return Failed(turn, problem, advice, turn is not None, error.excess_tokens)
     where = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"
     return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")

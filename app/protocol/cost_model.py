@@ -1,9 +1,9 @@
-"""What reading costs a pair on a machine, by readings that were timed. Plain Python: a screen
-reckons with it too.
+"""What prefill costs a model pair on a machine, fitted to timed turns. Plain Python: the interface
+predicts with it as well.
 
-Each model's reading takes start + token * n + pair * p seconds, where n tokens are read and p is
-the sum over them of how many entries each attends to. What is neither's reading takes
-start + token * M, where M is the prompt's length.
+A model's prefill takes fixed + per_token * n + per_pair * p seconds for n tokens, where p sums over
+them how many cache entries each attends to. The rest of a turn takes fixed + per_token * M seconds,
+where M is the prompt's length.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from app.protocol.options import DEFAULT_TUNING, Blocks, Tuning
 
 
 class CostTerm(StrEnum):
-    """What is timed on its own."""
+    """What is timed separately."""
 
     TARGET = "target"
     DRAFT = "draft"
     FULL = "full"
-    """Of a full reading, what is not the target's."""
+    """Of a dense turn, everything but the target's prefill."""
     SPARSE = "sparse"
-    """Of a sparse one, what is neither model's: lookahead, selection, the first word."""
+    """Of a sparse turn, everything but both prefills: lookahead, selection, the first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """`tokens` that a model reads, `before` of them in its cache already. Each attends to `most` at
-    most, where that is not 0."""
+    """A prefill of `tokens` after `cached` ones. Each attends to at most `max_context` tokens; 0 is
+    no limit."""
 
     tokens: int
     cached: int = 0
@@ -48,7 +48,7 @@ class AttentionWork:
 
 
 def scoring_work(tokens: int, before: int, tuning: Tuning = DEFAULT_TUNING) -> AttentionWork:
-    """A draft's work: its attention is block-sparse while it reads a long prompt."""
+    """A draft's prefill to score a prompt: for a long one, its attention is block-sparse."""
     blocks = Blocks(top=tuning.sparse_draft_top)
     long = tokens + before >= tuning.sparse_draft_from
     return AttentionWork(tokens, before, blocks.keys + blocks.size if long else 0)
@@ -56,7 +56,7 @@ def scoring_work(tokens: int, before: int, tuning: Tuning = DEFAULT_TUNING) -> A
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A way to read a prompt of so many tokens: sparsely where a draft has work, too."""
+    """How a prompt of `prompt_tokens` is read: sparsely if the draft has work as well."""
 
     prompt_tokens: int
     target: AttentionWork
@@ -65,7 +65,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A part of a turn, and the seconds it took."""
+    """How long one term of a turn took."""
 
     term: CostTerm
     work: AttentionWork
@@ -74,7 +74,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class LinearCost:
-    """Seconds: once, for each token, and for each token that one attends to."""
+    """Seconds: fixed, per token, and per pair of attending tokens."""
 
     fixed: float
     per_token: float
@@ -88,26 +88,23 @@ class LinearCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one pair on one machine; None for what was never timed."""
+    """Of one model pair on one machine; None for what was never timed."""
 
     target: LinearCost | None = None
     draft: LinearCost | None = None
     full: LinearCost | None = None
     sparse: LinearCost | None = None
 
-    def seconds(self, way: ReadPlan) -> float | None:
-        """Until the first word, when nothing has to be waited for; None when that is not known."""
-        besides = self.full or self.sparse
-        if way.draft is not None:
-            besides = self.sparse or self.full
-        if self.target is None or besides is None:
+    def seconds(self, plan: ReadPlan) -> float | None:
+        """Until the first token, if nothing else has to finish first; None if unknown."""
+        dense = plan.draft is None
+        rest = (self.full or self.sparse) if dense else (self.sparse or self.full)
+        if self.target is None or rest is None:
             return None
-        seconds = self.target.seconds(way.target) + besides.seconds(
-            AttentionWork(way.prompt_tokens)
-        )
-        if way.draft is None:
+        seconds = self.target.seconds(plan.target) + rest.seconds(AttentionWork(plan.prompt_tokens))
+        if plan.draft is None:
             return seconds
-        return None if self.draft is None else seconds + self.draft.seconds(way.draft)
+        return None if self.draft is None else seconds + self.draft.seconds(plan.draft)
 
 
 def format_seconds(seconds: float) -> str:
@@ -115,20 +112,16 @@ def format_seconds(seconds: float) -> str:
 
 
 UNKNOWN_COSTS = Costs()
-
 MIN_SAVING = 0.2
-"""By so much sparse reading must be predicted to be faster: what is skipped may be missed, so a
-little time is no reason to skip it."""
-
+"""Sparse prefill must be predicted to be faster by this share: skipped text may matter, so a small
+saving is not worth it."""
 DENSE_WITHIN_SECONDS = 1.0
-"""Seconds: what is predicted to be read in full within them is."""
-
+"""A prompt is read in full if that is predicted to take no longer."""
 MIN_SKIPPABLE = 1024
-"""Tokens: where fewer may be skipped, everything is read. They make fewer than 32 chunks, so that
-a fifth of them is a handful of places, and choosing these costs about what they save."""
-
+"""Tokens: if fewer could be skipped, everything is read. They are fewer than 32 chunks, so a fifth
+of them is a handful, and choosing these costs about what they save."""
 DENSE_BELOW_UNTIMED = 8192
-"""Tokens: before a pair was timed here, fewer are read in full."""
+"""Tokens: shorter prompts are read in full as long as the pair was never timed on this machine."""
 
 
 def sparse_pays(sparse: float, full: float) -> bool:
@@ -136,7 +129,24 @@ def sparse_pays(sparse: float, full: float) -> bool:
 
 
 def recalled_tokens(keep_ratio: float, recall_share: float, eligible: int, skipped: int) -> int:
-    """How many tokens of an earlier reading, of whose `eligible` ones so many were `left_out`, a
-    later question asks for: as `selection.select` does, which counts chunks."""
+    """How many of an earlier prompt's `skipped` tokens a later question recalls; `eligible` could
+    be skipped. As `selection.select` does, which counts chunks."""
     allowed = math.ceil(keep_ratio * eligible) - (eligible - skipped)
     return max(0, min(skipped, max(allowed, math.ceil(recall_share * keep_ratio * eligible))))
+
+
+def sparse_work(
+    new: int,
+    recalled: int,
+    cached: int,
+    prefix: int,
+    question: int = 0,
+    reprefilled: int | None = None,
+) -> AttentionWork:
+    """The target's prefill of `new` tokens and of `recalled` ones before them, with `cached` of the
+    `prefix` tokens in its cache. What follows a recalled chunk is prefilled again, and so is a
+    cached `question`; or `reprefilled` tokens, where the cache takes no insertions."""
+    if recalled and reprefilled is None:
+        reprefilled = question + recalled * cached // max(prefix, 1)
+    again = min(reprefilled or 0, cached) if recalled else 0
+    return AttentionWork(max(new + recalled + again, 0), cached - again)

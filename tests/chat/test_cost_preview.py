@@ -68,7 +68,7 @@ def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None
 def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
     last = answered(20_100, 4_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last).seconds(COSTS)
-    again, twice = 2_000, 2_000 * 4_100 // 20_100
+    again, twice = 2_000, 2_000 * 4_110 // 20_110
     draft = 40 * DRAFT  # it has read all but the answer
     assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + BESIDES)
     full = NextMessage(Mode.FULL, 0.2, 30, 0, last).seconds(COSTS)
