@@ -53,7 +53,7 @@ async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
         screen.list.filter.value = "Qwen3.5-2B"
         await until_shown(pilot, "1.4x faster · ! draft costs 47% of target · with")
         await pilot.press("enter")
-        await until_shown(pilot, "! The draft costs 47% of the target for each")
+        await until_shown(pilot, "! The draft costs 47% of the target per token")
 
 
 @pytest.mark.parametrize("size", [NARROW, SMALL, WIDE])
@@ -85,8 +85,8 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
             "draft, weights",
             "draft, cache",
             "one step",
-            "together  at 4,096 tokens",
-            "Fits 4K tokens, read in full.",
+            "total  at 4,096 tokens",
+            "Fits 4K tokens with full prefill.",
         )
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ActionDialog), "the list")
@@ -162,7 +162,7 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
         await pilot.press("shift+tab", "shift+tab")
         await open_dialog(pilot, "big")
         await do(pilot, "Check its files")
-        await until_shown(pilot, "was altered", "fetches it again")
+        await until_shown(pilot, "is damaged", "downloads it again")
     running.shutdown()
 
 
@@ -175,7 +175,7 @@ async def test_a_model_that_cannot_be_used_says_why(
     (snapshot / "config.json").unlink()
     async with app().run_test(size=SMALL) as pilot:
         await open_models(pilot, "org/big-4bit")
-        await until_shown(pilot, "! Its folder holds no model, it has no config.json")
+        await until_shown(pilot, "! Its folder has no model: there is no config.json")
         dialog = await open_dialog(pilot, "big")
         assert not [label for label, _ in dialog.choices if label.startswith("Use")]
         await do(pilot, "Move to the trash")
