@@ -238,7 +238,7 @@ def test_a_narrow_terminal_still_gets_a_map(
     monkeypatch.setenv("COLUMNS", "5")
     file = str(room / "text.txt")
     assert run(_ask(room, "-f", file, "--keep", "0.1", "--max-tokens", "1", "--map", "?")) == 0
-    assert " kept\n" in capsys.readouterr().out
+    assert " selected\n" in capsys.readouterr().out
 
 
 def test_a_failure_is_in_the_json_too(room: Path, capsys: pytest.CaptureFixture[str]) -> None:

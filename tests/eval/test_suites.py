@@ -182,7 +182,7 @@ def test_a_question_with_two_answers_is_not_asked(monkeypatch: pytest.MonkeyPatc
         task, text = drawn(*arguments)  # type: ignore[arg-type]
         return task, (f"{text} {usual.answer}" if task.question == usual.question else text)
 
-    monkeypatch.setattr(suites, "_drawn", doubled)
+    monkeypatch.setattr(suites, "_draw", doubled)
     other = make(suite, 0, 1024, 0, count)
     assert other.question != usual.question
     assert other.document.text.count(other.question.split('"')[1]) == 1
