@@ -28,8 +28,8 @@ def resolve_pair(
     kv_bits: int | None = None,
 ) -> Load:
     """The command that loads this pair, from `cache` or the default one. A target without a draft
-    reads everything, except the embedded target, which has its own. With `kv_bits` it keeps
-    what it reads in so many bits a number. Raises ModelError, in one sentence."""
+    reads everything, except the embedded target, which has its own. With `kv_bits`, its KV
+    cache is quantised. Raises ModelError, in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
     target_folder = resolve_model(target, cache=cache)

@@ -74,14 +74,14 @@ class Attachments:
     def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
         """The original bytes, up to CHUNK_BYTES at a time. Raises StoreError if the file is missing
         or damaged: the last chunk comes only after the checksum was verified."""
-        digest, held = hashlib.sha256(), b""
+        digest, last = hashlib.sha256(), b""
         try:
             with gzip.open(self._path(attachment.sha256)) as file:
                 while piece := file.read(CHUNK_BYTES):
                     digest.update(piece)
-                    if held:
-                        yield held
-                    held = piece
+                    if last:
+                        yield last
+                    last = piece
         except FileNotFoundError:
             raise _unreadable(attachment, "missing") from None
         except (EOFError, zlib.error, gzip.BadGzipFile):
@@ -90,8 +90,8 @@ class Attachments:
             raise _unreadable(attachment, f"unreadable, {error.strerror}") from error
         if digest.hexdigest() != attachment.sha256:
             raise _unreadable(attachment, "damaged")
-        if held:
-            yield held
+        if last:
+            yield last
 
     def copy_from(self, other: Attachments, sha256: str) -> None:
         """Raises OSError."""

@@ -38,8 +38,8 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
     """Copy what is committed; other connections may be in use. The oldest backup is deleted only
     after the copy was verified and synced. Raises OSError or sqlite3.Error."""
     make_folder(folder)
-    kept = list_backups(folder)
-    path = folder / f"{_number(kept[-1]) + 1 if kept else 1:06}-{now:%Y-%m-%d}.db"
+    existing = list_backups(folder)
+    path = folder / f"{_number(existing[-1]) + 1 if existing else 1:06}-{now:%Y-%m-%d}.db"
     aside = folder / "unfinished"
     aside.unlink(missing_ok=True)
     try:

@@ -68,12 +68,12 @@ def _documents_read(
         return
     for message in before:
         for index, attachment in enumerate(message.attachments):
-            kept = sorted(
+            ranges = sorted(
                 (text.start, text.end)
                 for text in read_map.texts
                 if (text.message, text.document) == (message.id, index)
             )
-            yield attachment, None if answer.stats.reading is Reading.DENSE else kept
+            yield attachment, None if answer.stats.reading is Reading.DENSE else ranges
 
 
 def remarks(message: Message) -> str:
@@ -117,13 +117,13 @@ def to_json(store: Store, conversation: int, out: TextIO) -> None:
 
 def _write_base64(store: Store, attachment: Attachment, out: TextIO) -> None:
     """In chunks, so that a large document is never in memory as a whole."""
-    held = b""
+    pending = b""
     for piece in store.iter_bytes(attachment):
-        held += piece
-        whole = len(held) // 3 * 3
-        out.write(base64.b64encode(held[:whole]).decode())
-        held = held[whole:]
-    out.write(base64.b64encode(held).decode())
+        pending += piece
+        whole = len(pending) // 3 * 3
+        out.write(base64.b64encode(pending[:whole]).decode())
+        pending = pending[whole:]
+    out.write(base64.b64encode(pending).decode())
 
 
 Writer = Callable[[Store, int, TextIO], None]

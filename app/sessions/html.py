@@ -53,8 +53,8 @@ def message(name: str, message: Message, remarks: str) -> str:
 def document(name: str, text: str, read: list[tuple[int, int]] | None) -> str:
     """A collapsible document; `read` are the ranges of read characters, ascending, None for all."""
     pieces = "".join(
-        f'<span class="{"read" if kept else "skipped"}">{_safe(text[start:end])}</span>'
-        for start, end, kept in _pieces(len(text), [(0, len(text))] if read is None else read)
+        f'<span class="{"read" if is_read else "skipped"}">{_safe(text[start:end])}</span>'
+        for start, end, is_read in _pieces(len(text), [(0, len(text))] if read is None else read)
     )
     return f"<details><summary>{_safe(name)}</summary><pre>{pieces}</pre></details>\n"
 

@@ -145,7 +145,7 @@ class ConversationSize:
 class Draft:
     """What was written for a conversation (None: a new one) but not sent, and how its next
     message is to be read: `mode` is empty for the default. `notes` are what its writer knows
-    of the attachments besides."""
+    of the attachments in addition."""
 
     conversation: int | None
     text: str = ""

@@ -68,7 +68,7 @@ def overrides_to_dict(choices: Overrides) -> dict[str, Any]:
 
 
 def overrides_from_dict(plain: Any) -> Overrides:
-    """What is made of other names, by a later version say, is left out. Raises ValueError or
+    """Other names, such as those of a later version, are skipped. Raises ValueError or
     TypeError."""
     made: dict[str, Any] = {}
     for name, kind in _OVERRIDE_TYPES.items():

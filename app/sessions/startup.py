@@ -149,11 +149,11 @@ def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
     lost = "last changes before specchat ended"
     match wal.examine(paths.database):
         case WalState.UNUSABLE:
-            kept = quarantine.move(paths.database, paths.quarantine, now, wal_only=True)
-            notices.append(f"The {lost} cannot be read: see '{kept}'.")
+            saved = quarantine.move(paths.database, paths.quarantine, now, wal_only=True)
+            notices.append(f"The {lost} cannot be read: see '{saved}'.")
         case WalState.PARTIAL if integrity.file_size(integrity.database_files(paths.database)[1]):
-            kept = quarantine.copy_wal(paths.database, paths.quarantine, now)
-            notices.append(f"Some of the {lost} cannot be read: see '{kept}'.")
+            saved = quarantine.copy_wal(paths.database, paths.quarantine, now)
+            notices.append(f"Some of the {lost} cannot be read: see '{saved}'.")
         case WalState.PARTIAL:
             notices.append(f"The {lost} are lost with their journal: check what is missing.")
 

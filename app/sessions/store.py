@@ -214,8 +214,8 @@ class Store:
 
         def fork(connection: sqlite3.Connection) -> int:
             old = messages.message(connection, id)
-            kept = old.attachments if attachments is None else attachments
-            return self._add(connection, old.conversation, old.parent, old.role, text, kept)
+            chosen = old.attachments if attachments is None else attachments
+            return self._add(connection, old.conversation, old.parent, old.role, text, chosen)
 
         return self._message(fork)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 _HEADER, _FRAME = 32, 24
 """Bytes of the journal's header, and of each frame's before its page."""
 MAX_BYTES = 1 << 26
-"""Bytes. SQLite keeps it at a few MB; of a larger one only the header is looked at, for time."""
+"""SQLite's limit is a few MB; of a larger file only the header is checked, to save time."""
 
 
 class WalState(Enum):

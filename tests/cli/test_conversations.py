@@ -201,7 +201,10 @@ REFUSALS = {
     "file that is not there": (["import", "{home}/nothing"], "No such file"),
     "folder": (["import", "{home}"], "directory"),
     "name with a zero": (["import", "a\0b"], "null byte"),
-    "pipe without a writer": (["import", "{home}/pipe"], "is a pipe: give it on standard input"),
+    "pipe without a writer": (
+        ["import", "{home}/pipe"],
+        "is a named pipe: redirect it to standard input",
+    ),
     "no export": (["import", "{home}/text"], "not a conversation"),
     "binary": (["import", "{home}/binary"], "not a conversation"),
     "nowhere to export": (["export", "1", "-o", "{home}/no/x.md"], "cannot be written"),

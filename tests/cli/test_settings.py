@@ -90,7 +90,7 @@ def test_ask_goes_by_them_and_its_options_win(
 def test_an_impossible_top_p_is_refused(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ask", "--top-p", "1.5", "What?"]) == 2
     assert capsys.readouterr().err == (
-        "specchat: 1.5 is no top-p: give a fraction above 0, at most 1.\n"
+        "specchat: top-p 1.5 is out of range: use more than 0, at most 1.\n"
     )
 
 
@@ -100,4 +100,4 @@ def test_the_trash_keeps_for_as_long_as_is_set(
     with Store(data_path()) as store:
         store.add_message(store.create().id, Role.USER, "What?")
     assert run(["conversations", "delete", "1"]) == 0
-    assert "in the trash, for 7 days." in capsys.readouterr().out
+    assert "in the trash for 7 days." in capsys.readouterr().out
