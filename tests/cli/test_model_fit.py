@@ -51,7 +51,7 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     assert lines[1].strip().startswith("2.5x")
     assert SMALL in lines[1]
     assert lines[1].endswith("the pair fits 40K · recommended")
-    assert "The draft costs 18% of the target for each token" in lines[2]
+    assert "The draft costs 18% of the target per token" in lines[2]
     assert "1 / (r + keep + 0.02)" in out
     assert shell("pair", BIG, "--memory", "32GB", "--keep", "0.05")[1].splitlines()[1] > lines[1]
 
@@ -108,7 +108,7 @@ def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
     assert "not fused" not in four, "a prefill of such a cache is"
     status, _, err = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")
     assert status == 2
-    assert "cannot be saved in 8 bits: its attention has sinks: keep it in full." in err
+    assert "cannot be kept in 8 bits: its attention has sinks: keep it in full." in err
 
 
 def test_this_machine_and_the_embedded_pair(shell: Shell) -> None:
@@ -161,7 +161,7 @@ def test_a_users_own_catalogue(shell: Shell, home: Path) -> None:
 
 
 def test_the_clock_is_asked(shell: Shell, home: Path) -> None:
-    """0.5 of the target for each token, in an answer that is kept."""
+    """0.5 of the target per token, in an answer that is kept."""
     with Store(home / "data" / "specchat") as store:
         conversation = store.create()
         question = store.add_message(conversation.id, Role.USER, "?")
@@ -219,7 +219,7 @@ def test_a_hub_that_cannot_be_asked(shell: Shell, hub: FakeHub, remote: str) -> 
     status, out, err = shell("fit", remote)
     assert (status, out) == (2, "")
     assert err == (
-        f"specchat: The hub could not be asked about {remote}: check the connection, or take a"
+        f"specchat: The hub could not be asked about {remote}: check the connection, or choose a"
         " model from `specchat models search`.\n"
     )
 

@@ -70,7 +70,7 @@ def test_damage_is_told(shell: Shell, tmp_path: Path) -> None:
     (snapshot / "config.json").write_text('{"model_type": "qwen2"}')
     status, out, _ = shell("verify", NAME)
     assert status == 1
-    assert out.splitlines()[0].startswith("'config.json' was altered: ")
+    assert out.splitlines()[0].startswith("'config.json' is damaged: ")
 
 
 @pytest.mark.parametrize(

@@ -193,8 +193,8 @@ def test_altered_and_fetched_again(here: Puller, cache: ModelCache, hub: FakeHub
     assert here.pull() is Outcome.UP_TO_DATE
     (fault,) = verify(cache, NAME).faults
     assert fault == (
-        "'model-00001-of-00002.safetensors' was altered:"
-        f" `specchat models pull {NAME}` fetches it again."
+        "'model-00001-of-00002.safetensors' is damaged:"
+        f" `specchat models pull {NAME}` downloads it again."
     )
     hub.asked.clear()
     assert here.pull() is Outcome.DOWNLOADED

@@ -1,0 +1,112 @@
+"""Arguments of `specchat conversations` and `specchat models`."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_conversations(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Manages saved conversations. ID is a number from the list, or `last`. Without an action,"
+        " they are listed."
+    )
+    command.set_defaults(action="list", trash=False, json=False)
+    actions = command.add_subparsers(metavar="ACTION", title="actions")
+
+    def action(name: str, help: str, *, id: bool = True) -> argparse.ArgumentParser:
+        parser = actions.add_parser(name, help=help)
+        parser.set_defaults(action=name)
+        if id:
+            parser.add_argument("id", metavar="ID")
+        return parser
+
+    listing = action("list", "list them: pinned ones first, then by last use", id=False)
+    listing.add_argument("--trash", action="store_true", help="list the trash instead")
+    show = action("show", "print one")
+    for parser in (listing, show):
+        parser.add_argument("--json", action="store_true", help="print as JSON")
+    search = action("search", "find messages that contain all these words", id=False)
+    search.add_argument("words", nargs="+", metavar="WORD")
+    export = action("export", "write one to a file or to standard output")
+    export.add_argument("-o", "--output", metavar="FILE")
+    export.add_argument(
+        "--format",
+        choices=("md", "json", "html"),
+        help="md and html for reading, json for importing; by default FILE's ending, or md",
+    )
+    action("import", "import one from JSON", id=False).add_argument(
+        "file", metavar="FILE", help="a file, or - for standard input"
+    )
+    action("delete", "move one to the trash")
+    action("restore", "restore one from the trash")
+    action("rename", "change the title of one").add_argument("title", metavar="TITLE")
+    pin = action("pin", "pin one to the top of the list")
+    pin.add_argument("--unpin", action="store_true", help="unpin it")
+
+
+def add_models(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Manages the models in the cache of huggingface_hub and mlx-lm. NAME is organisation/name."
+        " Without an action, the installed models are listed."
+    )
+    command.set_defaults(action="list", trash=False, json=False, memory=None)
+    actions = command.add_subparsers(metavar="ACTION", title="actions")
+
+    def action(name: str, help: str, *, name_too: bool = True) -> argparse.ArgumentParser:
+        parser = actions.add_parser(name, help=help)
+        parser.set_defaults(action=name)
+        if name_too:
+            parser.add_argument("name", metavar="NAME")
+        return parser
+
+    listing = action("list", "list installed models and unfinished downloads", name_too=False)
+    listing.add_argument("--trash", action="store_true", help="list the trash instead")
+    listing.add_argument("--json", action="store_true", help="print as JSON")
+    action("show", "show one model and its files")
+    finding = action("search", "search the catalogue of known models", name_too=False)
+    finding.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="words that must all match; without any, all models are listed",
+    )
+    finding.add_argument("--hub", action="store_true", help="search the hub instead")
+    action("add", "add a model, or a folder with one, to your catalogue")
+    pairing = action("pair", "list the drafts for a target, and the speedup of each")
+    pairing.add_argument(
+        "--measure", action="store_true", help="measure installed pairs instead of predicting"
+    )
+    pairing.add_argument(
+        "--keep",
+        type=float,
+        default=0.2,
+        help="fraction of the prompt to select (default %(default)s)",
+    )
+    fitting = action("fit", "estimate the memory that a model needs, installed or not")
+    inherited = argparse.SUPPRESS
+    fitting.add_argument(
+        "--draft", metavar="D", default=inherited, help="use this draft instead of the best one"
+    )
+    fitting.add_argument("--length", metavar="N", help="prompt tokens, such as 64k")
+    fitting.add_argument(
+        "--kv-bits",
+        choices=["full", "8", "4"],
+        default=inherited,
+        help="bits per number in the KV cache",
+    )
+    for parser in (listing, finding, pairing, fitting):
+        parser.add_argument(
+            "--memory",
+            metavar="SIZE",
+            help="for a Mac with this memory, such as 32GB, instead of this machine"
+            + ("; also lists models to download" if parser is listing else ""),
+        )
+    action("pull", "download or update one")
+    action("pause", "pause a download that runs in another window")
+    action("resume", "continue a download")
+    action("cancel", "cancel a download and delete its files")
+    remove = action("rm", "move one to the trash")
+    remove.add_argument("--older", action="store_true", help="remove only older commits")
+    action("restore", "restore one from the trash")
+    action("empty", "permanently delete the trash", name_too=False)
+    action("verify", "check the digests of all files of one")
