@@ -96,4 +96,4 @@ def test_two_models_that_do_not_fit_together_take_turns(
         assert order[-3:] == ["Selected", "Unloaded", "Reloaded"], "the draft made way"
         assert turn["peak"] < 1.5 * weights, "never both"
     assert "take turns" in first["said"][0]
-    assert second["kinds"].index("Unparked") < second["kinds"].index("Selected")
+    assert second["kinds"].index("Reloaded") < second["kinds"].index("Selected")
