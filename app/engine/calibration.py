@@ -1,8 +1,8 @@
-"""Times a pair that was never timed here, while nothing else is to be done: it answers to a few
-hundred and a few thousand tokens drawn by lot, and what it read is thrown away.
+"""Times a model pair that was never timed on this machine, while the engine is idle: on a few
+hundred and a few thousand random tokens, whose cache is dropped.
 
-They are turns like others, so that what is timed is what a user waits for; a command ends one at
-its next step border.
+These are ordinary turns, so that what is timed is what a user waits for; a command ends one at the
+next step boundary.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _RUNS = (
     (Mode.SPARSE, 4_096),
     (Mode.FULL, 4_096),
 )
-"""Three lengths of both models, for as many unknowns. The first reading also compiles: it counts
-little beside the others."""
+"""Three lengths of both models, for three unknowns. The first run also compiles, but counts
+little."""
 _KEEP_RATIO = 0.4
 _MIN_VOCAB = 64
-"""Tokens that any model knows."""
+"""A vocabulary size that every model has."""
 
 
 class Calibration:
-    """`stop` is asked at every step border."""
+    """`stop` is polled at every step boundary."""
 
     def __init__(self, pair: ModelPair, known: Costs, stop: Callable[[], bool]) -> None:
         self._pair, self._costs, self._stop = pair, known, stop
@@ -50,7 +50,7 @@ class Calibration:
 
     @property
     def _vocab_size(self) -> int:
-        """How many tokens both models know, at least."""
+        """The smaller vocabulary."""
         models = (self._pair.target, self._pair.draft)
         return min(
             (model.vocab_size for model in models if model and model.vocab_size), default=_MIN_VOCAB
@@ -61,14 +61,14 @@ class Calibration:
         return self._next is None
 
     def step(self) -> list[Timing]:
-        """One reading; nothing, and the same once more the next time, when it was stopped."""
+        """The timings of one run; none if it was stopped, and then the next call repeats it."""
         if self._next is None or not self._fits(self._next[1]):
             self._next = None
             return []
-        clocked = self._time(*self._next)
-        if clocked:
+        timings = self._time(*self._next)
+        if timings:
             self._next = next(self._runs, None)
-        return clocked
+        return timings
 
     def _planned_runs(self) -> Iterator[tuple[Mode, int]]:
         sparsely = self._pair.draft is not None and self._pair.dense_only is None
@@ -81,7 +81,7 @@ class Calibration:
             yield mode, min(tokens, most - 2)
 
     def _fits(self, tokens: int) -> bool:
-        """Without giving up anything for it."""
+        """Without evicting anything."""
         target, draft = self._pair.target, self._pair.draft
         wanted = [memory_estimates.prefill_need(target, tokens, tokens)]
         if draft is not None:

@@ -1,4 +1,4 @@
-"""What reading costs, learnt from readings that were timed."""
+"""Fits prefill costs to timed turns."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from statistics import median
 from app.protocol.cost_model import AttentionWork, Costs, CostTerm, LinearCost, Timing
 
 MAX_TIMINGS = 50
-"""Readings of a part that count, the newest last."""
+"""The newest timings of a term that count."""
 HALF_LIFE = 12
-"""After so many others a reading counts half: other programs, heat and settings change the pace."""
+"""Timings after which one counts half: other programs, heat and settings change the speed."""
 _ITERATIONS = 8
 _NOISE_FLOOR = 0.03
-"""Of a reading's seconds, what is not worth explaining."""
+"""Relative error that is not worth explaining."""
 _RATIO_PRIOR = 0.15
-"""How much it counts, beside one reading, that attention costs what its operations let expect."""
+"""Weight, relative to one timing, of the attention cost that the number of operations predicts."""
 _FIXED_PRIOR = 0.05
-"""How much, that nothing takes time before it begins."""
+"""Weight of there being no fixed cost."""
 
 
 def fit_costs(timings: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
@@ -74,7 +74,7 @@ Equation = tuple[list[float], float, float]
 
 
 def _priors(rows: list[list[float]], seconds: list[float], ratio: float | None) -> list[Equation]:
-    """What is believed where the readings say nothing."""
+    """The priors, for what the timings do not determine."""
     start = [1 / median(seconds), *[0.0] * (len(rows[0]) - 1)]
     believed = [(start, 0.0, _FIXED_PRIOR**2 / _NOISE_FLOOR)]
     if ratio:
@@ -103,7 +103,7 @@ def _non_negative(equations: list[Equation]) -> list[float]:
 
 
 def _least_squares(equations: list[Equation], chosen: tuple[int, ...]) -> list[float] | None:
-    """With all but the `chosen` parts zero; None where they cannot be told apart."""
+    """With all but the `chosen` coefficients zero; None if the equations are singular."""
     sizes = [max(abs(row[i]) for row, _, _ in equations) or 1.0 for i in chosen]
     matrix = [[0.0] * (len(chosen) + 1) for _ in chosen]
     for row, wanted, weight in equations:

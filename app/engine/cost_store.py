@@ -1,9 +1,7 @@
-"""What the loaded pair costs on this machine: learnt from its turns, and kept in a file for later
-starts.
+"""The timings of the loaded model pair on this machine, stored for later starts.
 
-A file a pair and machine, in a folder of a few. It only saves time: what cannot be read or written
-is as if it was not there. Two programs may write the same file: each adds what it has timed to what
-is there, and puts the whole in place at once.
+One file per pair and machine. It only saves time: an unreadable file counts as missing. Two
+programs may write the same file: each adds its timings to those in it, and replaces it atomically.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
 
 FORMAT = 2
 MAX_FILES = 40
-"""Those that were used last stay."""
+"""The most recently used ones."""
 
 
 class CostStore:
-    """Belongs to one loaded pair; without a folder it forgets."""
+    """For one loaded model pair; without a folder nothing is stored."""
 
     def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
@@ -41,23 +39,23 @@ class CostStore:
         self._timings = _read(self._file) if self._file else []
         self.costs: Costs = fit_costs(self._timings, self._ratios)
 
-    def add(self, clocked: Sequence[Timing]) -> None:
-        """These were timed."""
+    def add(self, timings: Sequence[Timing]) -> None:
+        """Add timings, and fit the costs again."""
         known = self._file and _read(self._file)  # another program may have added to it
-        self._timings = _newest([*(known or self._timings), *clocked])
+        self._timings = _newest([*(known or self._timings), *timings])
         if self._file is not None:
             _write(self._file, self._timings)
         self.costs = fit_costs(self._timings, self._ratios)
 
 
-def _newest(clocked: Sequence[Timing]) -> list[Timing]:
+def _newest(timings: Sequence[Timing]) -> list[Timing]:
     return [
-        each for part in CostTerm for each in [c for c in clocked if c.term is part][-MAX_TIMINGS:]
+        each for part in CostTerm for each in [c for c in timings if c.term is part][-MAX_TIMINGS:]
     ]
 
 
 def _key(pair: ModelPair) -> str:
-    """Of both models and of the machine."""
+    """Identifies both models and the machine."""
     models = [pair.target.fingerprint, pair.draft.fingerprint if pair.draft else ""]
     return hashlib.sha256("\n".join([*models, *_machine()]).encode()).hexdigest()[:32]
 
@@ -75,12 +73,13 @@ def _machine() -> list[str]:
 
 
 def _read(file: Path) -> list[Timing]:
-    """Nothing, where there is no such file, or a damaged one."""
+    """Empty if there is no such file, or a damaged one."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["format"] != FORMAT:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if stored["format"] != FORMAT:
             return []
-        return _newest([_parse_timing(*row) for row in kept["clocked"]])
+        rows = stored["timings"] if "timings" in stored else stored["clocked"]  # as older versions
+        return _newest([_parse_timing(*row) for row in rows])
     except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return []
 
@@ -88,14 +87,14 @@ def _read(file: Path) -> list[Timing]:
 def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
     counts = int(tokens), int(before), int(most)
     if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
-        raise ValueError("nobody has timed that")
+        raise ValueError("not a plausible timing")
     return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
 
 
-def _write(file: Path, clocked: Sequence[Timing]) -> None:
+def _write(file: Path, timings: Sequence[Timing]) -> None:
     rows = [
         [str(c.term), c.work.tokens, c.work.cached, c.work.max_context, round(c.seconds, 6)]
-        for c in clocked
+        for c in timings
         if c.seconds >= 1e-6
     ]
     aside = None
@@ -105,7 +104,7 @@ def _write(file: Path, clocked: Sequence[Timing]) -> None:
             "w", encoding="utf-8", dir=file.parent, suffix=".part", delete=False
         ) as writing:
             aside = Path(writing.name)
-            json.dump({"format": FORMAT, "clocked": rows}, writing)
+            json.dump({"format": FORMAT, "timings": rows}, writing)
         aside.replace(file)
         _delete_old(file.parent)
     except OSError:

@@ -1,4 +1,4 @@
-"""Foresees, before the target runs, that sparse reading would lose the answer.
+"""Predicts, before the target runs, that sparse reading would lose the answer.
 
 A few phrases, and a small linear model of the question's words for the rest: does it count, rank,
 sum up, follow chains? How often it is right, on wordings it was not made from, is in

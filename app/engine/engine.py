@@ -56,20 +56,20 @@ if TYPE_CHECKING:
     from app.engine.pressure_response import PressureResponse
 
 IDLE_DELAY = 0.5
-"""Seconds without a command after which upkeep begins."""
+"""Seconds without a command after which idle work starts."""
 
 CALIBRATION_DELAY = 5.0
-"""More seconds without one, after which a pair is timed: in the first ones after the start people
-paste and ask. Keys and pastes are no commands, and do not put it off."""
+"""Further seconds after which a pair is calibrated: right after the start people paste and ask.
+Keys and pastes are not commands, and do not delay it."""
 
 RECHECK_INTERVAL = 30.0
-"""Seconds after which what waits for power, or for memory, is tried again."""
+"""Seconds after which work that waits for power or memory is tried again."""
 
 _log = logging.getLogger(__name__)
 
 
 class _CheckMemory:
-    """The watch's word to the engine's thread, between commands."""
+    """Sent by the memory monitor to the engine thread."""
 
 
 class MlxEngine:
@@ -175,7 +175,7 @@ class MlxEngine:
         return self._costs is not None and self._costs.needs_calibration
 
     def _idle_step(self, calibrate: bool = False) -> bool:
-        """One step of upkeep; False when there is nothing to do."""
+        """One step of idle work; False if there is none."""
         if self._caches is None or self._pressure is None:
             return False
         try:
@@ -184,7 +184,7 @@ class MlxEngine:
             if calibrate and calm and self._calibrate_when_idle():
                 return True
             return self._caches.step(background=calm)
-        except Exception as error:  # nobody asked for it
+        except Exception as error:  # not requested
             self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
 
@@ -200,7 +200,7 @@ class MlxEngine:
             return False
         try:
             costs.calibrate_once()
-        except Exception as error:  # nobody asked for it: the pair's turns will tell
+        except Exception as error:  # not requested: the pair's turns are timed, too
             self._warn("This model pair could not be timed", error, "Its next answers are timed.")
             return True
         if not costs.needs_calibration:
@@ -214,7 +214,7 @@ class MlxEngine:
         self._emit(EngineWarning(f"{problem} ({describe_error(error)}). {consequence}"))
 
     def _start(self) -> bool:
-        """Import MLX; False when it is not to be had."""
+        """Import MLX; False if that fails."""
         blas.load_openblas()
         try:
             from app.engine import mlx_patches

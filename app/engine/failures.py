@@ -1,4 +1,4 @@
-"""What went wrong with a command, as the one sentence that a user gets."""
+"""Turns an exception into the sentence that the user gets."""
 
 from __future__ import annotations
 

@@ -49,19 +49,19 @@ class LoadError(RuntimeError):
 
 
 class LoadStopped(LoadError):
-    """It is no longer wanted."""
+    """Another pair was requested."""
 
     def __init__(self) -> None:
         super().__init__("Loading was stopped")
 
 
 WEIGHT_BATCH_BYTES = 256_000_000
-"""Bytes of weights that are read together: a fifth of a second of a fast disk."""
+"""Weights that are read together: a fifth of a second from a fast disk."""
 
 
 class CacheMaker:
-    """Makes a model's empty caches, as mlx-lm asks a model for them, without the model: it may be
-    parked."""
+    """Makes a model's empty caches, as mlx-lm asks a model for them, without the model, which may
+    be unloaded."""
 
     def __init__(self, model: Any, quantisation: Quantisation | None = None) -> None:
         stock = make_stock_cache(model)
@@ -74,7 +74,7 @@ class CacheMaker:
 @dataclass(eq=False, slots=True)
 class LoadedModel:
     model: Any
-    """None while it is parked."""
+    """None while it is unloaded."""
     tokenizer: Any
     info: ModelInfo
     cache_size: memory.CacheSize
@@ -86,7 +86,7 @@ class LoadedModel:
     transient: Transient = NO_TRANSIENT
     quantisation: Quantisation | None = None
     vocab_size: int = 0
-    """How many tokens it knows; 0 where its config does not say."""
+    """0 if its config does not say."""
     attention_cost_ratio: float = 0.0
     """Operations for each token that one attends to, as a share of those for a token itself; 0
     where its config does not say."""
@@ -101,7 +101,7 @@ class LoadedModel:
         return self.model is not None
 
     def unload(self) -> None:
-        """Drop the weights. They are gone when what runs on them has ended."""
+        """Drop the weights. They are freed once nothing uses them."""
         if self.folder is not None:
             self.model = None
 
@@ -233,8 +233,8 @@ def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Qua
     try:
         return find_quantisation(model, kv_bits)
     except NotQuantisable as error:
-        problem = f"What {name} reads cannot be kept in {kv_bits} bits: {error}"
-        raise LoadError(problem, "keep it in full") from error
+        problem = f"The cache of {name} cannot be quantised to {kv_bits} bits: {error}"
+        raise LoadError(problem, "turn KV quantisation off") from error
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
 
@@ -254,7 +254,7 @@ def _load_weights(path: Path) -> Any:
 
 
 def _evaluate_weights(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
-    """Bring the weights into memory, piece by piece, so that one can be stopped in between."""
+    """Load the weights in batches, so that loading can be stopped in between."""
     pending: list[mx.array] = []
     try:
         for array in _arrays(model):
@@ -289,8 +289,8 @@ def _nan_error(path: Path) -> LoadError:
 
 
 def _fingerprint(path: Path) -> str:
-    """Weights are told apart by name, size and time, since reading them again would take too long;
-    the other files by what they say."""
+    """Weights are identified by name, size and time, since hashing them would take too long; other
+    files by content."""
     digest = hashlib.sha256()
     for file in sorted(path.iterdir()):
         if file.suffix == ".safetensors":
@@ -302,7 +302,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def _measure(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
-    """What one token leaves in the cache, and whether attention has sinks."""
+    """The cache size, and whether attention has sinks."""
     cache, sinks_seen = make_stock_cache(caches), []
     try:
         with mlx_patches.observed_attention(
@@ -343,7 +343,7 @@ _TOLERANCES = {mx.float32: 1e-3}
 _LOW_PRECISION_TOLERANCE = 1e-2
 """Of the logits' size, what is rounding in any case: in float32, and in shorter floats."""
 _ROUNDING_FACTOR = 4
-"""How many times a model's own rounding, measured without gaps, the error with gaps may be."""
+"""The error with gaps may be this many times the rounding error without them."""
 
 
 def probe(model: Any, context: int, caches: Any = None) -> str | None:

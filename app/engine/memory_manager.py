@@ -1,9 +1,9 @@
-"""Makes room for what comes next, and says what was given up for it.
+"""Frees memory for the next phase, and reports what was evicted.
 
-In this order, and no more than needed: buffers kept for reuse, what is being read in the
-background, other conversations' caches (saved where they are to be), the weights of the model that
-is not at work, and, once it has scored, what the draft has read. Models that do not fit together so
-take turns. The last two cost time in every turn, so they are not given up for larger steps alone.
+In this order, and no more than needed: MLX's buffer cache, background prefill, other conversations'
+caches (saved first if snapshots are on), the weights of the model that is not in use, and, after
+scoring, the draft's cache. So models that do not fit together take turns. The last two cost time in
+every turn, so they are not evicted for larger steps alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.protocol.stats import FinishReason, Phase
 
 
 class MemoryManager:
-    """Belongs to one loaded pair. All of it runs on the engine's thread."""
+    """For one loaded model pair. Runs on the engine thread."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class MemoryManager:
         self._caches, self._monitor = caches, monitor
 
     def check_step_fits(self, model: LoadedModel, seen: int, reserved: bool = False) -> None:
-        """Raise Cancelled when the next step, after so many tokens, would go where memory counts as
-        nearly used up: what was foreseen may have been wrong, dared, or overtaken by others."""
+        """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
+        been wrong or skipped, or other programs took more."""
         need, most = (
             memory_estimates.next_step_bytes(model, seen, reserved),
             THRESHOLDS[PressureLevel.CRITICAL],
@@ -54,7 +54,7 @@ class MemoryManager:
                 raise Cancelled(FinishReason.MEMORY)
 
     def after_scoring(self, cache: ConversationCache) -> None:
-        """The draft has done its work: where memory is tight, it and what it has read go."""
+        """Where memory is tight, unload the draft and drop its cache."""
         if (
             self._monitor is not None
             and self._monitor.level.severity >= PressureLevel.TIGHT.severity
@@ -65,8 +65,8 @@ class MemoryManager:
     def ensure_free(
         self, need: MemoryNeed, cache: ConversationCache, clock: TurnClock, force: bool
     ) -> None:
-        """Make room, bring the model into memory and choose its step. Raises NotEnoughMemory,
-        unless it is to `dare` what does not fit, and LoadError."""
+        """Free memory for a phase, and load its model. Raises NotEnoughMemory, unless `force`, and
+        LoadError."""
         for wanted, give_up in self._eviction_steps(need, cache):
             if wanted + need.weight_bytes <= memory.free():
                 break
@@ -79,8 +79,8 @@ class MemoryManager:
             self._reload(need.model, clock)
 
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
-        """The most that could be free for a phase of this model, its own weights left in or brought
-        in, when everything else is given up."""
+        """The most that could be free for a phase of this model, itself loaded and everything else
+        evicted."""
         there = memory.free() - (0 if model.is_loaded else model.info.weight_bytes)
         if self._caches is not None:
             there += self._caches.idle_bytes
@@ -97,7 +97,7 @@ class MemoryManager:
             self._unload(draft, "because memory is tight")
 
     def drop_idle(self, everything: bool = False) -> None:
-        """Let go of what was read of conversations, but for the one that was used last."""
+        """Drop the caches of all conversations except the most recently used."""
         if self._caches is None:
             return
         self.stop_background_prefill()
@@ -108,24 +108,24 @@ class MemoryManager:
         _free_buffers()
         which = "conversations" if everything else "other conversations"
         where = "saved and dropped" if saved else "dropped"
-        sentence = f"What was read of {which} was {where} to make room, {format_bytes(freed)}."
+        sentence = f"The cache of {which} was {where} to free memory ({format_bytes(freed)})."
         self._emit(MemoryFreed(freed, sentence))
 
     def stop_background_prefill(self) -> None:
-        """Give up what is being read in the background: it begins again once there is room."""
+        """Stop background prefill; it starts again once memory is free."""
         if self._caches is None or not (freed := self._caches.cancel_background()):
             return
         _free_buffers()
-        sentence = f"Background reading was stopped to make room, {format_bytes(freed)}."
+        sentence = f"Background reading was stopped to free memory ({format_bytes(freed)})."
         self._emit(MemoryFreed(freed, sentence))
 
     def drop_draft_cache(self, cache: ConversationCache) -> None:
-        """What the draft has read of a conversation; a later question makes it read again."""
+        """A later question makes the draft read the prompt again."""
         if cache.draft is None or not (held := cache.draft.nbytes):
             return
         cache.draft.clear()
         _free_buffers()
-        sentence = f"What the draft has read was dropped to make room, {format_bytes(held)}."
+        sentence = f"The draft's cache was dropped to free memory ({format_bytes(held)})."
         self._emit(MemoryFreed(held, sentence))
 
     # ------------------------------------------------------------------------------ inside
@@ -133,7 +133,7 @@ class MemoryManager:
     def _eviction_steps(
         self, need: MemoryNeed, cache: ConversationCache
     ) -> Iterator[tuple[float, Callable[[], None]]]:
-        """What can be given up, each with the bytes for which it is."""
+        """Steps that free memory, each with the bytes for which it is worth it."""
         yield need.preferred, _free_buffers
         yield need.preferred, self.stop_background_prefill
         yield need.preferred, self.drop_idle

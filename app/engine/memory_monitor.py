@@ -1,4 +1,4 @@
-"""Reads memory once a second on a thread of its own, and before each step on the engine's."""
+"""Samples memory once a second on its own thread, and before each step on the engine thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from app.protocol.memory import PressureLevel
 
 SAMPLE_INTERVAL = 1.0
 MIN_SAMPLE_INTERVAL = 0.1
-"""Seconds between two readings on the engine's thread at least: a token may take less."""
+"""Seconds between two samples on the engine thread: a token may take less."""
 
 
 class MemoryMonitor:
-    """`changed` is called on the watch's own thread when another rung was reached; `take` hands the
-    changes to the engine's thread, which acts."""
+    """`on_change` is called on the monitor's thread when the level changes; `take_changes` hands
+    the changes to the engine thread."""
 
     def __init__(self, probe: MemoryProbe, on_change: Callable[[], None] = lambda: None) -> None:
         self._probe, self._on_change = probe, on_change
@@ -42,7 +42,7 @@ class MemoryMonitor:
         return self._tracker.level
 
     def take_changes(self) -> list[LevelChange]:
-        """Read, unless that was done a moment ago, and return the changes nobody has seen yet."""
+        """Sample, unless that just happened, and return the changes since the last call."""
         self._sample()
         with self._lock:
             changes, self._changes = self._changes, []

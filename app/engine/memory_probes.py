@@ -1,4 +1,4 @@
-"""What the system says about memory: macOS and Linux, behind one Protocol.
+"""The system's memory pressure and limits: macOS and Linux, behind one Protocol.
 
 The macOS calls are written from Apple's headers and were never run on a Mac.
 """
@@ -24,9 +24,9 @@ DEFAULT_CEILING_SHARE = 0.85
 
 
 class SystemPressure(IntEnum):
-    """The system's own word, numbered as macOS does: NOTE_MEMORYSTATUS_PRESSURE_NORMAL, _WARN and
-    _CRITICAL in xnu's `bsd/sys/event_private.h`, DISPATCH_MEMORYPRESSURE_* in `dispatch/source.h`.
-    """
+    """The system's own pressure level, numbered as on macOS: NOTE_MEMORYSTATUS_PRESSURE_NORMAL,
+    _WARN and _CRITICAL in xnu's `bsd/sys/event_private.h`, DISPATCH_MEMORYPRESSURE_* in
+    `dispatch/source.h`."""
 
     NORMAL = 1
     WARN = 2
@@ -146,7 +146,8 @@ SOME_STALLED_WARNING, FULL_STALLED_CRITICAL = 20.0, 40.0
 and in which all did, from which on it is CRITICAL if little is left. Chosen, not measured: Linux
 has no levels of its own. (systemd-oomd kills at 60.)"""
 LOW_SHARE, WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.05, 0.025
-"""Of the machine's memory, what is available: below SCARCE it is WARN, below NOTHING CRITICAL."""
+"""Of the machine's memory, what is available: below WARNING_SHARE it is WARN, below CRITICAL_SHARE
+CRITICAL."""
 
 
 class LinuxProbe:
@@ -192,8 +193,8 @@ class ProcessLimit:
 
 
 def process_limit() -> ProcessLimit | None:
-    """The limit that leaves the least room: RLIMIT_DATA, RLIMIT_AS, or a control group's. It stands
-    on Linux for what a Mac's device recommends; None where there is none, as on macOS."""
+    """The limit that leaves the least room: RLIMIT_DATA, RLIMIT_AS, or a control group's. On Linux
+    it replaces a Mac's recommended working set; None if there is no limit, as on macOS."""
     if sys.platform != "linux":
         return None
     return min([*_resource_limits(), *_cgroup_limits()], key=lambda one: one.free, default=None)

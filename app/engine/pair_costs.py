@@ -1,5 +1,5 @@
-"""What is known of how long a loaded pair takes: fitted from its turns, and from timing it while
-nothing else is to be done."""
+"""The costs of the loaded model pair: fitted to its turns, and to calibration runs while the engine
+is idle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.protocol.events import CostsUpdated, Event
 
 
 class PairCosts:
-    """Belongs to one loaded pair. All of it runs on the engine's thread; `hurried` says whether
-    something else is to be done. Costs are stored in `folder`; without one they are not, and the
-    pair is timed only when asked."""
+    """For one loaded model pair; runs on the engine thread. `interrupted` tells whether a command
+    is waiting. Timings are stored in `folder`; without one they are not, and the pair is calibrated
+    only on request."""
 
     def __init__(
         self,
@@ -37,29 +37,29 @@ class PairCosts:
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether the pair is still to be timed."""
+        """Whether the pair was never timed."""
         return self._calibration is not None
 
-    def learn(self, clocked: list[Timing]) -> None:
-        """Fit the costs to what was timed, and report them."""
-        if clocked:
-            self._store.add(clocked)
+    def learn(self, timings: list[Timing]) -> None:
+        """Fit the costs to new timings, and report them."""
+        if timings:
+            self._store.add(timings)
             self.report()
 
     def report(self, requested: bool = False) -> None:
         self._emit(CostsUpdated(self.costs, requested))
 
     def calibrate_once(self) -> None:
-        """Time one reading of an untimed pair. What it raises ends the timing."""
+        """Time one calibration run. An exception ends the calibration."""
         calibration, self._calibration = self._calibration, None
         assert calibration is not None
-        clocked = calibration.step()
+        timings = calibration.step()
         if not calibration.finished:
             self._calibration = calibration
-        self.learn(clocked)
+        self.learn(timings)
 
     def calibrate_now(self) -> None:
-        """Time the pair from the start, until something else is to be done."""
+        """Calibrate from the start, until interrupted."""
         calibration = Calibration(self._pair, UNKNOWN_COSTS, self._interrupted)
         while not calibration.finished and not self._interrupted():
             self._store.add(calibration.step())

@@ -1,4 +1,5 @@
-"""Which mode pays for this turn: the one asked for; in auto, the guard's word, then the clock's."""
+"""Decides how a turn is read: as requested; in auto mode by the counting guard, then by predicted
+times."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ class Plan:
     reading: Reading
     reason: str
     guard: str | None = None
-    """Why sparse reading was foreseen to lose the answer, or None."""
+    """Why sparse reading would lose the answer, or None."""
     show_selection: bool = False
-    """Everything is cached, so that keep skips nothing: what it would choose is shown."""
+    """Everything is cached, so nothing is skipped: what would have been selected is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedTtft:
-    """Seconds until the first word by both ways of reading, None where nobody knows."""
+    """Predicted seconds until the first token; None if unknown."""
 
     sparse: float | None = None
     full: float | None = None
@@ -49,9 +50,9 @@ def plan(
     predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
 ) -> Plan:
-    """Decide for `new` tokens to read, after a prefix of which `left_out` tokens were not read.
+    """Decide for `new` tokens after a prefix of which `skipped` tokens are not cached.
 
-    `eligible` of both may be left out, `cached` more could have been but are read already;
+    `eligible` of both may be skipped, `cached` more could have been but are in the cache;
     `dense_only` is why this pair cannot read sparsely, or None.
     """
     mode = ask.mode
@@ -66,9 +67,9 @@ def plan(
         if cached > ask.keep_ratio * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
-    foreseen = counting_guard.asks_for_every_token(ask.question)
-    if foreseen is not None:
-        return Plan(Reading.DENSE, foreseen, foreseen)
+    guard = counting_guard.asks_for_every_token(ask.question)
+    if guard is not None:
+        return Plan(Reading.DENSE, guard, guard)
     return _plan_auto(ask.tuning.dense_below, new, skipped, eligible, predicted)
 
 

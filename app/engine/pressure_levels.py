@@ -1,8 +1,8 @@
-"""The ladder: from what a probe reads to how careful to be. Pure: no clock, no MLX.
+"""Memory pressure levels from memory samples. Pure: no clock, no MLX.
 
-It climbs at once, but to the top only when two readings half a second apart agree; it comes down
-when readings have stayed well below a rung for some seconds; and it never changes more often than
-every `GAP` seconds, so that nothing is dropped and fetched again in turn.
+The level rises at once, but to CRITICAL only if samples half a second apart agree; it falls once
+samples have stayed well below it for some seconds; and it changes at most every
+`MIN_CHANGE_INTERVAL` seconds, so that nothing is dropped and loaded in turn.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from app.engine.memory_probes import MemorySample, SystemPressure
 from app.protocol.memory import PressureLevel
 
 THRESHOLDS = {PressureLevel.WARN: 0.85, PressureLevel.TIGHT: 0.90, PressureLevel.CRITICAL: 0.95}
-"""Of the ceiling, from where on each rung is due."""
+"""Shares of the ceiling from which on each level applies."""
 HYSTERESIS = 0.05
-"""How far below a rung's share it has to come before the rung is left."""
+"""How far below its threshold a level is left."""
 SYSTEM_LEVELS = {
     SystemPressure.NORMAL: PressureLevel.NORMAL,
     SystemPressure.WARN: PressureLevel.WARN,
     SystemPressure.CRITICAL: PressureLevel.CRITICAL,
 }
 SWAP_RATE_WARNING = 100e6
-"""Bytes a second going to swap from which on it is WARN in any case."""
+"""Bytes per second written to swap from which on the level is at least WARN."""
 MIN_CHANGE_INTERVAL = 5.0
-"""Seconds between two changes at least."""
+"""Seconds."""
 CRITICAL_AFTER = 0.5
-"""Seconds for which readings have to say CRITICAL."""
+"""Seconds for which samples have to be CRITICAL."""
 RELAX_AFTER = 5.0
-"""Seconds for which readings have to be lower before the ladder comes down."""
+"""Seconds for which samples have to be lower before the level falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LevelChange:
 
 
 class PressureTracker:
-    """Fed with readings in the order of time; says when the rung changes."""
+    """Takes samples in order of time, and tells when the level changes."""
 
     def __init__(self) -> None:
         self.level = PressureLevel.NORMAL
@@ -48,7 +48,7 @@ class PressureTracker:
         self._lower_since: float | None = None
 
     def update(self, now: float, sample: MemorySample) -> LevelChange | None:
-        """Take in a reading made at `now`, in seconds of any clock."""
+        """`now` is in seconds of any clock."""
         due, lowest = level_for(sample), level_for(sample, HYSTERESIS)
         self._critical_since = _since(self._critical_since, due is PressureLevel.CRITICAL, now)
         lower = lowest.severity < self.level.severity
@@ -72,7 +72,7 @@ class PressureTracker:
 
 
 def level_for(sample: MemorySample, margin: float = 0.0) -> PressureLevel:
-    """The rung that one reading alone asks for, with every share lowered by `margin`."""
+    """The level of one sample alone, with every threshold lowered by `margin`."""
     shared = [rung for rung, share in THRESHOLDS.items() if sample.share >= share - margin]
     swapping = PressureLevel.WARN if sample.swap_rate >= SWAP_RATE_WARNING else PressureLevel.NORMAL
     return max(

@@ -1,4 +1,4 @@
-"""What is done on each rung of the ladder."""
+"""Responds to memory pressure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT_INTERVAL = 1.0
 
 
 class PressureResponse:
-    """Acts on what the watch saw, on the engine's thread. Belongs to one loaded pair."""
+    """Acts on the monitor's changes, on the engine thread. For one loaded model pair."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PressureResponse:
         self._reported = time.monotonic()
 
     def poll(self) -> bool:
-        """Look, and do what is due; whether what runs has to stop."""
+        """Check memory pressure and respond; whether the running turn has to stop."""
         for change in self._monitor.take_changes():
             self._emit(
                 PressureChanged(
@@ -54,7 +54,7 @@ class PressureResponse:
         return self._monitor.level is PressureLevel.CRITICAL
 
     def after_turn(self) -> None:
-        """After a turn: what it had to have goes, too, if that has to be."""
+        """Under pressure, drop caches that the turn needed."""
         if not self.is_normal:
             self._memory_manager.drop_idle(everything=self._monitor.level is PressureLevel.CRITICAL)
 
@@ -75,7 +75,7 @@ class PressureResponse:
 
 
 def describe(change: LevelChange) -> str:
-    """A sentence or two: why the rung was reached, with the figures, and what follows."""
+    """Why the level changed, with numbers, and what is done."""
     reading, rung = change.sample, change.level
     figures = (
         f"{format_bytes(reading.used)} of {format_bytes(reading.ceiling)}, {reading.share:.0%}"

@@ -1,4 +1,4 @@
-"""A turn's clock: what its phases took, how far each is, and whether the user has stopped it."""
+"""The clock of a turn: how long phases took, their progress, and whether the turn has to stop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from app.protocol.events import Event, PhaseProgress
 from app.protocol.stats import FinishReason, Phase
 
 _PRIOR_WEIGHT = 0.25
-"""Of what was expected of a phase: after so much of it what was expected and how it goes count the
-same."""
+"""Share of a phase after which its prediction and its measured speed count the same."""
 
 
 class Cancelled(Exception):
@@ -23,9 +22,9 @@ class Cancelled(Exception):
 
 
 class TurnClock:
-    """`emit` gets the events. `cancelled` is asked at every step border, and so is `pressed`: it
-    may make room, and says whether what runs has to stop for lack of it. The turn was `sent` at
-    that time of `time.perf_counter`, or now."""
+    """`cancelled` and `under_pressure` are polled at every step boundary; the latter may free
+    memory, and tells whether the turn has to stop for lack of it. The turn was `sent` at that time
+    of `time.perf_counter`, or now."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class TurnClock:
             raise Cancelled(ended)
 
     def report(self, phase: Phase, total: int) -> Callable[[int], None]:
-        """A callback that reports tokens done and raises Cancelled at a step border."""
+        """A callback that reports tokens done and raises Cancelled at a step boundary."""
         started_at = time.perf_counter()
         expected = self._eta(phase, 0, total, 0.0)
         self.emit(PhaseProgress(self.turn, phase, 0, total, 0.0, expected))
@@ -68,12 +67,12 @@ class TurnClock:
         return report
 
     def expect(self, phase: Phase, seconds: Callable[[int], float], total: int) -> None:
-        """A phase of `total` tokens is expected to take `seconds(done)` until so many are done."""
+        """Predict a phase of `total` tokens: `done` of them take `seconds(done)`."""
         self._expected[phase] = seconds, total
 
     def _eta(self, phase: Phase, done: int, total: int, elapsed: float) -> float | None:
-        """What was expected of the rest, corrected by how it went so far; by the phase's own pace
-        where nothing was."""
+        """The predicted rest, corrected by the measured speed; without predictions, from that speed
+        alone."""
         if not self._expected:
             return elapsed / done * (total - done) if done else None
         rest = 0.0

@@ -45,7 +45,7 @@ class TurnError(RuntimeError):
 
 
 _WAITING = (Phase.WAIT, Phase.RESTORE)
-"""What says nothing of a pair's pace."""
+"""Says nothing about the pair's speed."""
 MEMORY_EXHAUSTED = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
@@ -53,8 +53,7 @@ MEMORY_EXHAUSTED = (
 
 
 class Turn:
-    """Runs one `Ask` on what is `remembered` of its conversation; `progress` is its clock, `costs`
-    what is known of how long the pair takes."""
+    """Runs one `Ask` on its conversation's cache."""
 
     def __init__(
         self,
@@ -74,14 +73,14 @@ class Turn:
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
         self._resume_from: int | None = None
-        """Where an answer is continued whose prompt is cached: from which token on it is read."""
+        """Where prefill starts, if an answer is continued whose prompt is cached."""
         self._fallback: str | None = None
 
     def run(self) -> None:
         """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
         LoadError.
 
-        Whatever else it raises leaves a cache that nobody knows the state of, so it is forgotten.
+        Any other exception leaves the cache in an unknown state, so it has to be dropped.
         """
         mx.reset_peak_memory()
         try:
@@ -183,12 +182,12 @@ class Turn:
         return plan
 
     def _since_sent(self, expected: float | None) -> float | None:
-        """What was expected of reading alone, and what had to be waited for before it."""
+        """The predicted time, plus the wait before it."""
         waited = sum(self._clock.phases.get(phase, 0.0) for phase in _WAITING)
         return None if expected is None else waited + expected
 
     def _expect_remaining(self, reading: Reading, total: int) -> None:
-        """For the progress: what comes after the reading, until the first word."""
+        """Predict what follows the prefill, until the first token."""
         line = self._costs.sparse if reading is Reading.SPARSE else self._costs.full
         phase = Phase.SELECT if reading is Reading.SPARSE else Phase.DECODE
         if line is not None:
@@ -196,7 +195,7 @@ class Turn:
             self._clock.expect(phase, lambda done: seconds, 1)
 
     def _fit_to_memory(self, plan: Plan, foresight: TurnEstimate) -> Plan:
-        """The plan, or a sparse one where auto was free to choose and only that fits. Raises
+        """The plan; in auto mode a sparse one, if only that fits. Raises
         NotEnoughMemory."""
         if self._ask.skip_memory_check:
             return plan
@@ -215,7 +214,7 @@ class Turn:
         return plan
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:
-        """Read all of the prompt, or what is kept of it, but for the last token."""
+        """Prefill the prompt, or what is selected of it, except the last token."""
         if self._resume_from is not None:
             return self._reader.resume(prompt, self._resume_from)
         if plan.reading is Reading.SPARSE:
@@ -231,7 +230,7 @@ class Turn:
         self._reader.read_dense(prompt)
 
     def _show_selection(self, prompt: Prompt) -> None:
-        """The answer does not depend on it, so that nothing is lost where it does not work."""
+        """The answer does not depend on it, so a failure loses nothing."""
         try:
             self._reader.preview_selection(prompt)
         except Cancelled:
@@ -240,7 +239,7 @@ class Turn:
             if self._cache.draft is not None:
                 self._cache.draft.clear()
             mx.clear_cache()
-            self._fallback = f"What keep would choose is not known ({error})."
+            self._fallback = f"What would have been selected is unknown ({error})."
             self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
@@ -263,7 +262,7 @@ class Turn:
 
     @property
     def timings(self) -> list[Timing]:
-        """What a turn that has run to its first word tells of the pair's pace."""
+        """The timings of a turn that has reached its first token."""
         first, work = self._decoder.first_token_at, self._reader.work
         if self._prompt is not None and self._prompt.answer_prefix_len:
             return []

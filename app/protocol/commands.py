@@ -24,12 +24,11 @@ def _last_part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a pair from two model folders. Without a draft the target reads densely. Each is
-    answered by one `Loaded` or `Failed`, in order; one that comes behind it stops it.
+    """Load a model pair from two folders. Without a draft the target reads densely. Each command is
+    answered by one `Loaded` or `Failed`, in order; a later `Load` stops an earlier one.
 
-    `shown_as` names the two on the screen; without it they are named by their folders. With
-    `kv_bits`, 8 or 4, what the target has read is kept in so many bits a number.
-    """
+    `display_names` are for the screen; without them models are named after their folders. With
+    `kv_bits`, 8 or 4, the target's cache is quantised."""
 
     target: str
     draft: str | None = None
@@ -49,11 +48,11 @@ class Load:
 class Ask:
     """Answer the last message (a user's) of `messages`, or continue it (an answer): `Finished` has
     all of that then, and `Token` only what is new, after the ids it began with where the message
-    has none. `keep` is used by SPARSE and AUTO.
+    has none. `keep_ratio` is used by SPARSE and AUTO.
 
-    Turns of one `conversation` (any name) reuse what earlier ones read; without it nothing is kept.
-    With `forced`, that text is fed as the answer instead of a generated one, and measured. With
-    `despite_memory` it is tried though it is foreseen not to fit.
+    Turns of one `conversation` (any name) share a cache; without it nothing is cached. A
+    `forced_answer` is fed instead of a generated one, and its loss measured. With
+    `skip_memory_check` the turn runs even if it is predicted not to fit.
     """
 
     turn: int
@@ -81,18 +80,17 @@ class Reselect:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop the turn (running or queued) at its next step border."""
+    """Stop the turn (running or queued) at the next step boundary."""
 
     turn: int
 
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """What happens to conversations' caches between turns. With `snapshots`, a folder, they
-    outlive the program; budgets are bytes, the least recently used goes first; a `disk_budget` of
-    0 is chosen by the models and the disk (`snapshot_folder.disk_limit`). With `costs`, a
-    folder, what reading took outlives it too, and a pair that was never timed there is, when idle
-    and as `background` allows it."""
+    """What happens to conversations' caches between turns. With a `snapshot_folder` they outlive
+    the program. Budgets are bytes, least recently used first; a `disk_budget` of 0 follows from the
+    models and the disk (`snapshot_folder.disk_limit`). With a `costs_folder`, timings are stored,
+    and a pair without any is timed when idle, as `background` allows."""
 
     background: BackgroundPolicy = BackgroundPolicy.ON_AC_POWER
     memory_budget: int = 4_000_000_000
@@ -103,20 +101,20 @@ class CachePolicy:
 
 @dataclass(frozen=True, slots=True)
 class CalibrateCosts:
-    """Time the loaded pair now, whatever is known of it. Answered by one `Learnt` that was `asked`
-    for, or `Failed`; the next command stops it."""
+    """Time the loaded pair now, even if its costs are known. Answered by one `requested`
+    `CostsUpdated`, or `Failed`; the next command stops it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropConversation:
-    """Drop what is held of a conversation, on disk too."""
+    """Drop a conversation's cache and its snapshot."""
 
     conversation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the engine thread after what is running was cancelled and what is held was saved."""
+    """Cancel what runs, save caches, and end the engine thread."""
 
 
 Command = Load | Ask | Reselect | Cancel | CachePolicy | CalibrateCosts | DropConversation | Close

@@ -19,14 +19,14 @@ class ModelInfo:
     parameters: int
     weight_bytes: int
     context_length: int
-    """Longest prompt the model was made for, in tokens; 0 when its config does not say."""
+    """Tokens; 0 if the config does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A pair is ready. `dense_only` says why it can only read densely, `faster` what would make
-    this machine faster, or they are None. Where the target `rereads`, what is recalled cannot be
-    read without all that stands behind it."""
+    """A model pair is ready. `dense_only` says why it can only read densely, `speed_hint` what
+    would make this machine faster, or they are None. Where `recall_is_expensive`, recalling means
+    prefilling everything behind it again."""
 
     target: ModelInfo
     draft: ModelInfo | None
@@ -38,8 +38,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class PhaseProgress:
-    """`done` of `total` tokens of a phase. `eta` are the seconds until the first word, or until the
-    phase's end where nobody knows what comes after it; None when not even that is known."""
+    """`done` of `total` tokens of a phase. `eta` is the seconds until the first word, or until the
+    end of the phase if later phases cannot be predicted; None if unknown."""
 
     turn: int
     phase: Phase
@@ -55,9 +55,9 @@ class PhaseProgress:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The prompt was built and the reading decided. `reason` is one sentence for the user; `guard`
-    is the same where sparse reading was foreseen to lose the answer. `ttft` is how soon the first
-    word is expected, `otherwise` how soon by the other reading; None where nobody knows."""
+    """The prompt was built, and sparse or dense decided. `reason` is a sentence for the user; so is
+    `guard`, if sparse reading was predicted to lose the answer. `ttft` is the predicted time to
+    first token, `ttft_alternative` that of the other way of reading; None if unknown."""
 
     turn: int
     reading: Reading
@@ -77,10 +77,9 @@ class Planned:
 class ImportanceMap:
     """Importance so far: the mean of each bucket of prompt tokens, scaled so that the highest is 1.
 
-    Buckets are equal parts of the prompt; what is pinned counts as 0, as does what is not scored.
-    Sent several times while the draft observes, for the strip that fills; `observed` of
-    `to_observe` observations are in.
-    """
+    Buckets are equal parts of the prompt; pinned and unscored tokens count as 0. Sent several times
+    while the draft scores, for a heatmap that fills; `observed` of `to_observe` observations are
+    in."""
 
     turn: int
     buckets: tuple[float, ...]
@@ -90,7 +89,8 @@ class ImportanceMap:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What is kept at this keep: `kept_tokens` of `prompt_tokens`, in `spans`, ascending."""
+    """The tokens selected at this keep ratio: `selected_tokens` of `prompt_tokens`, in ascending
+    `spans`."""
 
     turn: int
     keep_ratio: float
@@ -102,8 +102,8 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRestored:
-    """What was read of a conversation came back from disk, `tokens` of it. Where a snapshot was of
-    no use, `reason` says why, in one sentence, and `tokens` is 0."""
+    """A conversation's cache was restored from disk, `tokens` of it. If its snapshot was unusable,
+    `reason` is a sentence that says why, and `tokens` is 0."""
 
     turn: int
     tokens: int
@@ -112,7 +112,7 @@ class SnapshotRestored:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundProgress:
-    """`done` of a conversation's `total` tokens are read with nothing left out before them."""
+    """Background prefill: `done` of a conversation's `total` tokens are read without gaps."""
 
     conversation: str
     done: int
@@ -121,8 +121,8 @@ class BackgroundProgress:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """What was read of a conversation is not on disk, so a later start reads it again; nothing else
-    is lost. `reason` is one sentence."""
+    """A conversation's cache could not be saved, so it is read again after the next start; nothing
+    else is lost. `reason` is a sentence."""
 
     conversation: str
     reason: str
@@ -130,8 +130,8 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """`done` of the `total` parts of a conversation's snapshot are on disk. It counts once all of
-    them are; a command in between leaves it there."""
+    """`done` of the `total` parts of a conversation's snapshot are on disk. It is valid once all
+    are; a command interrupts saving."""
 
     conversation: str
     done: int
@@ -140,7 +140,7 @@ class SnapshotProgress:
 
 @dataclass(frozen=True, slots=True)
 class EngineWarning:
-    """Something failed that costs time and nothing else. `sentence` says what, and what follows."""
+    """Something failed that only costs time. `message` says what, and what follows."""
 
     message: str
     conversation: str | None = None
@@ -169,7 +169,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The turn is over; `text` is the whole answer, `statistics` None if it was cancelled before
+    """The turn has ended; `text` is the whole answer, `statistics` None if it was cancelled before
     the prompt was built."""
 
     turn: int
@@ -181,13 +181,12 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something did not work. `turn` is None when it was no turn (loading, say).
+    """A command failed. `turn` is None if it was not a turn.
 
     `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
-    case, without a full stop); `sentence` is both. What was only `foreseen` was not tried: asked
-    with `despite_memory`, it is. `excess` is by how many tokens the prompt is too long, where that
-    is what is wrong.
-    """
+    case, without a full stop); `message` is both. A `predicted` failure was not tried: with
+    `skip_memory_check` it is. `excess_tokens` is by how much the prompt is too long, if that is the
+    problem."""
 
     turn: int | None
     problem: str
@@ -208,7 +207,7 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class PressureChanged:
-    """Another rung was reached. `sentence` says why, with the figures, and what is done."""
+    """Memory pressure changed. `message` says why, with numbers, and what is done."""
 
     level: PressureLevel
     previous: PressureLevel
@@ -218,7 +217,7 @@ class PressureChanged:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFreed:
-    """`freed` bytes were given up so that something else fits; `sentence` says which."""
+    """Memory was freed for something else; `message` says which."""
 
     freed_bytes: int
     message: str
@@ -226,7 +225,7 @@ class MemoryFreed:
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """A model's weights left memory; they come back when it is needed. `sentence` says why."""
+    """A model was unloaded until it is needed again. `message` says why."""
 
     model: str
     freed_bytes: int
@@ -235,7 +234,7 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """They came back, `size` bytes, which took so many `seconds`."""
+    """It was loaded again, which took `seconds`."""
 
     model: str
     weight_bytes: int
@@ -244,8 +243,8 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class CostsUpdated:
-    """What reading costs the loaded pair on this machine, as far as it is known by now; `asked` for
-    by `Measure`, or not."""
+    """What prefill costs the loaded pair on this machine, as far as known. `requested` by
+    `CalibrateCosts`, or not."""
 
     costs: Costs
     requested: bool = False

@@ -1,4 +1,4 @@
-"""How tight memory is, in plain values."""
+"""Memory: its use, and how tight it is."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ GIB = 1 << 30
 
 
 def format_bytes(count: float) -> str:
-    """An amount of memory, as it is written everywhere: in binary gigabytes, as memory is sold."""
+    """An amount of memory in binary gigabytes, as memory is sold."""
     if count < 0.95 * GIB:
         return f"{count / (1 << 20):,.0f} MB"
     return f"{count / GIB:,.1f}".removesuffix(".0") + " GB"
 
 
 class PressureLevel(StrEnum):
-    """How tight memory is, from the lowest rung of the ladder to the highest."""
+    """How tight memory is, in ascending order."""
 
     NORMAL = "calm"
     WARN = "warn"
-    """What is only kept for later goes, and steps are halved."""
+    """Idle caches are dropped, and prefill steps halved."""
     TIGHT = "tight"
-    """The draft is parked."""
+    """The draft is unloaded."""
     CRITICAL = "critical"
-    """The turn stops at its step border."""
+    """The turn stops at the next step boundary."""
 
     @property
     def severity(self) -> int:
@@ -46,5 +46,5 @@ class MemoryStats:
 
     @property
     def used(self) -> int:
-        """What models take of `ceiling`: weights, caches, and buffers that are held for reuse."""
+        """What models take of `ceiling`: weights, caches, and buffers for reuse."""
         return self.active + self.cached

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """How a message asks to be read."""
+    """How a message is to be read."""
 
     AUTO = "auto"
     SPARSE = "sparse"
@@ -19,8 +19,8 @@ DEFAULT_KEEP_RATIO = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How many keys a block has, and how many blocks a block of queries attends to: `sinks` first
-    ones, `recent` ones before the queries' own, and the `top` ones between."""
+    """Keys per block, and the blocks that a block of queries attends to: the first `sinks`, the
+    `recent` ones before its own, and the `top` ones between."""
 
     size: int = 128
     sinks: int = 1
@@ -42,19 +42,19 @@ class Scoring(StrEnum):
     """Its attention while it reads the typed question and the generation prompt."""
     BOTH = "both"
     RANDOM = "random"
-    """Chunks drawn by lot: a floor. Needs no draft."""
+    """Random chunks: a baseline. Needs no draft."""
     LEXICAL = "lexical"
-    """Chunks that share tokens with the question, by BM25: a floor. Needs no draft."""
+    """Chunks that share tokens with the question, by BM25: a baseline. Needs no draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """`lookahead`, `pool` and `chunk` are tokens. `carry` is the share of a chunk's importance that
-    the next one gets at least. With `recall`, a later turn reads what it needs of what earlier ones
-    left out: `recall_share` of keep at least, and more where earlier ones read less than keep.
-    `layers` is the share of the draft's layers, from the first, that are observed, less the share
-    `skip_layers` of them; where only the question is observed, later ones are not run. The defaults
-    are what `docs/quality.md` found best."""
+    the next one gets at least. With `recall`, a later turn reads the skipped tokens it needs: at
+    least `recall_share` of the keep ratio, more where earlier turns read less than it. `layers` is
+    the share of the draft's layers, from the first, that are observed, less the share `skip_layers`
+    of them; where only the question is observed, later ones are not run. The defaults are what
+    `docs/quality.md` found best."""
 
     scoring: Scoring = Scoring.BOTH
     lookahead: int = 8
@@ -66,12 +66,12 @@ class Tuning:
     layers: float = 1.0
     skip_layers: float = 0.0
     dense_below: int | None = None
-    """Auto reads densely when fewer tokens are new, whatever that takes. None leaves it to what the
-    two ways are expected to take here."""
+    """In auto mode, prompts with fewer new tokens are read densely. None: the predicted times
+    decide."""
     sparse_draft_from: int = 8192
-    """The draft's attention is block-sparse while it reads a prompt of at least so many tokens."""
+    """Prompt tokens from which on the draft's attention is block-sparse."""
     sparse_draft_top: int = 19
-    """Then each block of its queries attends to so many blocks of 128 keys beside the first one and
+    """Blocks of 128 keys that each block of queries attends to then, in addition to the first and
     the last few."""
 
 

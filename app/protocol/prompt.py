@@ -24,7 +24,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `token_ids` of an assistant message are the very ids that were generated, and
+    """One message. `token_ids` of an assistant message are the generated ones, and
     `thinking` what it held between thinking tags: sent only where the chat template asks for it."""
 
     role: Role
@@ -61,7 +61,7 @@ class SpanReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Kept tokens `start:end`, a maximal run of one reason. `score` is its mean importance
+    """Selected tokens `start:end`, a maximal run of one reason. `score` is its mean importance
     relative to the mean over all eligible tokens, None for a pinned span."""
 
     start: int

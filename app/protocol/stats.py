@@ -9,7 +9,7 @@ from app.protocol.options import Mode
 
 
 class Reading(StrEnum):
-    """How it was read."""
+    """How a prompt was read."""
 
     SPARSE = "sparse"
     DENSE = "dense"
@@ -19,19 +19,19 @@ class Phase(StrEnum):
     """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
 
     WAIT = "wait"
-    """Something else ends first: a step of upkeep, another turn, a model's loading."""
+    """Something else finishes first: idle work, another turn, loading a model."""
     RESTORE = "restore"
-    """What earlier turns read comes from disk, where snapshots are kept."""
+    """The conversation's cache is loaded from its snapshot."""
     TOKENISE = "tokenise"
     LOAD = "load"
-    """A model that was parked comes back."""
+    """An unloaded model is loaded again."""
     SCORE = "score"
     """The draft reads the prompt."""
     LOOKAHEAD = "lookahead"
     """The draft writes a few tokens, and they are observed."""
     SELECT = "select"
     PREFILL = "prefill"
-    """The target reads what was kept."""
+    """The target reads the selected tokens."""
     DECODE = "decode"
 
 
@@ -53,8 +53,8 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of a turn. TTFT counts from sending the message to the first token; `phases` are
-    its parts. `peak_bytes` is MLX's own peak during the turn."""
+    """The statistics of a turn. TTFT counts from sending the message to the first token; `phases`
+    are its parts. `peak_bytes` is MLX's own peak during the turn."""
 
     reading: Reading
     mode: Mode

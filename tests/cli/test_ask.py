@@ -298,8 +298,8 @@ def test_what_is_read_may_be_kept_in_fewer_bits(
     assert run(["ask", *what, "4", "What does line 7 say?"]) == 0
     assert run(_ask(room, *what, "8", "What?")) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "target reads cannot be saved in 8 bits: its heads are 16 wide" in error
-    assert error.endswith("keep it in full.")
+    assert "target cannot be quantised to 8 bits: its heads are 16 wide" in error
+    assert error.endswith("turn KV quantisation off.")
 
 
 def test_the_settings_say_in_how_many_bits(

@@ -108,7 +108,9 @@ def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
     assert "not fused" not in four, "a prefill of such a cache is"
     status, _, err = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")
     assert status == 2
-    assert "cannot be kept in 8 bits: its attention has sinks: keep it in full." in err
+    assert (
+        "cannot be quantised to 8 bits: its attention has sinks: turn KV quantisation off." in err
+    )
 
 
 def test_this_machine_and_the_embedded_pair(shell: Shell) -> None:

@@ -121,5 +121,5 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     assert finished.statistics.reused_tokens > 1_000
     (event,) = loaded.of(FellBackToDense)
     assert event.reason == (
-        "What keep would choose is not known (its attention cannot be observed)."
+        "What would have been selected is unknown (its attention cannot be observed)."
     )

@@ -41,6 +41,16 @@ def test_another_pair_knows_nothing_of_it(
     assert CostStore(other, tmp_path).costs == UNKNOWN_COSTS
 
 
+def test_a_file_of_an_older_version_is_read(pair: ModelPair, tmp_path: Path) -> None:
+    CostStore(pair, tmp_path).add([clocked()])
+    (file,) = tmp_path.glob("*.json")
+    plain = json.loads(file.read_text())
+    plain["clocked"] = plain.pop("timings")
+    costs = CostStore(pair, tmp_path).costs
+    file.write_text(json.dumps(plain))
+    assert CostStore(pair, tmp_path).costs == costs != UNKNOWN_COSTS
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -79,7 +89,7 @@ def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> No
     with ThreadPoolExecutor(2) as both:
         list(both.map(note, watches))
     (file,) = tmp_path.iterdir()
-    assert 20 <= len(json.loads(file.read_text())["clocked"]) <= MAX_TIMINGS
+    assert 20 <= len(json.loads(file.read_text())["timings"]) <= MAX_TIMINGS
     watches[0].add([clocked(CostTerm.DRAFT)])
     watches[1].add([clocked(CostTerm.FULL)])
     assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"

@@ -114,7 +114,7 @@ def test_cancelling_it_frees_its_memory() -> None:
     assert active - mx.get_active_memory() >= 0.9 * forked
     (event,) = idle.of(MemoryFreed)
     assert event.freed_bytes == forked
-    assert event.message.startswith("Background reading was stopped to make room, ")
+    assert event.message.startswith("Background reading was stopped to free memory (")
 
 
 def test_it_is_cancelled_before_other_conversations_are_evicted(

@@ -231,5 +231,5 @@ def test_a_refusal_is_one_sentence(folders: dict[str, Path], driver: Driver) -> 
     driver.engine.send(Load(str(folders["sliding"]), str(folders["draft"]), kv_bits=4))
     failed = driver.until(Loaded, Failed)
     assert isinstance(failed, Failed)
-    assert failed.problem.startswith("What sliding reads cannot be kept in 4 bits")
-    assert failed.advice == "keep it in full"
+    assert failed.problem.startswith("The cache of sliding cannot be quantised to 4 bits")
+    assert failed.advice == "turn KV quantisation off"

@@ -95,7 +95,7 @@ def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: Scr
     room = watched.until(MemoryFreed)
     assert isinstance(room, MemoryFreed)
     assert room.freed_bytes > 0
-    assert room.message.startswith("Background reading was stopped to make room, ")
+    assert room.message.startswith("Background reading was stopped to free memory (")
     watched.on_event = lambda event: None
     again = watched.answer(replace(question(2), conversation="a"))
     assert first.statistics
@@ -142,7 +142,7 @@ def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: Scri
     assert finished.statistics
     assert watched.of(PressureChanged)[-1].level is PressureLevel.CRITICAL
     watched.until(MemoryFreed)
-    assert "What was read of conversations was dropped" in watched.of(MemoryFreed)[-1].message
+    assert "The cache of conversations was dropped" in watched.of(MemoryFreed)[-1].message
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
     assert watched.answer(question(2)).finish_reason is not FinishReason.MEMORY, (
