@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from app.protocol.prompt import Role
 from app.sessions import backup, conversations, drafts, messages, quarantine
@@ -91,7 +91,7 @@ class Store:
             self._writer = Writer(opened.connection, self._flag_for_check)
             self._writer.submit(self._back_up_daily, 0)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

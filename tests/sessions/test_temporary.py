@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.prompt import Role
 from app.sessions.errors import StoreError
 from app.sessions.limits import FIRST_UNSAVED_ID
-from app.sessions.records import Role
 from app.sessions.store import Store
 from app.sessions.temporary import TemporaryStore
 from tests.sessions.samples import answered, attach
