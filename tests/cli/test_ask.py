@@ -83,7 +83,7 @@ def test_json_lines_let_another_program_recompute_the_turn(
     assert {span["reason"] for span in spans} == {"pinned", "important"}
     kept = np.concatenate([np.arange(s["start"], s["end"], dtype=np.int32) for s in spans])
     statistics = by_name["Finished"]["statistics"]
-    assert statistics["kept_tokens"] == len(kept)
+    assert statistics["read_tokens"] == len(kept)
     assert statistics["read_fraction"] == pytest.approx(len(kept) / len(ids))
 
     mlx_patches.install()
@@ -130,10 +130,10 @@ REFUSALS = {
     "keep below 0": (["--keep", "-0.1"], "between 0 and 1"),
     "keep is nan": (["--keep", "nan"], "between 0 and 1"),
     "no tokens": (["--max-tokens", "0"], "at least one token"),
-    "negative temperature": (["--temp", "-1"], "temperature"),
-    "temperature is nan": (["--temp", "nan"], "temperature"),
-    "a negative seed": (["--seed", "-1"], "seed"),
-    "a seed too large": (["--seed", str(2**64)], "seed"),
+    "negative temperature": (["--temp", "-1"], "Temperature"),
+    "temperature is nan": (["--temp", "nan"], "Temperature"),
+    "a negative seed": (["--seed", "-1"], "Seed"),
+    "a seed too large": (["--seed", str(2**64)], "Seed"),
     "no such model": (["--target", "no/model"], "no/model"),
     "folder without a model": (["--target", "{room}/empty"], "no model"),
     "another tokenizer": (["--draft", "{other}"], "vocabularies"),
@@ -205,7 +205,7 @@ def test_ctrl_c_stops_within_a_step_and_prints_what_there_is(room: Path) -> None
     assert process.returncode == 130, err
     finished = json.loads(out.splitlines()[-1])
     assert finished["event"] == "Finished"
-    assert finished["ended"] == "cancelled"
+    assert finished["finish_reason"] == "cancelled"
     assert finished["generated_ids"]
     assert "Traceback" not in err
 
@@ -227,7 +227,7 @@ def test_the_embedded_pair_is_asked_nothing_without_a_document(
 ) -> None:
     for kept in ([], ["--conversation", "new"]):
         assert run(["ask", "What?", "--target", "embedded", *kept]) == 2
-        assert "questions about documents: give one with -f" in capsys.readouterr().err
+        assert "questions about documents: add one with -f" in capsys.readouterr().err
     with Store(data_path()) as store:
         assert store.conversations() == ()
 
