@@ -27,7 +27,7 @@ from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
 from app.sessions.store import Store
 from app.sessions.temporary import TemporaryStore
-from app.settings.values import KvBits, Settings
+from app.settings.definitions import KvBits, Settings
 from app.util.sanitize import sanitize_line
 
 NEW = "new"

@@ -43,7 +43,7 @@ from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.options import BackgroundPolicy, Scoring, Tuning
-from app.settings.values import KvBits
+from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
 
 NEED_NO_DRAFT = frozenset({Scoring.RANDOM, Scoring.LEXICAL})

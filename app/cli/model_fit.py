@@ -33,7 +33,7 @@ from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
 from app.sessions.errors import StoreError
 from app.sessions.records import AnswerStats
 from app.sessions.startup import Paths
-from app.settings.values import KvBits
+from app.settings.definitions import KvBits
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 

@@ -11,7 +11,7 @@ from app.errors import UserError
 from app.paths import data_path
 from app.sessions.records import Conversation
 from app.sessions.store import Store
-from app.settings.values import Settings
+from app.settings.definitions import Settings
 from app.util.sanitize import sanitize
 
 LAST = "last"

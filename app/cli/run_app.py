@@ -17,7 +17,7 @@ from app.paths import costs_path, data_path, logs_path, settings_path, snapshots
 
 if TYPE_CHECKING:
     from app.protocol.commands import Load
-    from app.settings.values import Settings
+    from app.settings.definitions import Settings
 
 LOG = "specchat.log"
 MAX_LOG_BYTES = 500_000
@@ -38,8 +38,8 @@ def _open(
 ) -> int:
     gc.disable()  # imports create no garbage
     from app.models.embedded import EMBEDDED
+    from app.settings.definitions import KvBits
     from app.settings.file import SettingsFile
-    from app.settings.values import KvBits
 
     settings = SettingsFile(settings_path())
     kv = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits

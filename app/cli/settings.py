@@ -8,9 +8,9 @@ import textwrap
 from typing import TextIO
 
 from app.paths import settings_path
+from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
-from app.settings.schema import Setting, format_value, groups
-from app.settings.values import Settings
+from app.settings.introspection import Setting, format_value, groups
 from app.util.sanitize import sanitize_line
 
 WIDTH = 88

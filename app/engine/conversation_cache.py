@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.attention_observer import Importance
+from app.engine.attention_scores import Importance
 from app.engine.cache_check import find_mismatch
 from app.engine.loader import ModelPair
 from app.engine.prefill import make_positioned_cache, make_stock_cache

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import baseline_scorers, memory, memory_estimates
-from app.engine.attention_observer import AttentionObserver, Importance, ScoringError
+from app.engine.attention_scores import AttentionObserver, Importance, ScoringError
 from app.engine.cache_growth import reserve_capacity
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
+from app.engine.draft_scoring import score
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
 from app.engine.positions import Positions
@@ -21,7 +22,6 @@ from app.engine.prefill import set_next_position
 from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
-from app.engine.scoring import score
 from app.engine.selection import Selection
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (

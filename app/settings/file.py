@@ -13,10 +13,10 @@ from uuid import uuid4
 
 from app.errors import UserError
 from app.paths import display_path
+from app.settings.definitions import Settings
+from app.settings.introspection import Setting, Value, format_value, groups
 from app.settings.renamed import with_current_keys
-from app.settings.schema import Setting, Value, format_value, groups
 from app.settings.toml import EditError, parse_lenient, template, with_setting
-from app.settings.values import Settings
 from app.util.atomic_files import make_folder, replace_durably, temp_file
 
 MAX_QUOTE_LENGTH = 40

@@ -7,8 +7,8 @@ import tomllib
 from contextlib import suppress
 from typing import Any
 
-from app.settings.schema import groups
-from app.settings.values import RENAMED, RENAMED_VALUES
+from app.settings.definitions import RENAMED, RENAMED_VALUES
+from app.settings.introspection import groups
 
 _HEADER = re.compile(r"(\s*\[\s*)(\w+)(\s*\].*)", re.DOTALL)
 _KEY = re.compile(r"(\s*#?\s*)(\w+)(\s*=\s*)(.*)", re.DOTALL)

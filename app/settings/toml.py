@@ -13,8 +13,8 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
+from app.settings.introspection import Setting, Value, format_value, groups
 from app.settings.renamed import rewritten, with_current_keys
-from app.settings.schema import Setting, Value, format_value, groups
 
 WIDTH = 88
 _MAX_ISSUES = 20

@@ -26,7 +26,7 @@ from app.protocol.commands import Close, Load
 from app.protocol.engine import Engine
 from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
-from app.settings.schema import Setting
+from app.settings.introspection import Setting
 from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
 from app.ui.chat.submission import TurnFinished

@@ -25,7 +25,7 @@ from app.engine.prefill import StepSize, make_positioned_cache, prefill, set_nex
 from app.paths import data_path
 from app.protocol.events import Event, Token
 from app.sessions.store import Store
-from app.settings.values import KvBits, Reading, Settings
+from app.settings.definitions import KvBits, Reading, Settings
 from tests import tiny
 
 TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))

@@ -12,7 +12,7 @@ from app.cli.main import run
 from app.paths import data_path, settings_path
 from app.protocol.prompt import Role
 from app.sessions.store import Store
-from app.settings.schema import all_settings
+from app.settings.introspection import all_settings
 from tests import tiny
 
 SET = """

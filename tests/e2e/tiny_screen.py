@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from app.engine.engine import MlxEngine
 from app.protocol.commands import Load
 from app.protocol.options import Sampling
+from app.settings.definitions import Answers, Settings
 from app.settings.file import SettingsFile
-from app.settings.values import Answers, Settings
 from app.ui.app import SpecchatApp
 from tests import tiny
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from app.engine import attention_observer
+from app.engine import attention_scores
 from app.engine.backend import CPU, GPU, Backend
 from app.protocol.events import FellBackToDense, Finished, Selected
 from app.protocol.stats import Reading
@@ -35,7 +35,7 @@ def test_a_turn_answers_the_same_on_either_backend(folders: dict[str, Path]) -> 
 def test_non_finite_scores_fall_back_to_dense_with_a_reason(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_observer, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
+    monkeypatch.setattr(attention_scores, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
     finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBackToDense)
     assert "not finite" in fell_back.reason

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from app.engine import block_sparse, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
+from app.engine.draft_scoring import score
 from app.engine.memory import Transient
 from app.engine.prefill import StepSize, make_stock_cache
 from app.engine.prefix_cache import PrefixCache
-from app.engine.scoring import score
 from app.models.embedded import draft_path
 from app.protocol.options import Blocks, Tuning
 from tests.tiny import VOCABULARY, build

@@ -12,8 +12,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine import prefix_cache, prompt_reader, scoring
-from app.engine.attention_observer import AttentionObserver
+from app.engine import draft_scoring, prefix_cache, prompt_reader
+from app.engine.attention_scores import AttentionObserver
 from app.engine.cache_check import find_mismatch
 from app.engine.conversation_cache import ScoredPrompt
 from app.engine.kv_quantisation import Quantisation
@@ -125,9 +125,9 @@ def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         fill = nth_call(prefix_cache.prefill.__globals__["prefill_step"], 2, error)
         monkeypatch.setitem(prefix_cache.prefill.__globals__, "prefill_step", fill)
     elif step == "the draft observes the question":
-        monkeypatch.setattr(scoring, "_forward", nth_call(scoring._forward, 1, error))
+        monkeypatch.setattr(draft_scoring, "_forward", nth_call(draft_scoring._forward, 1, error))
     elif step == "the draft looks ahead":
-        monkeypatch.setattr(scoring, "_forward", nth_call(scoring._forward, 3, error))
+        monkeypatch.setattr(draft_scoring, "_forward", nth_call(draft_scoring._forward, 3, error))
     elif step == "half a layer is observed":
         monkeypatch.setattr(
             AttentionObserver, "_start_block", nth_call(AttentionObserver._start_block, 2, error)

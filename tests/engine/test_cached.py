@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.engine import engine
-from app.engine.scoring import ScoringError
+from app.engine.draft_scoring import ScoringError
 from app.protocol.commands import Ask, CachePolicy, Reselect
 from app.protocol.events import (
     BackgroundProgress,

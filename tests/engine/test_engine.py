@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
-from app.engine import conversation_cache, prefix_cache, prompt_reader, scoring, turn
+from app.engine import conversation_cache, draft_scoring, prefix_cache, prompt_reader, turn
 from app.protocol.commands import Cancel, Close, Load, Reselect
 from app.protocol.events import (
     Event,
@@ -381,7 +381,7 @@ def test_a_failing_draft_falls_back_and_says_so(
     full = loaded.answer(question(1, Mode.FULL))
 
     def broken(*_: Any, **__: Any) -> Any:
-        raise scoring.ScoringError("its attention cannot be observed")
+        raise draft_scoring.ScoringError("its attention cannot be observed")
 
     monkeypatch.setattr(prompt_reader, "score", broken)
     finished = loaded.answer(question(2))
@@ -526,7 +526,7 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
 ) -> None:
     def slow(*_: Any, **__: Any) -> Any:
         time.sleep(0.5)
-        raise scoring.ScoringError("broken on purpose")
+        raise draft_scoring.ScoringError("broken on purpose")
 
     monkeypatch.setattr(prompt_reader, "score", slow)
     finished = loaded.answer(question())

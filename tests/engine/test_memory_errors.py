@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import attention_observer, kv_quantisation, loader, prefix_cache, snapshot
+from app.engine import attention_scores, kv_quantisation, loader, prefix_cache, snapshot
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_oom
@@ -121,7 +121,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         original(model, cache, ids, positions, *rest)
 
     if where == "the draft observes":
-        monkeypatch.setattr(attention_observer, "_mask_scores", exhausted)
+        monkeypatch.setattr(attention_scores, "_mask_scores", exhausted)
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(prefix_cache, "prefill", prefill)

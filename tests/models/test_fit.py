@@ -11,7 +11,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from app.engine import mlx_patches, prefill
-from app.engine.attention_observer import AttentionObserver
+from app.engine.attention_scores import AttentionObserver
 from app.engine.backend import GPU
 from app.engine.kv_quantisation import find_quantisation
 from app.engine.loader import CacheMaker

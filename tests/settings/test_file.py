@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.settings.definitions import Settings, ThemeName
 from app.settings.file import SettingsError, SettingsFile
-from app.settings.schema import Setting, Value, all_settings, find
+from app.settings.introspection import Setting, Value, all_settings, find
 from app.settings.toml import EditError, template, with_setting
-from app.settings.values import Settings, ThemeName
 
 KEEP, MODE, THEME = find("reading.keep"), find("reading.mode"), find("appearance.theme")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from app.protocol.options import BackgroundPolicy
+from app.settings.definitions import RENAMED, RENAMED_VALUES, ThemeName
 from app.settings.file import SettingsFile
+from app.settings.introspection import Setting, Value, all_settings, find
 from app.settings.renamed import rewritten
-from app.settings.schema import Setting, Value, all_settings, find
-from app.settings.values import RENAMED, RENAMED_VALUES, ThemeName
 
 STORED = Path(__file__).parent / "before_renames.toml"
 """As the version before the renames wrote it, with a value for every key that was renamed."""

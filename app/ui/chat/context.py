@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from textual.screen import Screen
 
 from app.protocol.engine import Engine
+from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
-from app.settings.values import Settings
 from app.ui.chat.chrome import Footer, Header, Notice
 from app.ui.chat.composer import Composer
 from app.ui.keep.next_mode import NextMode, default_next_mode

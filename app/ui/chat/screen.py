@@ -15,8 +15,8 @@ from textual.events import Paste
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
 from app.protocol.options import Mode
+from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
-from app.settings.values import Settings
 from app.ui.attach.chips import Chip, Chips
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.attachments import Attachments

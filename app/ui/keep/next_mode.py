@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from app.chat.conversation import effective_mode
 from app.protocol.options import Mode
 from app.sessions.records import Overrides
-from app.settings.values import Settings
+from app.settings.definitions import Settings
 from app.util import formatting
 
 

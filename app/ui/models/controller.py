@@ -18,7 +18,7 @@ from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats
 from app.sessions.records import AnswerStats
-from app.settings.schema import find
+from app.settings.introspection import find
 from app.ui.models.choice import PairChoice, PairStatus
 from app.ui.models.jobs import Jobs
 from app.ui.models.screen import ModelsScreen

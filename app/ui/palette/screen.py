@@ -23,7 +23,7 @@ from textual.fuzzy import FuzzySearch
 from textual.widgets import LoadingIndicator, Static
 
 from app.sessions.records import Conversation
-from app.settings.schema import Setting, all_settings
+from app.settings.introspection import Setting, all_settings
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
 from app.ui.safe_input import SafeInput

@@ -13,8 +13,8 @@ from textual.widget import Widget
 
 from app.chat.conversation import Conversation
 from app.sessions.records import Overrides
-from app.settings.schema import Setting, Value, find
-from app.settings.values import Range, Settings
+from app.settings.definitions import Range, Settings
+from app.settings.introspection import Setting, Value, find
 from app.ui.help.screen import Section
 from app.ui.settings.form import SettingsForm, group_heading
 from app.ui.settings.prompt import PromptBox

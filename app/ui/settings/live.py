@@ -9,9 +9,9 @@ from typing import Any
 from textual import constants
 from textual.app import App
 
+from app.settings.definitions import Settings
 from app.settings.file import SettingsError, SettingsFile
-from app.settings.schema import Setting, Value
-from app.settings.values import Settings
+from app.settings.introspection import Setting, Value
 
 
 class LiveSettings:

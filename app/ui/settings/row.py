@@ -17,7 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from app.settings.schema import Setting, Value, format_value
+from app.settings.introspection import Setting, Value, format_value
 from app.ui.click_line import ClickLine, Piece
 from app.ui.keys import run_own_binding
 

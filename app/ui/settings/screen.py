@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from app.paths import display_path
-from app.settings.schema import Setting, groups, search
+from app.settings.introspection import Setting, groups, search
 from app.ui.help.screen import Section
 from app.ui.keys import forward_key
 from app.ui.safe_input import SafeInput

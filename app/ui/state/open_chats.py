@@ -16,7 +16,7 @@ from app.chat.stored_turn import StoredTurn
 from app.protocol.commands import Load
 from app.protocol.events import BackgroundProgress, Event, SnapshotFailed, SnapshotProgress
 from app.protocol.stats import Statistics
-from app.settings.values import Settings
+from app.settings.definitions import Settings
 from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import ChatRepository, OpenChat
 

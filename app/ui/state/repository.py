@@ -26,7 +26,7 @@ from app.protocol.prompt import Document
 from app.sessions import records
 from app.sessions.errors import StoreError
 from app.sessions.limits import FIRST_UNSAVED_ID
-from app.settings.values import Settings
+from app.settings.definitions import Settings
 from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, next_mode_for
 from app.ui.prefill.progress import TurnProgress

@@ -20,8 +20,8 @@ from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
 from app.paths import assets_path
 from app.protocol.options import BackgroundPolicy, Mode
+from app.settings.definitions import Reading, Settings
 from app.settings.file import SettingsFile
-from app.settings.values import Reading, Settings
 from app.ui.app import SpecchatApp
 from tests.ui.recording.film import Frame, film
 

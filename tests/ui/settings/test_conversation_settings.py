@@ -14,9 +14,9 @@ from app.protocol.prompt import Message, Role
 from app.sessions import records
 from app.sessions.records import Overrides
 from app.sessions.store import Store
+from app.settings.definitions import Answers, Reading, Settings
 from app.settings.file import SettingsFile
-from app.settings.schema import find
-from app.settings.values import Answers, Reading, Settings
+from app.settings.introspection import find
 from app.ui.app import SpecchatApp
 from app.ui.settings.conversation_screen import ConversationSettingsScreen, conversation_settings
 from app.ui.settings.row import SettingRow

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.engine import attention_observer, mlx_patches, scoring
-from app.engine.attention_observer import AttentionObserver
+from app.engine import attention_scores, draft_scoring, mlx_patches
+from app.engine.attention_scores import AttentionObserver
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.prefill import StepSize, forward, make_stock_cache, prefill
 from app.engine.prefix_cache import PrefixCache
@@ -24,7 +24,7 @@ BACKENDS = pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
 SCALE = 0.125
 
 
-def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring.Importance:
+def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> draft_scoring.Importance:
     options: dict[str, Any] = {
         "stop_ids": (),
         "step": StepSize(32),
@@ -33,7 +33,7 @@ def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> scoring
     }
     tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
     prefix = kw.pop("prefix") if "prefix" in kw else PrefixCache(lambda: make_stock_cache(model))
-    return scoring.score(model, prefix, ids, start, **(options | kw), tuning=tuning)
+    return draft_scoring.score(model, prefix, ids, start, **(options | kw), tuning=tuning)
 
 
 def _ids(length: int) -> NDArray[np.int32]:
@@ -108,7 +108,7 @@ def test_blocks_of_heads_and_rows_change_nothing(
     model, ids = build("gpt_oss"), _ids(300)
     whole = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
     for sizes in ((1, 7), (1, 100), (2, 100)):
-        monkeypatch.setattr(attention_observer, "block_shape", lambda *_, sizes=sizes: sizes)
+        monkeypatch.setattr(attention_scores, "block_shape", lambda *_, sizes=sizes: sizes)
         parts = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
 
@@ -178,7 +178,7 @@ def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) 
         mask = mx.array(np.tri(16, 64, 48, dtype=bool) & (np.arange(16) != 5)[:, None])
     else:  # for one key of one head
         k[0, 1, 7] = np.nan if what == "no number" else np.inf
-    with pytest.raises(scoring.ScoringError, match="not finite"):
+    with pytest.raises(draft_scoring.ScoringError, match="not finite"):
         _watched(q, k, backend, mask)
 
 
@@ -196,14 +196,14 @@ def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_obse
         add(self)
 
     monkeypatch.setattr(AttentionObserver, "_finish_rows", spoilt)
-    with pytest.raises(scoring.ScoringError, match="not finite"):
+    with pytest.raises(draft_scoring.ScoringError, match="not finite"):
         _score(model, ids, 50, lookahead=3)
 
 
 def test_a_draft_that_writes_nothing_does_not_choose_the_first_chunks() -> None:
     model, ids = build("llama"), _ids(60)
     first = int(mx.argmax(model(mx.array(ids)[None])[0, -1]).item())
-    with pytest.raises(scoring.ScoringError, match="wrote nothing"):
+    with pytest.raises(draft_scoring.ScoringError, match="wrote nothing"):
         _score(model, ids, 50, stop_ids=(first,), scoring=Scoring.LOOKAHEAD)
 
 
@@ -226,7 +226,7 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
         wait(*arrays)
 
     q, k = _keys(0, mx.float32)
-    monkeypatch.setattr(attention_observer, "block_shape", lambda *_: (1, 8))  # four blocks a layer
+    monkeypatch.setattr(attention_scores, "block_shape", lambda *_: (1, 8))  # four blocks a layer
     monkeypatch.setattr(mx, "async_eval", counted_begin)
     monkeypatch.setattr(mx, "eval", counted_wait)
     _watched(q, k, GPU, layers=3)
@@ -319,7 +319,7 @@ def test_lookahead_stops_at_end_of_text() -> None:
 def test_a_long_question_is_observed_at_its_end() -> None:
     model, ids = build("llama"), _ids(300)
     limited = _score(model, ids, 0, lookahead=0)
-    expected = _score(model, ids, 300 - scoring.MAX_QUERY_ROWS, lookahead=0)
+    expected = _score(model, ids, 300 - draft_scoring.MAX_QUERY_ROWS, lookahead=0)
     np.testing.assert_array_equal(limited, expected)
 
 
@@ -329,7 +329,7 @@ def test_only_layers_that_span_the_prompt_count() -> None:
 
 
 def test_a_model_whose_attention_is_hidden_is_no_draft() -> None:
-    with pytest.raises(scoring.ScoringError, match="cannot be observed"):
+    with pytest.raises(draft_scoring.ScoringError, match="cannot be observed"):
         _score(build("gemma2"), _ids(60), 50)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from app.settings.values import RENAMED, Range, Settings
+from app.settings.definitions import RENAMED, Range, Settings
 
 Value = bool | int | float | StrEnum | str
 MAX_NAME_LENGTH = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.ingest.limits import Limits
-from app.settings.schema import Setting, Value, all_settings, find, format_value, search
-from app.settings.values import Settings
+from app.settings.definitions import Settings
+from app.settings.introspection import Setting, Value, all_settings, find, format_value, search
 
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.kv_bits"),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine import mlx_patches
-from app.engine.attention_observer import (
+from app.engine.attention_scores import (
     AttentionObserver,
     Importance,
     ScoringError,
