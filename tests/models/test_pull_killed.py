@@ -75,7 +75,7 @@ def killed_and_resumed(hub: FakeHub, cache: ModelCache, kills: list[int]) -> int
     process = command(hub, cache, "resume" if kills else "pull", BIG)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "every file's digest is right" in err
+    assert "every file is verified" in err
     pulls.check_whole(cache, hub, BIG)
     pulls.check_clean(cache)
     assert pulls.TOKEN not in out + err
@@ -114,7 +114,7 @@ def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: ModelCache) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "\nStopped, " in f"\n{err}"
+    assert "\nStopped at " in f"\n{err}"
     assert f"`specchat models resume {BIG}` goes on." in err
     hub.rate = 0
     process = command(hub, cache, "resume", BIG)
