@@ -1,23 +1,22 @@
-"""Loads a model folder and finds out whether it can be read sparsely."""
+"""Loads models from their folders."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
-from app.engine.caches import Cache, UnsupportedCache, WindowedCache, positioned_layers
+from app.engine.caches import Cache
 from app.engine.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -28,11 +27,10 @@ from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.prefill import (
     StepSize,
     forward,
-    make_positioned_cache,
     make_stock_cache,
-    set_next_position,
 )
 from app.engine.prompt import PromptBuilder, Prompts
+from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
 from app.protocol.commands import Load
 from app.protocol.events import ModelInfo
 from app.sandbox.process import TextProcess
@@ -164,7 +162,7 @@ def load_one(
     except (LoadError, memory.NotEnoughMemory):
         raise
     except Exception as error:  # whatever a broken configuration leads to
-        problem = f"The model in {folder} could not be loaded ({_one_line(error)})"
+        problem = f"The model in {folder} could not be loaded ({one_line(error)})"
         raise LoadError(problem) from error
 
 
@@ -183,14 +181,14 @@ def _load_one(
     try:
         model, config = load_model(path, lazy=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm raise
-        raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
+        raise LoadError(f"The model in {path} could not be loaded ({one_line(error)})") from error
     _evaluate_weights(path, model, stopped)
     tokenizer = (
         None if text_process is None else _load_tokenizer(path, config, text_process, stopped)
     )
     quantisation = _quantisation(name, path, model, kv_bits)
     size, sinks = _measure(path, model, CacheMaker(model, quantisation))
-    text, element = config.get("text_config") or config, _compute_dtype(model).size
+    text, element = config.get("text_config") or config, compute_dtype(model).size
     return LoadedModel(
         model,
         tokenizer,
@@ -202,7 +200,7 @@ def _load_one(
         Transient.of(text, element, kv_bits is not None, sinks, step.backend),
         quantisation,
         int(text.get("vocab_size") or 0),
-        memory.attention_cost_ratio(text, sum(a.size for a in _arrays(model))),
+        memory.attention_cost_ratio(text, sum(a.size for a in weight_arrays(model))),
     )
 
 
@@ -223,7 +221,7 @@ def _load_tokenizer(
     except BaseException as error:  # whatever a broken folder makes mlx-lm or transformers raise
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        problem = f"The tokenizer of the model in {path} could not be loaded ({_one_line(error)})"
+        problem = f"The tokenizer of the model in {path} could not be loaded ({one_line(error)})"
         raise LoadError(problem) from error
 
 
@@ -236,7 +234,7 @@ def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Qua
         problem = f"The cache of {name} cannot be quantised to {kv_bits} bits: {error}"
         raise LoadError(problem, "turn KV quantisation off") from error
     except (RuntimeError, ValueError) as error:
-        raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
+        raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
 
 
 def weight_bytes(folder: Path) -> int:
@@ -248,7 +246,7 @@ def _load_weights(path: Path) -> Any:
     try:
         model, _ = load_model(path, lazy=True)
     except Exception as error:  # whatever a broken folder makes mlx-lm raise
-        raise LoadError(f"The model in {path} could not be loaded ({_one_line(error)})") from error
+        raise LoadError(f"The model in {path} could not be loaded ({one_line(error)})") from error
     _evaluate_weights(path, model, lambda: False)
     return model
 
@@ -257,7 +255,7 @@ def _evaluate_weights(path: Path, model: Any, stopped: Callable[[], bool]) -> No
     """Load the weights in batches, so that loading can be stopped in between."""
     pending: list[mx.array] = []
     try:
-        for array in _arrays(model):
+        for array in weight_arrays(model):
             pending.append(array)
             if sum(each.nbytes for each in pending) >= WEIGHT_BATCH_BYTES:
                 _check_no_nans(path, pending)
@@ -270,7 +268,7 @@ def _evaluate_weights(path: Path, model: Any, stopped: Callable[[], bool]) -> No
     except RuntimeError as error:
         if isinstance(error, LoadError):
             raise
-        raise LoadError(f"The model in {path} could not be read ({_one_line(error)})") from error
+        raise LoadError(f"The model in {path} could not be read ({one_line(error)})") from error
     if stopped():
         raise LoadStopped
 
@@ -311,14 +309,14 @@ def _measure(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSi
             logits = forward(model, cache, np.zeros(1, np.int32))
             mx.eval(logits)
     except (RuntimeError, ValueError) as error:
-        raise LoadError(f"The model in {path} cannot run here ({_one_line(error)})") from error
+        raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
     if mx.isnan(logits).any().item():
         raise _nan_error(path)
     return memory.CacheSize.of(cache), any(sinks is not None for sinks in sinks_seen)
 
 
 def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
-    arrays = _arrays(model)
+    arrays = weight_arrays(model)
     text = config.get("text_config") or config
     return ModelInfo(
         name=name,
@@ -330,100 +328,3 @@ def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
 
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-
-
-# ------------------------------------------------------------------------------------- probe
-
-_PROBE_TOKENS = 12
-_TOLERANCES = {mx.float32: 1e-3}
-_LOW_PRECISION_TOLERANCE = 1e-2
-"""Of the logits' size, what is rounding in any case: in float32, and in shorter floats."""
-_ROUNDING_FACTOR = 4
-"""The error with gaps may be this many times the rounding error without them."""
-
-
-def probe(model: Any, context: int, caches: Any = None) -> str | None:
-    """Why `model` can only be read densely, or None. `caches` makes those that it is to have.
-
-    Feeds a few tokens with gaps between them, past any sliding window and up to the end of the
-    context, once in one step and once one by one. Architectures that learn positions, or scale
-    attention by them, answer differently, and so would any that our seams do not reach.
-    """
-    try:
-        caches = caches or model
-        gapped = _relative_error(model, _sparse_positions(caches, context), caches)
-        own = _relative_error(model, np.arange(_PROBE_TOKENS, dtype=np.int32), caches)
-    except UnsupportedCache as error:
-        return f"This model is read in full: {error}."
-    except (
-        mlx_patches.PatchError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-    ) as error:
-        return f"This model is read in full: reading with gaps failed ({_one_line(error)})."
-    except RuntimeError as error:
-        memory.reraise_oom(error)  # it says nothing of the model
-        return f"This model is read in full: reading several tokens failed ({_one_line(error)})."
-    finally:
-        gc.collect()
-        mx.clear_cache()
-    if gapped <= _ROUNDING_FACTOR * own + _TOLERANCES.get(
-        _compute_dtype(model), _LOW_PRECISION_TOLERANCE
-    ):
-        return None
-    return f"This model is read in full: with gaps its answers change by {gapped:.0%}."
-
-
-def _sparse_positions(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """_PROBED ascending positions in four runs, the last of which ends the context."""
-    windows = [
-        c.window
-        for c in positioned_layers(make_positioned_cache(caches))
-        if isinstance(c, WindowedCache)
-    ]
-    far = 64 + max(windows, default=0)
-    runs = [range(4), range(20, 23), range(far, far + 3)]
-    last = max(context, 4 * far) - 2
-    runs.append(range(last, last + 2))
-    return np.array([p for run in runs for p in run], np.int32)
-
-
-def _relative_error(
-    model: Any, positions: np.ndarray[Any, np.dtype[np.int32]], caches: Any
-) -> float:
-    """Logits of a few tokens fed together against one by one: the worst token's relative error."""
-    ids = (np.arange(_PROBE_TOKENS) * 7 + 3).astype(np.int32)
-    together = forward(model, make_positioned_cache(caches), ids, positions)[0].astype(mx.float32)
-    alone = mx.concatenate(list(_one_by_one(model, ids, positions, caches))).astype(mx.float32)
-    size = mx.maximum(mx.linalg.norm(alone, axis=-1), 1e-6)
-    return float(np.array((mx.linalg.norm(together - alone, axis=-1) / size).max()))
-
-
-def _one_by_one(
-    model: Any,
-    ids: np.ndarray[Any, np.dtype[np.int32]],
-    positions: np.ndarray[Any, np.dtype[np.int32]],
-    caches: Any,
-) -> Iterator[mx.array]:
-    cache = make_positioned_cache(caches)
-    for token, position in zip(ids, positions, strict=True):
-        set_next_position(cache, int(position))
-        logits = forward(model, cache, np.array([token], np.int32))[:, -1]
-        mx.eval(logits, [c.state for c in cache])
-        yield logits
-
-
-def _compute_dtype(model: Any) -> mx.Dtype:
-    return next(a.dtype for a in _arrays(model) if mx.issubdtype(a.dtype, mx.floating))
-
-
-def _arrays(model: Any) -> list[mx.array]:
-    flat: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]
-    return [array for _, array in flat]

@@ -8,11 +8,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine import loader, mlx_patches
+from app.engine import loader, mlx_patches, sparse_probe
 from app.engine.caches import to_positioned
-from app.engine.loader import LoadError, load_pair, probe
+from app.engine.loader import LoadError, load_pair
 from app.engine.memory import CacheSize
 from app.engine.prefill import StepSize, forward, make_stock_cache, prefill
+from app.engine.sparse_probe import probe
 from app.protocol.commands import Load
 from tests import tiny
 from tests.engine import oracle
@@ -58,7 +59,9 @@ def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatc
     class Other:
         pass
 
-    monkeypatch.setattr(loader, "make_positioned_cache", lambda model: to_positioned([Other()]))
+    monkeypatch.setattr(
+        sparse_probe, "make_positioned_cache", lambda model: to_positioned([Other()])
+    )
     assert "Other" in (probe(build("llama"), 4096) or "")
 
 

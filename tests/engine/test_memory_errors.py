@@ -12,7 +12,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import attention_scores, kv_quantisation, loader, prefix_cache, snapshot
+from app.engine import (
+    attention_scores,
+    kv_quantisation,
+    loader,
+    prefix_cache,
+    snapshot,
+    sparse_probe,
+)
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_oom
@@ -149,7 +156,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 ) -> None:
     """It would be read in full as long as it is loaded, which needs more."""
     folder = str(tiny.save(tmp_path / "m"))
-    monkeypatch.setattr(loader, "_relative_error", mock.Mock(side_effect=RuntimeError(METAL)))
+    monkeypatch.setattr(sparse_probe, "_relative_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError, match="Insufficient Memory"):
         loader.load_pair(Load(folder, folder))
 
