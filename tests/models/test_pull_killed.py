@@ -115,7 +115,7 @@ def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: ModelCache) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "\nStopped at " in f"\n{err}"
-    assert f"`specchat models resume {BIG}` goes on." in err
+    assert f"`specchat models resume {BIG}` continues." in err
     hub.rate = 0
     process = command(hub, cache, "resume", BIG)
     process.communicate(timeout=60)
