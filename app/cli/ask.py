@@ -148,6 +148,16 @@ def _conversation(store: Store, name: str) -> int | None:
     return found.id
 
 
+EARLIER_NAMES = {
+    "keep_ratio": "keep",
+    "selected_tokens": "kept_tokens",
+    "read_tokens": "kept_tokens",
+    "ttft_alternative": "otherwise",
+    "finish_reason": "ended",
+}
+"""Fields that had another name in earlier versions. Both are printed: scripts may read either."""
+
+
 class JsonLines:
     """Prints every event as a JSON object: its class as `event`, and its fields."""
 
@@ -164,4 +174,9 @@ def _plain(event: Event) -> dict[str, Any]:
             "read_fraction": statistics.read_fraction,
             "decode_rate": statistics.decode_rate,
         }
-    return fields
+        fields["statistics"] |= _earlier(fields["statistics"])
+    return fields | _earlier(fields)
+
+
+def _earlier(fields: dict[str, Any]) -> dict[str, Any]:
+    return {EARLIER_NAMES[name]: fields[name] for name in fields.keys() & EARLIER_NAMES.keys()}

@@ -85,6 +85,9 @@ def test_json_lines_let_another_program_recompute_the_turn(
     statistics = by_name["Finished"]["statistics"]
     assert statistics["read_tokens"] == len(kept)
     assert statistics["read_fraction"] == pytest.approx(len(kept) / len(ids))
+    assert statistics["kept_tokens"] == len(kept), "the names of earlier versions are there, too"
+    assert statistics["keep"] == by_name["Selected"]["keep"] == 0.2
+    assert by_name["Finished"]["ended"] == "length"
 
     mlx_patches.install()
     model = tiny.build("qwen3", 0, vocabulary=tiny.BYTES)
