@@ -34,7 +34,7 @@ PREFILLED, PASTED, SHOWN = 300_000, 1_000_000, 500_000
 SPANS, FRAMES = 2_000, 300
 CTRL_T = b"\x14"
 READY = "Then ask."
-PREFILLING = "reading · full"
+PREFILLING = " · full"
 GOALS = {
     "first paint": 500,
     "1 MB paste to chip": 300,
