@@ -22,7 +22,7 @@ async def all_of_them(stage: Stage) -> None:
         await stage.take("choice")
     written(
         stage.home / ".config" / "specchat" / "settings.toml",
-        "[reading]\nkeep = 7\n\n[look]\ntheem = 'nord'\n",
+        "[reading]\nkeep = 7\n\n[appearance]\ntheem = 'nord'\n",
     )
     async with stage.opened():
         await stage.shown("ready", "see F2")
