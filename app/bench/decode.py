@@ -40,7 +40,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _run(timers: dict[str, Callable[[], float]], turns: Iterator[int]) -> Run:
-    """Tokens a second; in each run another one is the first."""
+    """Tokens a second. The order rotates from run to run."""
     names, first = list(timers), next(turns) % len(timers)
     seconds = {name: timers[name]() for name in names[first:] + names[:first]}
     rates = {name: 1 / seconds[name] for name in names}

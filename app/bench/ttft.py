@@ -109,12 +109,14 @@ def _with_peak(measure: Callable[[], T]) -> tuple[T, int]:
 
 
 def about(result: Result) -> str:
-    given = result.options
-    if target := given.get("target"):
-        models = f"{target} with {given.get('draft') or 'the recommended draft'}"
+    options = result.options
+    if target := options.get("target"):
+        models = f"{target} with {options.get('draft') or 'the recommended draft'}"
     else:
-        bits = f" in {given['bits']} bits" if given.get("bits") else ""
-        models = f"{given['shapes'][0]}, {given['scale']:.0%} of the layers, random weights{bits}"
+        bits = f" in {options['bits']} bits" if options.get("bits") else ""
+        models = (
+            f"{options['shapes'][0]}, {options['scale']:.0%} of the layers, random weights{bits}"
+        )
     return (
         f"{models}. Seconds to the first token: *mlx-lm* and *dense* prefill everything, *sparse*"
         f" is our sparse turn. {TWO_COMPARISONS} *Engine* is mlx-lm over dense; *speedup* is dense"

@@ -38,20 +38,20 @@ def heat_row(buckets: Sequence[float], width: int, complete: bool) -> str:
 
 
 def skim_row(fraction: float, width: int) -> str:
-    """What stands in for the heat while the draft still reads: how far it has come."""
+    """Shown instead of the heat while the draft still reads: how far it has come."""
     seen = min(width, int(fraction * width))
     return BLOCKS[0] * seen + UNSCORED * (width - seen)
 
 
 def span_row(spans: Iterable[Span], prompt_tokens: int, width: int) -> str:
-    """One character per cell: kept (at least half of it), partly kept, mostly pinned, dropped."""
+    """One character per cell: selected (at least half), partly selected, mostly pinned, skipped."""
     if prompt_tokens <= 0 or width <= 0:
         return SKIPPED * max(width, 0)
     important = [0.0] * width
     pinned = [0.0] * width
     for span in spans:
         _cover(pinned if span.reason is SpanReason.PINNED else important, span, prompt_tokens)
-    return "".join(_mark(kept, held) for kept, held in zip(important, pinned, strict=True))
+    return "".join(_mark(*cell) for cell in zip(important, pinned, strict=True))
 
 
 def _cover(cells: list[float], span: Span, prompt_tokens: int) -> None:

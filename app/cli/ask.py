@@ -127,8 +127,8 @@ def _with_overrides(
     question: Question, conversation: Conversation, options: argparse.Namespace
 ) -> Question:
     """The conversation's overrides take precedence over the settings, and options over both."""
-    said = dict.fromkeys(_sampling_options(options))
-    conversation.overrides = dataclasses.replace(conversation.overrides, **said)
+    cleared = dict.fromkeys(_sampling_options(options))
+    conversation.overrides = dataclasses.replace(conversation.overrides, **cleared)
     if options.full or options.auto or options.keep is not None:
         return question
     mode, keep = effective_mode(conversation.overrides, question.mode, question.keep)

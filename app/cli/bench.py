@@ -58,25 +58,25 @@ def bench(arguments: argparse.Namespace) -> int:
 
 def options(arguments: argparse.Namespace) -> Options:
     """Those that the command has. Raises UserError."""
-    given = vars(arguments)
-    scale, shape = given.get("scale", 1.0), given.get("shape")
+    values = vars(arguments)
+    scale, shape = values.get("scale", 1.0), values.get("shape")
     if not 0.0 < scale <= 1.0:
         raise UserError(f"--scale {scale:g} is not valid", "give a fraction of the layers, up to 1")
-    if given.get("draft") and not given.get("target"):
+    if values.get("draft") and not values.get("target"):
         raise UserError("A draft needs a target", "name one with --target")
     shortest = draft.MIN_LENGTH if arguments.measure == draft.BENCH.name else MIN_PROMPT_TOKENS
     return Options(
-        runs=given.get("runs") or 1,
-        lengths=_list(given.get("length"), lambda text: parse_prompt_length(text, shortest)),
-        keeps=_list(given.get("keep"), lambda text: parse_fraction(text, "keep")),
+        runs=values.get("runs") or 1,
+        lengths=_list(values.get("length"), lambda text: parse_prompt_length(text, shortest)),
+        keeps=_list(values.get("keep"), lambda text: parse_fraction(text, "keep")),
         shapes=tuple(shape.split(",")) if shape else (),
         scale=scale,
-        bits=given.get("bits"),
-        target=given.get("target"),
-        draft=given.get("draft"),
-        tokens=given.get("tokens", 0),
-        turns=given.get("turns", 0),
-        megabytes=given.get("megabytes", 0),
+        bits=values.get("bits"),
+        target=values.get("target"),
+        draft=values.get("draft"),
+        tokens=values.get("tokens", 0),
+        turns=values.get("turns", 0),
+        megabytes=values.get("megabytes", 0),
     )
 
 

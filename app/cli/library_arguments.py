@@ -109,4 +109,4 @@ def add_models(command: argparse.ArgumentParser) -> None:
     remove.add_argument("--older", action="store_true", help="remove only older commits")
     action("restore", "restore one from the trash")
     action("empty", "permanently delete the trash", name_too=False)
-    action("verify", "check the digests of all files of one")
+    action("verify", "check the checksums of all files of one")

@@ -153,11 +153,11 @@ def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         state = "installed" if target.installed else "to download"
         parts = [target.name, state, row.fit.verdict]
         if best is not None:
-            parts += [f"with {best.draft.name}", f"{best.speedup():.1f}x sooner"]
+            parts += [f"with {best.draft.name}", f"{best.speedup():.1f}x faster"]
         lines.append(_row(size(target.size.weight_bytes), *parts))
     return [
         *lines,
-        f"Sooner: the first token at keep {DEFAULT_KEEP_RATIO:.0%}, predicted or measured.",
+        f"Faster: time to first token at keep {DEFAULT_KEEP_RATIO:.0%}, predicted or measured.",
     ]
 
 

@@ -195,7 +195,7 @@ def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
     if not verdict.completed:
         _tell("Stopped.")
         return INTERRUPTED
-    unknown = f", {verdict.unknown} without a known digest" if verdict.unknown else ""
+    unknown = f", {verdict.unknown} without a known checksum" if verdict.unknown else ""
     _say(f"{plural(verdict.intact, 'file')} verified{unknown}.")
     return 1 if verdict.faults else 0
 

@@ -83,11 +83,11 @@ class Calibration:
     def _fits(self, tokens: int) -> bool:
         """Without evicting anything."""
         target, draft = self._pair.target, self._pair.draft
-        wanted = [memory_estimates.prefill_need(target, tokens, tokens)]
+        needs = [memory_estimates.prefill_need(target, tokens, tokens)]
         if draft is not None:
-            wanted.append(memory_estimates.scoring_need(draft, tokens, tokens))
-        here = all(need.model.is_loaded for need in wanted)
-        return here and sum(need.preferred for need in wanted) <= memory.free()
+            needs.append(memory_estimates.scoring_need(draft, tokens, tokens))
+        loaded = all(need.model.is_loaded for need in needs)
+        return loaded and sum(need.preferred for need in needs) <= memory.free()
 
     def _time(self, mode: Mode, tokens: int) -> list[Timing]:
         pair = replace(self._pair, prompts=_RandomPrompts(tokens, self._vocab_size))

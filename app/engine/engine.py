@@ -89,12 +89,12 @@ class MlxEngine:
         self._commands: queue.SimpleQueue[Command | _CheckMemory] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: dict[int, float] = {}
-        """When the turns that are not over were asked for."""
+        """When each unfinished turn was sent."""
         self._cancelled: set[int] = set()
         self._turn: int | None = None
-        """The one that runs."""
+        """The running turn."""
         self._loads_requested = self._loads_started = 0
-        """How many pairs were asked for, and how many of these the thread has come to."""
+        """How many pairs were requested, and how many of them the thread has started to load."""
         self._closing = threading.Event()
         self._listener: Listener = lambda event: None
         # A daemon, so that a program that must end now need not wait for a step to finish.
@@ -239,7 +239,7 @@ class MlxEngine:
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Finished | Failed) and event.turn is not None:
-            # Before the listener hears of it: it may ask again under the same number.
+            # Before calling the listener, which may send another turn with the same number.
             with self._lock:
                 self._pending.pop(event.turn, None)
                 self._cancelled.discard(event.turn)
@@ -274,9 +274,9 @@ class MlxEngine:
             return
         finally:
             self._turn = None
-        # Only now: what was worked on lives as long as the error that says where it was raised.
+        # Only after the except block: the error's traceback keeps the turn's arrays alive.
         if failure.problem == OUT_OF_MEMORY and self._memory_manager is not None:
-            with suppress(Exception):  # that memory ran out is said in any case
+            with suppress(Exception):  # out of memory is reported in any case
                 gc.collect()
                 self._memory_manager.drop_idle(everything=True)
                 self._report_memory()
@@ -287,7 +287,7 @@ class MlxEngine:
         from app.engine.loader import LoadStopped, load_pair
 
         def stopped() -> bool:
-            """Whether another pair was asked for since."""
+            """Whether another pair was requested since."""
             return self._loads_started < self._loads_requested or self._closing.is_set()
 
         started_at = time.perf_counter()

@@ -98,7 +98,7 @@ class CacheSize:
 
     @classmethod
     def of(cls, cache: Cache) -> CacheSize:
-        """Measured on a cache in use, by row: buffers are longer than their contents."""
+        """Measured on a cache in use, per entry: buffers are longer than their contents."""
         flat = [part for c in cache for part in getattr(c, "caches", (c,))]
         windowed = [c for c in flat if isinstance(c, RotatingKVCache)]
         growing = [_row_bytes(c) for c in flat if c not in windowed]

@@ -67,10 +67,10 @@ class MemoryManager:
     ) -> None:
         """Free memory for a phase, and load its model. Raises NotEnoughMemory, unless `force`, and
         LoadError."""
-        for wanted, give_up in self._eviction_steps(need, cache):
-            if wanted + need.weight_bytes <= memory.free():
+        for useful_bytes, evict in self._eviction_steps(need, cache):
+            if useful_bytes + need.weight_bytes <= memory.free():
                 break
-            give_up()
+            evict()
             clock.check_cancel()
         least, free = need.minimum + need.weight_bytes, memory.free()
         if least > free and not force:
@@ -121,12 +121,12 @@ class MemoryManager:
 
     def drop_draft_cache(self, cache: ConversationCache) -> None:
         """A later question makes the draft read the prompt again."""
-        if cache.draft is None or not (held := cache.draft.nbytes):
+        if cache.draft is None or not (freed := cache.draft.nbytes):
             return
         cache.draft.clear()
         _free_buffers()
-        sentence = f"The draft's cache was dropped to free memory ({format_bytes(held)})."
-        self._emit(MemoryFreed(held, sentence))
+        sentence = f"The draft's cache was dropped to free memory ({format_bytes(freed)})."
+        self._emit(MemoryFreed(freed, sentence))
 
     # ------------------------------------------------------------------------------ inside
 
@@ -153,7 +153,7 @@ class MemoryManager:
         model.unload()
         _free_buffers()
         freed = model.info.weight_bytes
-        sentence = f"{model.info.name} left memory, {format_bytes(freed)}, {why}."
+        sentence = f"{model.info.name} was unloaded ({format_bytes(freed)}), {why}."
         self._emit(Unloaded(model.info.name, freed, sentence))
 
     def _reload(self, model: LoadedModel, clock: TurnClock) -> None:

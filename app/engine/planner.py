@@ -57,13 +57,13 @@ def plan(
     """
     mode = ask.mode
     if mode is Mode.FULL:
-        return Plan(Reading.DENSE, "Full reading was asked for.")
+        return Plan(Reading.DENSE, "Full reading was requested.")
     if dense_only is not None:
         return Plan(Reading.DENSE, dense_only)
     if eligible == 0:
         return _nothing_to_skip(ask, cached)
     if mode is Mode.SPARSE:
-        reason = f"Sparse reading at keep {ask.keep_ratio:.0%} was asked for."
+        reason = f"Sparse reading at keep {ask.keep_ratio:.0%} was requested."
         if cached > ask.keep_ratio * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
@@ -75,7 +75,7 @@ def plan(
 
 def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
     if not cached:
-        return Plan(Reading.DENSE, "There is no document or history to leave out.")
+        return Plan(Reading.DENSE, "There is no document or history to skip.")
     if ask.mode is Mode.AUTO:
         return Plan(Reading.DENSE, "Everything is already read and cached.")
     reason = f"Everything is already read and cached: keep {ask.keep_ratio:.0%} would save nothing."
@@ -87,7 +87,7 @@ def _plan_auto(
 ) -> Plan:
     if dense_below is None:
         if eligible < MIN_SKIPPABLE:
-            few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be left out, so everything is read."
+            few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be skipped, so everything is read."
             return Plan(Reading.DENSE, few)
         if predicted.sparse is not None and predicted.full is not None:
             return _faster(predicted.sparse, predicted.full)
@@ -108,9 +108,7 @@ def _faster(sparse: float, full: float) -> Plan:
     if sparse_pays(sparse, full):
         return Plan(Reading.SPARSE, f"{times}.")
     if full <= DENSE_WITHIN_SECONDS:
-        times = (
-            f"Full reading is expected in {format_seconds(full)}: too quick to leave anything out"
-        )
+        times = f"Full reading is expected in {format_seconds(full)}: too quick to skip anything"
     elif sparse < full:
-        times += ": too little is saved to leave anything out"
+        times += ": too little is saved to skip anything"
     return Plan(Reading.DENSE, f"{times}.")

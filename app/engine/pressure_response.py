@@ -93,9 +93,9 @@ _PROBLEMS = {
     PressureLevel.CRITICAL: "Memory is nearly used up",
 }
 _RESPONSES = {
-    PressureLevel.WARN: "what is only kept for later is dropped, and reading goes in smaller steps",
-    PressureLevel.TIGHT: "the draft leaves memory until it is needed",
-    PressureLevel.CRITICAL: "what runs is stopped",
+    PressureLevel.WARN: "idle caches are dropped, and prompts are read in smaller steps",
+    PressureLevel.TIGHT: "the draft is unloaded until it is needed",
+    PressureLevel.CRITICAL: "the running answer is stopped",
 }
 
 

@@ -252,12 +252,12 @@ class Turn:
 
     @property
     def ids(self) -> NDArray[np.int32]:
-        """What was written."""
+        """The ids of the answer."""
         return np.array(self._decoder.ids, np.int32)
 
     @property
     def _written_tokens(self) -> int:
-        """How many tokens this turn wrote."""
+        """How many tokens this turn generated."""
         return len(self._decoder.ids) - self._decoder.answer_prefix_len
 
     @property
@@ -275,11 +275,11 @@ class Turn:
         timed = {CostTerm.TARGET: seconds.get(Phase.PREFILL, 0.0)}
         if sparse:
             timed[CostTerm.DRAFT] = seconds.get(Phase.SCORE, 0.0)
-        besides = first - self._clock.started_at - sum(timed.values())
-        besides -= sum(seconds.get(phase, 0.0) for phase in (*_WAITING, Phase.LOAD))
-        found = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
+        other = first - self._clock.started_at - sum(timed.values())
+        other -= sum(seconds.get(phase, 0.0) for phase in (*_WAITING, Phase.LOAD))
+        prefills = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
         rest = CostTerm.SPARSE if sparse else CostTerm.FULL
-        return [*found, Timing(rest, AttentionWork(len(self._prompt.ids)), besides)]
+        return [*prefills, Timing(rest, AttentionWork(len(self._prompt.ids)), other)]
 
     def _statistics(self) -> Statistics | None:
         if self._prompt is None or self._plan is None:

@@ -140,7 +140,7 @@ def _warning(
     how = "measured" if measured_ratio is not None else "predicted"
     limit = 1 / (ratio + speedup.OVERHEAD)
     text = (
-        f"The draft costs {ratio:.0%} of the target per token ({how}): at most {limit:.1f}x sooner"
+        f"The draft costs {ratio:.0%} of the target per token ({how}): at most {limit:.1f}x faster"
     )
     if measured_ratio is None and experts:
         text += "; the speed of experts varies between machines, so measure it"

@@ -1,7 +1,7 @@
 """The speedup of the first token with a draft: 1 / (r + keep + e).
 
 `r` is the cost of the draft's prefill per token relative to the target's, predicted from the
-configurations or measured. `e` is the overhead besides both prefills. The formula is from the port
+configurations or measured. `e` is the overhead beyond both prefills. The formula is from the port
 of SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919); the prediction is tested
 against its five pairs (`tests/models/test_speedup.py`).
 

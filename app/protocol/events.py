@@ -217,7 +217,7 @@ class PressureChanged:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFreed:
-    """Memory was freed for something else; `message` says which."""
+    """Memory was freed for something else; `message` says what was dropped, and why."""
 
     freed_bytes: int
     message: str
@@ -234,7 +234,7 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """It was loaded again, which took `seconds`."""
+    """An unloaded model was loaded again, which took `seconds`."""
 
     model: str
     weight_bytes: int

@@ -25,7 +25,7 @@ class Document:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message. `token_ids` of an assistant message are the generated ones, and
-    `thinking` what it held between thinking tags: sent only where the chat template asks for it."""
+    `thinking` its text between thinking tags: sent only where the chat template asks for it."""
 
     role: Role
     text: str

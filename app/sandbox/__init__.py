@@ -1,1 +1,1 @@
-"""Where what came with a model, and could harm us, is run: in a process that can be stopped."""
+"""Runs the code that comes with a model (chat template, tokenizer) in a process with limits."""

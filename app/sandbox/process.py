@@ -187,7 +187,7 @@ class _Answer:
     itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], limits: Limits, check: Check) -> None:
-        import psutil  # here: the screen is drawn before it is needed
+        import psutil  # slow to import: not before the first frame
 
         assert process.stdout is not None
         self._process, self._check = process, check

@@ -65,9 +65,9 @@ def quantise(importance: Sequence[float]) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
-    the very ids that were generated, `thinking` what it holds between thinking tags, `failure` the
-    sentence of one that failed; `cut` is one that reached its longest length or, where it was
-    stopped, that only repeated itself."""
+    the very ids that were generated, `thinking` is its text between thinking tags, and `failure`
+    the sentence of one that failed. `truncated`: it reached the maximum length or, if it was
+    stopped, only repeated itself."""
 
     id: int
     conversation: int

@@ -76,9 +76,10 @@ class ReplyWriter:
         revert_to: int | None = None,
         truncated: bool = False,
     ) -> Future[None]:
-        """The same without waiting: the result is there once the end is on the disk. When it is a
-        StoreError, `end` may be called again, as `close` does. With `back_to` the branch that ends
-        with that message becomes the current one again; `cut` is what `records.Message` says."""
+        """The same without waiting: the future is done once the end is on the disk. If it raises a
+        StoreError, `end` may be called again, as `close` does. With `revert_to`, the branch that
+        ends with that message becomes the current one again; `truncated` is as in
+        `records.Message`."""
         if self._ended:
             raise RuntimeError("the reply has ended")
         self._last_end = (state, stats, read_map, failure, revert_to, truncated)

@@ -127,7 +127,7 @@ ALTER TABLE drafts ADD COLUMN notes TEXT NOT NULL DEFAULT '';
 
 
 def applied(connection: sqlite3.Connection) -> tuple[str, ...] | None:
-    """The steps this database has seen, none for one that is new. None: it is not one of ours."""
+    """The steps applied to this database, empty for a new one. None: it is not one of ours."""
     tables = {
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
@@ -143,18 +143,18 @@ def applied(connection: sqlite3.Connection) -> tuple[str, ...] | None:
 
 
 def unknown(steps: tuple[str, ...]) -> set[str]:
-    """Those that only a later version of the program has, if they are not damaged names."""
+    """Steps of a later version of the program, or damaged names."""
     return set(steps) - STEPS.keys()
 
 
 def pending(steps: tuple[str, ...]) -> set[str]:
-    """Those still to be applied."""
+    """Steps still to be applied."""
     return STEPS.keys() - set(steps)
 
 
 def is_whole(connection: sqlite3.Connection) -> bool:
-    """Whether all the present schema names is there, which SQLite's own check does not look at.
-    Raises sqlite3.Error when what is there makes no sense."""
+    """Whether all tables, columns, indexes and triggers of the current schema exist, which SQLite's
+    own check does not test. Raises sqlite3.Error when one of them is invalid."""
     with closing(sqlite3.connect(":memory:")) as model:
         for sql in STEPS.values():
             model.executescript(sql)

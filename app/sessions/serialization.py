@@ -36,7 +36,7 @@ _OVERRIDE_TYPES: dict[str, type[str | int | float]] = {
 
 
 def pack_time(time: datetime) -> int:
-    """Milliseconds since 1970 UTC; a clock set to before then counts as 1970."""
+    """Milliseconds since 1970 UTC; earlier times count as 1970."""
     return max(0, (time - _EPOCH) // _MILLISECOND)
 
 
@@ -63,7 +63,7 @@ def unpack_pins(packed: str) -> tuple[tuple[int, int], ...]:
 
 
 def overrides_to_dict(choices: Overrides) -> dict[str, Any]:
-    """Those that were made, by name."""
+    """The overrides that are set, by name."""
     return {name: value for name, value in asdict(choices).items() if value is not None}
 
 
@@ -81,7 +81,7 @@ def overrides_from_dict(plain: Any) -> Overrides:
 
 
 def unpack_overrides(packed: str) -> Overrides:
-    """A conversation is worth more than what was chosen for it: what is damaged is none."""
+    """Damaged overrides count as none, so that the conversation can still be opened."""
     with suppress(ValueError, TypeError, AttributeError):
         return overrides_from_dict(json.loads(packed))
     return Overrides()

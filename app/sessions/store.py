@@ -179,7 +179,7 @@ class Store:
         return self._read(lambda c: messages.message(c, id))
 
     def answer_stats(self, limit: int = 1000) -> tuple[AnswerStats, ...]:
-        """The figures of the last `limit` answers, newest first, of every conversation."""
+        """The statistics of the last `limit` answers, newest first, of every conversation."""
         return self._read(lambda c: messages.answer_stats(c, limit))
 
     def versions(self, id: int) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Checks SQLite's write-ahead log (WAL) and its index by reading the files.
 
-After a crash SQLite takes from the journal what comes before the first frame that is not right, up
-to a commit, does not report the rest, and overwrites it later. What it would skip is found
-here: frames behind the damage, and, where the index survived (any end of the program, but no end of
-the machine), commits that the journal has no frames for. Formats: sqlite.org/walformat.html.
+After a crash, SQLite applies the frames before the first invalid one, up to the last commit among
+them. It does not report the rest, and overwrites it later. This module finds what SQLite would
+skip: frames after the damage, and, if the index survived (a crash of the program, not of the
+machine), commits whose frames are missing from the WAL. Formats: sqlite.org/walformat.html.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from enum import Enum, auto
 from pathlib import Path
 
 _HEADER, _FRAME = 32, 24
-"""Bytes of the journal's header, and of each frame's before its page."""
+"""Bytes of the WAL's header, and of each frame's header."""
 MAX_BYTES = 1 << 26
 """SQLite's limit is a few MB; of a larger file only the header is checked, to save time."""
 
 
 class WalState(Enum):
     INTACT = auto()
-    """Or there is none, or nothing in it that was not ended in the middle of a write."""
+    """Also without a WAL, or if only its last write is incomplete."""
     PARTIAL = auto()
     """Something committed cannot be read, and SQLite uses what came before."""
     UNUSABLE = auto()
-    """SQLite ignores it, or what it would take is older than what the database has already."""
+    """SQLite ignores it, or would apply frames older than what the database already has."""
 
 
 def examine(database: Path) -> WalState:
@@ -57,7 +57,7 @@ class _Index:
 
     @staticmethod
     def read(path: Path) -> _Index | None:
-        """None where nothing can be learned from it. It is in the machine's own byte order."""
+        """None if it is missing or invalid. It is in the machine's own byte order."""
         data = _read(path, 100)
         if len(data) < 100 or data[:48] != data[48:96]:
             return None
@@ -78,8 +78,8 @@ def _is_header_valid(header: bytes) -> bool:
 
 
 def _frames(data: bytes) -> tuple[int, bool]:
-    """How many frames SQLite takes, and whether a commit stands at or behind the first wrong one.
-    What an earlier use of the file left behind has other salts."""
+    """How many frames SQLite applies, and whether there is a commit at or after the first invalid
+    one. What an earlier use of the file left behind has other salts."""
     page = int.from_bytes(data[8:12], "big")
     sums = struct.unpack(">2I", data[24:32])
     right, number, committed = True, 0, 0
@@ -100,12 +100,12 @@ def _frames(data: bytes) -> tuple[int, bool]:
 
 
 def _words(data: bytes, part: bytes) -> tuple[int, ...]:
-    """The last bit of the journal's magic number is the byte order that its sums are taken in."""
+    """The last bit of the WAL's magic number is the byte order of its checksums."""
     return struct.unpack(f"{'>' if data[3] & 1 else '<'}{len(part) // 4}I", part)
 
 
 def _checksum(words: tuple[int, ...], sums: tuple[int, ...]) -> tuple[int, int]:
-    """The format's own, on from `sums`."""
+    """The format's own checksum, continued from `sums`."""
     first, second = sums
     for even, odd in zip(words[::2], words[1::2], strict=True):
         first = (first + even + second) & 0xFFFFFFFF

@@ -103,17 +103,17 @@ class Documents:
     max_document_size_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
     """The largest document that can be saved with a conversation, in MB."""
     import_limit_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
-    """The most that is imported from files and folders at once, in MB."""
+    """The most that is attached from files and folders at once, in MB."""
     max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
-    """The largest file that is imported from a folder, in MB."""
+    """The largest file that is attached from a folder, in MB."""
     max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.pdf_bytes // MIB
     """The largest PDF file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
-    """The most files that are imported from one folder."""
+    """The most files that are attached from one folder."""
     folder_depth: Annotated[int, Range(1, 200)] = _LIMITS.depth
     """How many levels of subfolders are searched."""
     import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
-    """How long importing files and folders may take, in seconds."""
+    """How long attaching files and folders may take, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

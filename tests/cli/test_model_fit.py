@@ -143,7 +143,7 @@ def test_what_fits_which_machine(shell: Shell) -> None:
     out = shell("list", "--memory", "24GB")[1]
     assert "models may use 16 GB of 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
-    assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0x sooner" in fits[0]
+    assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0x faster" in fits[0]
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])
     big = next(row for row in content if row["name"].endswith("Qwen3.5-122B-A10B-4bit"))
     assert (big["fits"], big["draft"], big["installed"]) == (0, None, False)

@@ -101,7 +101,7 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
     assert loaded.answer(elsewhere).generated_ids == full.generated_ids
     assert expected[:FIRST] == full.generated_ids[:FIRST]
     (planned,) = loaded.of(Planned)
-    assert planned.reason == "Full reading was asked for."
+    assert planned.reason == "Full reading was requested."
 
 
 def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: Driver) -> None:

@@ -39,7 +39,7 @@ def test_auto_takes_the_faster_way_whatever_the_length() -> None:
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
     small = plan(AUTO, 150, 0, 100, None, PredictedTtft(4.1, 10.0))
     assert small.reading is Reading.DENSE
-    assert small.reason == "Fewer than 1,024 tokens could be left out, so everything is read."
+    assert small.reason == "Fewer than 1,024 tokens could be skipped, so everything is read."
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
     decision = plan(AUTO, 20_000, 0, 19_000, None, expected)
     assert decision.reading is Reading.DENSE
     assert decision.reason.startswith(reason)
-    assert decision.reason.endswith((" to leave anything out.", "10 s."))
+    assert decision.reason.endswith((" to skip anything.", "10 s."))
 
 
 def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
@@ -74,7 +74,7 @@ def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
     assert automatic.reason == "Everything is already read and cached."
     assert not automatic.show_selection
     nothing = plan(sparse, 40, 0, 0, None)
-    assert nothing.reason == "There is no document or history to leave out."
+    assert nothing.reason == "There is no document or history to skip."
     more = plan(sparse, 200, 0, 100, None, cached=900)
     assert more.reading is Reading.SPARSE
     assert "900 tokens were cached already" in more.reason

@@ -92,7 +92,7 @@ def test_operations_by_hand() -> None:
 def test_a_warning_above_fifteen_hundredths() -> None:
     found = draft_candidates(known("Qwen3-14B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     for candidate in found:
-        warned = any("x sooner" in note for note in candidate.notes)
+        warned = any("x faster" in note for note in candidate.notes)
         assert warned == (candidate.cost_ratio > 0.15)
     assert {
         c.cost_ratio > 0.15

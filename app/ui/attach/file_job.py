@@ -37,7 +37,7 @@ class FileJob:
 
     def run(self) -> Attachment:
         """Read it; on a thread. Raises IngestError and Cancelled."""
-        from app.ingest.reader import read  # here: the screen is drawn before it is needed
+        from app.ingest.reader import read  # slow to import: not before the first frame
 
         gathered = read(
             [self.path],

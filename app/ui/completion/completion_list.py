@@ -151,7 +151,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         listing = self._listings.get(folder)
         if listing is None:
             self._listed.clear()
-            self._offer([], "loading the folder…")
+            self._offer([], "reading the folder…")
             if folder not in self._listing:
                 self._listing.add(folder)
                 self.run_worker(self._list(folder))

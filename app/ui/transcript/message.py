@@ -41,7 +41,7 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking, or the figures",
+            tooltip="Show or hide the model's thinking, or the statistics",
         ),
         Binding("ctrl+y", "run('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
         Binding(

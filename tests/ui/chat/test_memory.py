@@ -38,7 +38,7 @@ from tests.ui.helpers import (
 pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
 FIGURES = MemoryStats(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
-TIGHT = "Memory is tight (21 GB of 24 GB, 88%): the draft leaves memory until it is needed."
+TIGHT = "Memory is tight (21 GB of 24 GB, 88%): the draft is unloaded until it is needed."
 
 
 async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
@@ -58,11 +58,11 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
         await until_shown(pilot, "ready")
         engine.say(MemoryFreed(GIB, "What was read of other conversations was dropped."))
         await until_shown(pilot, "What was read of other conversations was dropped.")
-        engine.say(Unloaded("draft", GIB, "draft left memory, 0.4 GB.\x1b[2J"))
-        await until_shown(pilot, "draft left memory, 0.4 GB.")
+        engine.say(Unloaded("draft", GIB, "draft was unloaded, 0.4 GB.\x1b[2J"))
+        await until_shown(pilot, "draft was unloaded, 0.4 GB.")
         assert "\x1b" not in screen_text(pilot)
         engine.say(Reloaded("draft", GIB, 0.4))
-        await until_gone(pilot, "draft left memory")
+        await until_gone(pilot, "draft was unloaded")
 
 
 async def test_what_failed_in_the_background_is_said() -> None:

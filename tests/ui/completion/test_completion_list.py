@@ -153,11 +153,11 @@ async def test_a_folder_that_never_answers_freezes_nothing(
         async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
             await until_shown(pilot, "ready")
             await pilot.press("@")
-            await until_shown(pilot, "loading the folder…")
+            await until_shown(pilot, "reading the folder…")
             await pilot.press("a", "enter", "b")
             await until(pilot, lambda: box_text(pilot) == "@ab")
             await pilot.press("escape")
-            await until_gone(pilot, "loading the folder…")
+            await until_gone(pilot, "reading the folder…")
     finally:
         answers.set()
 

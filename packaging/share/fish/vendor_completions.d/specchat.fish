@@ -71,7 +71,7 @@ complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a rm -d 'move one to the trash'
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a restore -d 'restore one from the trash'
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a empty -d 'permanently delete the trash'
-complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a verify -d 'check the digests of all files of one'
+complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a verify -d 'check the checksums of all files of one'
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from list' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from list' -l trash -d 'list the trash instead'

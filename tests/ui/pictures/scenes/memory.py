@@ -11,11 +11,11 @@ from tests.ui.pictures.scenes.reading import at
 from tests.ui.pictures.stage import Stage
 
 WARN = (
-    "Memory is getting tight (20.6 GB of 24 GB, 86%): what is only kept for later is dropped, and"
-    " reading goes in smaller steps."
+    "Memory is getting tight (20.6 GB of 24 GB, 86%): idle caches are dropped, and prompts are"
+    " read in smaller steps."
 )
-TIGHT = "Memory is tight (21.8 GB of 24 GB, 91%): the draft leaves memory until it is needed."
-CRITICAL = "Memory is nearly used up (23 GB of 24 GB, 96%): what runs is stopped."
+TIGHT = "Memory is tight (21.8 GB of 24 GB, 91%): the draft is unloaded until it is needed."
+CRITICAL = "Memory is nearly used up (23 GB of 24 GB, 96%): the running answer is stopped."
 
 
 async def tight(stage: Stage) -> None:
