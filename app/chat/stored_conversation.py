@@ -267,17 +267,17 @@ class StoredConversation:
             self._turns[turn.number] = turn
             self.conversation.turns.append(turn)
 
-    def _turn(self, asked: records.Message, answer: records.Message | None) -> Turn:
+    def _turn(self, message: records.Message, answer: records.Message | None) -> Turn:
         """The same object as before, if there is one: it knows more."""
-        known = self._turns.get(asked.id if answer is None else answer.id)
+        known = self._turns.get(message.id if answer is None else answer.id)
         if known is not None and known.state is not TurnState.RUNNING:
             known.replaced, known.retry_of, known.superseded = False, None, ()
             return known
-        question = Question(asked.text, self._documents(asked))
+        question = Question(message.text, self._documents(message))
         if answer is not None:
             self._stats[answer.id] = answer.stats
             return _answered_turn(answer, question, self._models)
-        turn = Turn(asked.id, question, TurnState.FAILED)
+        turn = Turn(message.id, question, TurnState.FAILED)
         turn.failure = Failed(turn.number, *NEVER_ANSWERED)
         return turn
 

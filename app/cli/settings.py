@@ -37,8 +37,8 @@ def settings(as_json: bool, out: TextIO) -> int:
     if as_json:
         out.write(json.dumps(_plain(file), indent=2) + "\n")
         return 0
-    there = "" if settings_path().exists() else " (no file yet: all settings have their defaults)"
-    out.write(f"{sanitize_line(str(settings_path()))}{there}\n")
+    note = "" if settings_path().exists() else " (no file yet: all settings have their defaults)"
+    out.write(f"{sanitize_line(str(settings_path()))}{note}\n")
     for group in groups():
         out.write(f"\n[{group.name}] {group.doc}\n")
         for setting in group.settings:

@@ -94,8 +94,8 @@ def _non_negative(equations: list[Equation]) -> list[float]:
             if solution is None or min(solution) < 0:
                 continue
             error = sum(
-                weight * (sum(a * x for a, x in zip(solution, row, strict=True)) - wanted) ** 2
-                for row, wanted, weight in equations
+                weight * (sum(a * x for a, x in zip(solution, row, strict=True)) - expected) ** 2
+                for row, expected, weight in equations
             )
             if error < least:
                 best, least = solution, error
@@ -106,10 +106,10 @@ def _least_squares(equations: list[Equation], chosen: tuple[int, ...]) -> list[f
     """With all but the `chosen` coefficients zero; None if the equations are singular."""
     sizes = [max(abs(row[i]) for row, _, _ in equations) or 1.0 for i in chosen]
     matrix = [[0.0] * (len(chosen) + 1) for _ in chosen]
-    for row, wanted, weight in equations:
+    for row, expected, weight in equations:
         scaled = [row[i] / size for i, size in zip(chosen, sizes, strict=True)]
         for line, x in zip(matrix, scaled, strict=True):
-            for column, y in enumerate((*scaled, wanted)):
+            for column, y in enumerate((*scaled, expected)):
                 line[column] += weight * x * y
     for index, line in enumerate(matrix):  # Gauss; the normal equations need no pivoting
         if line[index] < 1e-12:

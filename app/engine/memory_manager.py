@@ -41,11 +41,11 @@ class MemoryManager:
         self._pair, self._emit = pair, emit
         self._caches, self._monitor = caches, monitor
 
-    def check_step_fits(self, model: LoadedModel, seen: int, reserved: bool = False) -> None:
+    def check_step_fits(self, model: LoadedModel, context: int, reserved: bool = False) -> None:
         """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
         been wrong or skipped, or other programs took more."""
         need, most = (
-            memory_estimates.next_step_bytes(model, seen, reserved),
+            memory_estimates.next_step_bytes(model, context, reserved),
             THRESHOLDS[PressureLevel.CRITICAL],
         )
         if need > memory.free_within(most):
@@ -81,15 +81,15 @@ class MemoryManager:
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
         """The most that could be free for a phase of this model, itself loaded and everything else
         evicted."""
-        there = memory.free() - (0 if model.is_loaded else model.info.weight_bytes)
+        available = memory.free() - (0 if model.is_loaded else model.info.weight_bytes)
         if self._caches is not None:
-            there += self._caches.idle_bytes
+            available += self._caches.idle_bytes
         other = self._other_model(model)
         if other is not None and other.is_loaded:
-            there += other.info.weight_bytes
+            available += other.info.weight_bytes
         if model is self._pair.target and cache.draft is not None:
-            there += cache.draft.nbytes
-        return there
+            available += cache.draft.nbytes
+        return available
 
     def unload_draft(self) -> None:
         draft = self._pair.draft

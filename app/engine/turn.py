@@ -126,9 +126,9 @@ class Turn:
 
     def _answer_budget(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""
-        wanted, context = self._ask.sampling.max_tokens, self._pair.target.info.context_length
+        requested, context = self._ask.sampling.max_tokens, self._pair.target.info.context_length
         if not context:
-            return wanted
+            return requested
         total = len(prompt.ids)
         if total >= context:
             raise TurnError(
@@ -137,7 +137,7 @@ class Turn:
                 "attach less, or choose a model with a longer context",
                 total - context + 1,
             )
-        return min(wanted, context - total)
+        return min(requested, context - total)
 
     def _make_plan(self, prompt: Prompt) -> Plan:
         total, target = len(prompt.ids), self._cache.target

@@ -69,8 +69,8 @@ def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
     if check is Check.LAST_NUMBER:
         numbers = re.findall(r"\d+", plain)
         return bool(numbers) and numbers[-1] == expected[0]
-    wanted = (re.escape(" ".join(e.casefold().split())) for e in expected)
-    return all(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in wanted)
+    patterns = (re.escape(" ".join(e.casefold().split())) for e in expected)
+    return all(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in patterns)
 
 
 def phrase(rng: Random, name: str, held_out: bool) -> str:

@@ -59,10 +59,10 @@ def repository(folder: Path) -> Path | None:
     """The repository that contains `folder` (resolved): the nearest parent with a `.git`, within
     the same owner and file system."""
     try:
-        own = folder.stat()
+        start = folder.stat()
         for place in (folder, *folder.parents):
-            here = place.stat()
-            if (here.st_uid, here.st_dev) != (own.st_uid, own.st_dev):
+            status = place.stat()
+            if (status.st_uid, status.st_dev) != (start.st_uid, start.st_dev):
                 return None
             try:
                 mode = (place / ".git").lstat().st_mode

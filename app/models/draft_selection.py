@@ -84,9 +84,9 @@ def draft_candidates(
     )
 
 
-def best_draft(found: Iterable[DraftCandidate]) -> DraftCandidate | None:
+def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
     """The draft to use, or None when full prefill is as fast."""
-    return next((each for each in found if each.worthwhile), None)
+    return next((each for each in candidates if each.worthwhile), None)
 
 
 def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCache) -> bool:

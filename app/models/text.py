@@ -17,35 +17,35 @@ def facts(model: ModelDetails) -> list[str]:
     active = shape.active_parameters + shape.vocab_size * shape.hidden_size
     if active < 0.7 * shape.parameters:
         billions += f", {active / 1e9:,.1f} active"
-    found = [shape.model_type, billions]
+    parts = [shape.model_type, billions]
     if model.quantised:
-        found.append(model.quantised)
+        parts.append(model.quantised)
     if shape.context:
-        found.append(f"{format_tokens(shape.context)} context")
+        parts.append(f"{format_tokens(shape.context)} context")
     if model.entry is not None and model.entry.licence:
-        found.append(model.entry.licence)
-    return found
+        parts.append(model.entry.licence)
+    return parts
 
 
-def breakdown_rows(found: Fit) -> list[tuple[str, str, str]]:
+def breakdown_rows(estimate: Fit) -> list[tuple[str, str, str]]:
     """The memory estimate as rows: amount, label, explanation."""
-    rows = [(format_bytes(line.bytes), line.label, line.explanation) for line in found.items]
-    rows.append((format_bytes(found.total), "total", f"at {found.tokens:,} tokens"))
-    most = f"{memory_heading(found.machine)}, a tenth of it stays free"
-    rows.append((format_bytes(found.machine.budget), "limit", most))
+    rows = [(format_bytes(line.bytes), line.label, line.explanation) for line in estimate.items]
+    rows.append((format_bytes(estimate.total), "total", f"at {estimate.tokens:,} tokens"))
+    most = f"{memory_heading(estimate.machine)}, a tenth of it stays free"
+    rows.append((format_bytes(estimate.machine.budget), "limit", most))
     return rows
 
 
-def verdict_sentences(found: Fit) -> list[str]:
+def verdict_sentences(estimate: Fit) -> list[str]:
     """The conclusion of a memory estimate."""
-    if not found.max_tokens:
+    if not estimate.max_tokens:
         verdicts = [f"Too big: not even {MIN_TOKENS:,} tokens fit."]
     else:
-        verdicts = [f"Fits {format_tokens(found.max_tokens)} tokens with full prefill."]
-    if found.max_sparse_tokens > found.max_tokens:
+        verdicts = [f"Fits {format_tokens(estimate.max_tokens)} tokens with full prefill."]
+    if estimate.max_sparse_tokens > estimate.max_tokens:
         verdicts.append(
             f"With sparse prefill at keep {DEFAULT_KEEP_RATIO:.0%} or less,"
-            f" {format_tokens(found.max_sparse_tokens)} tokens fit."
+            f" {format_tokens(estimate.max_sparse_tokens)} tokens fit."
         )
     return verdicts
 

@@ -61,13 +61,13 @@ def from_json(store: Store, source: TextIO) -> Conversation:
                 "This conversation was exported by a newer specchat", "update specchat to import it"
             )
         tree = _tree(plain)
-        wanted = {a.sha256: a for message in tree.messages for a in message.attachments}
+        missing = {a.sha256: a for message in tree.messages for a in message.attachments}
         for sha256, data in _lines(source) if separate else _texts(plain["documents"]):
-            document = wanted.pop(sha256)
+            document = missing.pop(sha256)
             attached = store.attach(document.name, _Base64Reader(data, document.size))
             if (attached.sha256, attached.size) != (sha256, document.size):
                 raise ValueError("a document differs from its digest")
-        if wanted:
+        if missing:
             raise ValueError("a document is missing")
         return store.add_tree(tree)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):

@@ -248,8 +248,8 @@ class SpecchatApp(App[None]):
             return
         if isinstance(self.screen, SmallScreen):
             return
-        here = self.screen.help_sections() if isinstance(self.screen, HasHelp) else ()
-        self.push_screen(HelpScreen((*here, ("Everywhere", SpecchatApp))))
+        sections = self.screen.help_sections() if isinstance(self.screen, HasHelp) else ()
+        self.push_screen(HelpScreen((*sections, ("Everywhere", SpecchatApp))))
 
     def action_settings(self) -> None:
         from app.ui.settings.screen import SettingsScreen

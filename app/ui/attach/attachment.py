@@ -93,14 +93,14 @@ def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
     return tuple(make_attachment(group) for group in groups)
 
 
-def documents_of(things: Iterable[Attachment]) -> tuple[Document, ...]:
+def documents_of(attachments: Iterable[Attachment]) -> tuple[Document, ...]:
     """For the model, in the order of the chips."""
-    return tuple(document for each in things for document in each.documents)
+    return tuple(document for each in attachments for document in each.documents)
 
 
-def next_paste_number(things: Iterable[Attachment]) -> int:
+def next_paste_number(attachments: Iterable[Attachment]) -> int:
     """For the next paste."""
-    numbers = (_PASTE.fullmatch(each.documents[0].name) for each in things)
+    numbers = (_PASTE.fullmatch(each.documents[0].name) for each in attachments)
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
 
 
@@ -117,10 +117,10 @@ def merge(first: Sequence[Attachment], second: Iterable[Attachment]) -> tuple[At
     return tuple(every)
 
 
-def find_duplicate(new: Attachment, things: Iterable[Attachment]) -> Attachment | None:
+def find_duplicate(new: Attachment, attachments: Iterable[Attachment]) -> Attachment | None:
     """An attachment that already has all texts of `new`."""
     texts = {each.text for each in new.texts}
-    return next((old for old in things if texts <= {each.text for each in old.texts}), None)
+    return next((old for old in attachments if texts <= {each.text for each in old.texts}), None)
 
 
 def line_count(text: str) -> int:

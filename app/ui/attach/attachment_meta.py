@@ -16,7 +16,7 @@ MAX_SKIPPED = 500
 """Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
 
 
-def to_notes(things: Iterable[Attachment]) -> str:
+def to_notes(attachments: Iterable[Attachment]) -> str:
     """As JSON for `with_notes`; empty if there is nothing to save."""
     notes = {
         each.documents[0].name: {
@@ -24,18 +24,18 @@ def to_notes(things: Iterable[Attachment]) -> str:
             "skipped": [_packed(skipped) for skipped in each.skipped],
             "lossy": each.lossy,
         }
-        for each in things
+        for each in attachments
         if each.files is not None and len(each.skipped) + len(each.lossy) <= MAX_SKIPPED
     }
     return json.dumps(notes) if notes else ""
 
 
-def with_notes(things: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
+def with_notes(attachments: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
     """Attachments with their facts again. Damaged or unknown notes are ignored."""
     known: Any = {}
     with suppress(ValueError):
         known = json.loads(notes) if notes else {}
-    return tuple(_with(each, known) for each in things)
+    return tuple(_with(each, known) for each in attachments)
 
 
 def _with(thing: Attachment, known: Any) -> Attachment:

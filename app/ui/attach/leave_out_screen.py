@@ -36,10 +36,10 @@ class Piece:
     tokens: int
 
 
-def pieces(things: Sequence[Attachment]) -> list[Piece]:
+def pieces(attachments: Sequence[Attachment]) -> list[Piece]:
     """The largest first. A folder's tree is not a piece: it stays while any of its files does."""
     found = []
-    for each in things:
+    for each in attachments:
         rate = _bytes_per_token([each])
         for document in each.texts:
             size = len(document.text.encode(errors="replace"))
@@ -47,10 +47,12 @@ def pieces(things: Sequence[Attachment]) -> list[Piece]:
     return sorted(found, key=lambda piece: -piece.size)
 
 
-def without(things: Sequence[Attachment], left_out: Collection[Document]) -> tuple[Attachment, ...]:
+def without(
+    attachments: Sequence[Attachment], left_out: Collection[Document]
+) -> tuple[Attachment, ...]:
     """What remains attached. Attachments that lose nothing stay the same objects."""
     remaining: list[Attachment] = []
-    for each in things:
+    for each in attachments:
         texts = [document for document in each.texts if document not in left_out]
         if len(texts) == len(each.texts):
             remaining.append(each)
@@ -61,17 +63,19 @@ def without(things: Sequence[Attachment], left_out: Collection[Document]) -> tup
     return tuple(remaining)
 
 
-def excess_text(excess: int, things: Sequence[Attachment]) -> str:
+def excess_text(excess: int, attachments: Sequence[Attachment]) -> str:
     """`12,400 tokens too many: leave out about 50 KB`, without a full stop."""
     text = f"{formatting.plural(excess, 'token')} too many"
-    if not things:
+    if not attachments:
         return text
-    return f"{text}: leave out about {formatting.size(ceil(excess * _bytes_per_token(things)))}"
+    return (
+        f"{text}: leave out about {formatting.size(ceil(excess * _bytes_per_token(attachments)))}"
+    )
 
 
-def _bytes_per_token(things: Sequence[Attachment]) -> float:
-    tokens = sum(each.tokens or 0 for each in things)
-    counted = sum(each.size for each in things if each.tokens)
+def _bytes_per_token(attachments: Sequence[Attachment]) -> float:
+    tokens = sum(each.tokens or 0 for each in attachments)
+    counted = sum(each.size for each in attachments if each.tokens)
     return counted / tokens if tokens and counted else BYTES_PER_TOKEN
 
 

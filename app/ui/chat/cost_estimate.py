@@ -121,8 +121,8 @@ class CostEstimate:
     def _attached(self) -> int | None:
         """None while something is read or counted."""
         items = self._context.composer.chips.items
-        things = self._context.composer.chips.attached
-        tokens = [each.tokens for each in things if each.tokens is not None]
+        attachments = self._context.composer.chips.attached
+        tokens = [each.tokens for each in attachments if each.tokens is not None]
         return sum(tokens) if len(tokens) == len(items) else None
 
     def _seconds(

@@ -75,32 +75,34 @@ class SizeCheck:
         if failure.excess_tokens and context.screen.is_current:
             self._offer(failure.excess_tokens)
 
-    def _message(self, excess: int, things: tuple[Attachment, ...]) -> str:
+    def _message(self, excess: int, attachments: tuple[Attachment, ...]) -> str:
         pair = self._cost_estimate.pair
         assert pair is not None
         limit = formatting.count(pair.target.context_length)
         name = f"{sanitize_line(pair.target.name)} takes {limit}"
-        if excess <= sum(each.tokens or 0 for each in things):
-            return f"{excess_text(excess, things)}. {name}."
+        if excess <= sum(each.tokens or 0 for each in attachments):
+            return f"{excess_text(excess, attachments)}. {name}."
         return (
             f"The conversation is too long for this question: {name} tokens. ^N starts a new one."
         )
 
     def _offer(self, excess: int) -> None:
         """Let the user choose which documents to leave out, if there are several."""
-        things = self._context.composer.chips.attached
-        if sum(len(each.texts) for each in things) > 1:
-            chosen = partial(self._chosen, things)
-            self._context.screen.app.push_screen(LeaveOutScreen(things, excess), chosen)
+        attachments = self._context.composer.chips.attached
+        if sum(len(each.texts) for each in attachments) > 1:
+            chosen = partial(self._chosen, attachments)
+            self._context.screen.app.push_screen(LeaveOutScreen(attachments, excess), chosen)
 
     def _chosen(
-        self, offered: tuple[Attachment, ...], things: tuple[Attachment, ...] | None
+        self, offered: tuple[Attachment, ...], attachments: tuple[Attachment, ...] | None
     ) -> None:
-        """Keep `things` of those `offered`, and what has been attached since."""
+        """Keep `attachments` of those `offered`, and what has been attached since."""
         composer = self._context.composer
-        if things is not None:
-            things += tuple(each for each in composer.chips.attached if each not in offered)
-        if things is not None and things != composer.chips.attached:
-            composer.chips.show((*things, *self._attachments.jobs(self._context.open_chats.shown)))
+        if attachments is not None:
+            attachments += tuple(each for each in composer.chips.attached if each not in offered)
+        if attachments is not None and attachments != composer.chips.attached:
+            composer.chips.show(
+                (*attachments, *self._attachments.jobs(self._context.open_chats.shown))
+            )
             self._context.notice.show("")
         composer.box.focus()
