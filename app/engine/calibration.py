@@ -1,9 +1,8 @@
 """Times a model pair that was never timed on this machine, while the engine is idle: on a few
 hundred and a few thousand random tokens, whose cache is dropped.
 
-These are ordinary turns, so that what is timed is what a user waits for; a command ends one at the
-next step boundary.
-"""
+These are ordinary turns, so that what is timed is what a user waits for; a command stops a run at
+the next step boundary."""
 
 from __future__ import annotations
 

@@ -23,8 +23,9 @@ _FIXED_PRIOR = 0.05
 
 
 def fit_costs(timings: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
-    """From readings, the newest last. `ratios` are, of target and draft, a pair's operations as a
-    share of a token's: what counts as long as all readings were of about one length."""
+    """Fit all costs to `timings`, the newest last. `ratios` (target, draft): operations of
+    attending to one token, as a share of a token's. They decide while all timings have about the
+    same length."""
     target, draft = ratios
     return Costs(
         target=_fit_line(timings, CostTerm.TARGET, target),
@@ -37,8 +38,8 @@ def fit_costs(timings: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0
 def _fit_line(
     timings: Sequence[Timing], part: CostTerm, ratio: float | None = None
 ) -> LinearCost | None:
-    """Least absolute errors in proportion, by weighted squares; no coefficient below zero. One slow
-    reading among others so changes little."""
+    """Minimise the absolute relative errors by iteratively reweighted least squares, with no
+    coefficient below zero. So a single slow timing changes little."""
     seen = [each for each in timings if each.term is part and each.seconds > 0][-MAX_TIMINGS:]
     seen = [each for each in seen if each.work.tokens > 0]
     if not seen:

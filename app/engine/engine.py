@@ -148,8 +148,8 @@ class MlxEngine:
         self._emit(Closed())
 
     def _next(self) -> Command | _CheckMemory:
-        """The next command; while none comes, the conversations' caches are looked after, and then
-        the pair is timed."""
+        """The next command. Until one comes, does idle work: background prefill, saving caches, and
+        timing the pair."""
         with suppress(queue.Empty):
             return self._commands.get(timeout=IDLE_DELAY)
         while self._commands.empty() and self._idle_step():
@@ -164,7 +164,8 @@ class MlxEngine:
 
     @property
     def _recheck_delay(self) -> float | None:
-        """After how many seconds to look again; None where nothing waits to be done."""
+        """Seconds until idle work that waits for power or memory is tried again; None if there is
+        none."""
         due = self._needs_calibration and self._cache_policy.background is not BackgroundPolicy.OFF
         waits = due or (self._caches is not None and self._caches.has_waiting_work)
         return RECHECK_INTERVAL if waits else None
@@ -189,7 +190,7 @@ class MlxEngine:
             return False
 
     def _calibrate_when_idle(self) -> bool:
-        """Time one reading of a pair that was never timed here; False when that is not to be."""
+        """Time one run of a pair that was never timed here; False when it should not be timed."""
         costs, residents = self._costs, self._caches
         if (
             costs is None
@@ -358,7 +359,7 @@ class MlxEngine:
         self._costs.learn(turn.timings)
 
     def _stopped(self) -> bool:
-        """Whether the turn that runs is to stop; False while none does."""
+        """Whether the running turn should stop; False when there is none."""
         return self._turn is not None and (self._turn in self._cancelled or self._closing.is_set())
 
     def _calibrate_now(self) -> None:
@@ -371,7 +372,7 @@ class MlxEngine:
         self._costs.report(requested=True)
 
     def _has_pending(self) -> bool:
-        """Whether something else is to be done."""
+        """Whether a command is waiting."""
         return not self._commands.empty()
 
     def _reselect(self, command: Reselect) -> None:

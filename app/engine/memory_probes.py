@@ -69,14 +69,14 @@ def ceiling() -> int:
 
 
 def available() -> int:
-    """What can be had without swapping or running into the process's own limit."""
+    """Bytes available without swapping or exceeding the process's own limit."""
     limit = process_limit()
     free = int(psutil.virtual_memory().available)
     return free if limit is None else min(free, limit.free)
 
 
 def _mlx_bytes() -> int:
-    """Bytes in MLX's hands."""
+    """Bytes that MLX has allocated."""
     return int(mx.get_active_memory() + mx.get_cache_memory())
 
 
@@ -201,7 +201,7 @@ def process_limit() -> ProcessLimit | None:
 
 
 def _resource_limits() -> Iterator[ProcessLimit]:
-    """`VmData` and `VmSize` are what Linux holds against the two, see getrlimit(2)."""
+    """`VmData` and `VmSize` are what Linux compares with the two limits, see getrlimit(2)."""
     limits = ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize"))
     set_here = [(most, name) for kind, name in limits if (most := _soft_limit(kind)) is not None]
     if not set_here:
@@ -223,8 +223,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 def _cgroup_limits(
     root: Path = CGROUP_ROOT, own_groups: Path = Path("/proc/self/cgroup")
 ) -> Iterator[ProcessLimit]:
-    """Of the control group of this process and of those around it, versions 2 and 1. Files that
-    were read count as used there, though they go first: they are taken off."""
+    """Of the control group of this process and of those around it, versions 2 and 1. The page cache
+    counts as used there, although it is reclaimed first, so it is subtracted."""
     try:
         lines = own_groups.read_text().splitlines()
     except OSError:

@@ -59,7 +59,7 @@ class PressureTracker:
             if due is PressureLevel.CRITICAL and not _lasts(
                 self._critical_since, now, CRITICAL_AFTER
             ):
-                return None  # one that is wrong costs an answer, one that waits half a second
+                return None  # a false alarm costs an answer, waiting half a second
             return self._change(now, due, sample)
         if lower and _lasts(self._lower_since, now, RELAX_AFTER):
             return self._change(now, lowest, sample)

@@ -24,11 +24,12 @@ _ROUNDING_FACTOR = 4
 
 
 def probe(model: Any, context: int, caches: Any = None) -> str | None:
-    """Why `model` can only be read densely, or None. `caches` makes those that it is to have.
+    """Why `model` can only be read densely, or None. `caches` makes its empty caches, by default
+    the model itself does.
 
     Feeds a few tokens with gaps between them, past any sliding window and up to the end of the
     context, once in one step and once one by one. Architectures that learn positions, or scale
-    attention by them, answer differently, and so would any that our seams do not reach.
+    attention by them, answer differently, and so would a model that the patches do not reach.
     """
     try:
         caches = caches or model
@@ -46,7 +47,7 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     ) as error:
         return f"This model is read in full: reading with gaps failed ({one_line(error)})."
     except RuntimeError as error:
-        memory.reraise_oom(error)  # it says nothing of the model
+        memory.reraise_oom(error)  # which says nothing about the model
         return f"This model is read in full: reading several tokens failed ({one_line(error)})."
     finally:
         gc.collect()

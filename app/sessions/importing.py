@@ -100,8 +100,8 @@ def _texts(encoded: dict[str, str]) -> Iterator[tuple[str, TextIO]]:
 
 
 def _lines(source: TextIO) -> Iterator[tuple[str, TextIO]]:
-    """Each document's digest, with the source where its base64 begins: it is to be read to its end
-    before the next."""
+    """Each document's digest, with the source at the start of its base64, which must be read to its
+    end before the next document."""
     while (start := source.read(3)) == '  "':
         sha256 = source.read(64)
         if source.read(4) != '": "':
@@ -114,7 +114,7 @@ def _lines(source: TextIO) -> Iterator[tuple[str, TextIO]]:
 
 
 class _Base64Reader:
-    """The `size` bytes whose base64 comes next, some at a time. Raises ValueError."""
+    """Decodes the base64 that comes next, `size` bytes in all, in chunks. Raises ValueError."""
 
     def __init__(self, source: TextIO, size: int) -> None:
         self._source, self._left = source, (max(size, 0) + 2) // 3 * 4

@@ -143,9 +143,9 @@ class ConversationSize:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What was written for a conversation (None: a new one) but not sent, and how its next
-    message is to be read: `mode` is empty for the default. `notes` are what its writer knows
-    of the attachments in addition."""
+    """What was written for a conversation (None: a new one) but not sent, and how its next message
+    is to be read: `mode` is empty for the default. `notes` are further facts about the attachments,
+    in the screen's own format."""
 
     conversation: int | None
     text: str = ""

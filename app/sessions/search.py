@@ -41,9 +41,9 @@ _BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.convers
 def search(
     connection: sqlite3.Connection, words: str, limit: int, best_only: bool = False
 ) -> tuple[SearchHit, ...]:
-    """Messages with all these words, the last of which may be unfinished (from its second letter
-    on: a tenth of all words begins with the same one, and none is meant); the best first, or only
-    the best one of each conversation. What is in the trash is not found."""
+    """Messages with all these words, best first, or only the best one of each conversation. The
+    last word may be a prefix of two letters or more: a single letter would match a tenth of all
+    words. What is in the trash is not found."""
     query = _query(words)
     if not query:
         return ()
