@@ -35,8 +35,8 @@ class SystemPressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """MLX has `used` bytes of `ceiling`; `swapping` bytes a second go to swap. What other programs
-    leave is in the system's `level`."""
+    """MLX has `used` bytes of `ceiling`; `swap_rate` bytes a second go to swap. The memory that
+    other programs leave is in `system.level`."""
 
     system: SystemPressure
     used: int

@@ -21,7 +21,7 @@ FILE = "catalog.toml"
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One model. `download` is in bytes. What a user's entry does not say is empty, 0 or None, and
-    is read from the model itself. `own` is whether a user wrote it."""
+    is read from the model itself. `custom`: it is from the user's catalogue."""
 
     name: str
     family: str = ""

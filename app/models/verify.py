@@ -17,8 +17,8 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """Counts of files, and one sentence for each fault. `unknown` are files that do not say what
-    they should be; `ended` is False when it was stopped before the end."""
+    """Counts of files, and one sentence for each fault. `unknown` files have no known digest;
+    `completed` is False when it was stopped before the end."""
 
     intact: int
     unknown: int

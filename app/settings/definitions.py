@@ -21,7 +21,7 @@ _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `least` to `most`, both allowed; a key changes it by `step`."""
+    """From `min` to `max`, both allowed; a key changes the value by `step`."""
 
     min: float
     max: float

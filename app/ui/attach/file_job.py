@@ -58,4 +58,4 @@ class FileJob:
 
 
 ReadFile = Callable[[FileJob], Attachment]
-"""How it is done: `Reading.run`, or a test's twin."""
+"""`FileJob.run`, or a fake in tests."""
