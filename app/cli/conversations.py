@@ -24,7 +24,8 @@ from app.errors import UserError
 from app.ingest.reader import STDIN
 from app.paths import snapshots_path
 from app.sessions import export, importing
-from app.sessions.records import Conversation, SearchHit
+from app.sessions.records import Conversation, Message, SearchHit
+from app.sessions.serialization import stats_to_dict
 from app.sessions.store import Store
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -40,7 +41,7 @@ def conversations(options: argparse.Namespace) -> int:
 def _list(store: Store, options: argparse.Namespace) -> None:
     found = store.conversations(options.trash)
     if options.json:
-        return _print_lines(_json([dataclasses.asdict(each) for each in found]))
+        return _print_lines(_json([_conversation_fields(each) for each in found]))
     if not found and options.trash:
         sys.stderr.write("The trash is empty: `specchat conversations` lists the conversations.\n")
     elif not found:
@@ -57,9 +58,21 @@ def _line(conversation: Conversation) -> str:
 def _show(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if options.json:
-        branch = [dataclasses.asdict(message) for message in store.branch(found.id)]
-        return _print_lines(_json(dataclasses.asdict(found) | {"messages": branch}))
+        branch = [_message_fields(message) for message in store.branch(found.id)]
+        return _print_lines(_json(_conversation_fields(found) | {"messages": branch}))
     _write(store, found.id, "md")
+
+
+def _conversation_fields(conversation: Conversation) -> dict[str, Any]:
+    """For JSON, also under the names of earlier versions: scripts may read either."""
+    fields = dataclasses.asdict(conversation)
+    return fields | {"choices": fields["overrides"]}
+
+
+def _message_fields(message: Message) -> dict[str, Any]:
+    """For JSON, also under the names of earlier versions."""
+    run = None if message.stats is None else stats_to_dict(message.stats)
+    return dataclasses.asdict(message) | {"run": run, "cut": message.truncated}
 
 
 def _search(store: Store, options: argparse.Namespace) -> None:

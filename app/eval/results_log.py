@@ -11,6 +11,7 @@ from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.options import Mode
 
+PACKAGE = Path(__file__).parent.parent
 REPORTING = ("results", "guard_stats", "report", "figure")
 """Files that have no part in measuring."""
 SMALL = 64 * 2**20
@@ -138,15 +139,11 @@ def pair_digest(load: Load) -> str:
     return digest.hexdigest()
 
 
-def code_digest() -> str:
+def code_digest(package: Path = PACKAGE) -> str:
     """Of the code that affects what is measured, 8 hexadecimal digits."""
-    rooms = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted([*rooms.glob("engine/*"), *rooms.glob("eval/*")]):
-        if path.suffix in (".py", ".json", ".toml") and path.stem not in (
-            "results",
-            "report",
-            "figure",
-        ):
+    folders = (package / name for name in ("engine", "eval", "protocol"))
+    for path in sorted(path for folder in folders for path in folder.iterdir()):
+        if path.suffix in (".py", ".json", ".toml") and path.stem not in REPORTING:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]

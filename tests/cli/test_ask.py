@@ -88,6 +88,11 @@ def test_json_lines_let_another_program_recompute_the_turn(
     assert statistics["kept_tokens"] == len(kept), "the names of earlier versions are there, too"
     assert statistics["keep"] == by_name["Selected"]["keep"] == 0.2
     assert by_name["Finished"]["ended"] == "length"
+    target = by_name["Loaded"]["target"]
+    assert (target["bytes"], target["context"]) == (
+        target["weight_bytes"],
+        target["context_length"],
+    )
 
     mlx_patches.install()
     model = tiny.build("qwen3", 0, vocabulary=tiny.BYTES)

@@ -14,7 +14,7 @@ from app.chat.engine_session import EngineSession
 from app.errors import UserError
 from app.eval import results, runner
 from app.eval.guard_stats import guard_stats
-from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog
+from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
 from app.eval.runner import (
     TUNING,
     Outcome,
@@ -413,3 +413,18 @@ def test_a_chat_goes_on_where_it_was_stopped(file: Path) -> None:
 def test_an_item_that_is_no_chat_leaves_nothing_for_the_next(file: Path) -> None:
     _, asks = measure(file)
     assert {ask.conversation for ask in asks} == {None}
+
+
+def test_the_code_of_results_is_all_that_affects_them_and_nothing_that_only_reports(
+    tmp_path: Path,
+) -> None:
+    names = ("engine/turn.py", "protocol/options.py", "eval/words.toml", "eval/guard_stats.py")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    changed = {}
+    for name in names:
+        before = code_digest(tmp_path)
+        (tmp_path / name).write_text("2")
+        changed[name] = code_digest(tmp_path) != before
+    assert [*changed.values()] == [True, True, True, False]
