@@ -78,7 +78,7 @@ class Story:
     fails_in: Phase | None = None
     problem: str = "There is not enough memory to read 118,204 tokens."
     advice: str = "Lower the keep with Ctrl+G, or choose a smaller target."
-    foreseen: bool = False
+    predicted: bool = False
     excess: int = 0
     """With either of them it fails before anything is read."""
     ended: FinishReason = FinishReason.STOP
@@ -253,8 +253,8 @@ class FakeEngine:
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         turn = ask.turn
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None or story.cached
-        if (story.foreseen or story.excess) and not ask.skip_memory_check:
-            yield Failed(turn, story.problem, story.advice, story.foreseen, story.excess)
+        if (story.predicted or story.excess) and not ask.skip_memory_check:
+            yield Failed(turn, story.problem, story.advice, story.predicted, story.excess)
             return
         yield self._plan(ask, story, total, dense)
         kept = total

@@ -100,7 +100,7 @@ def test_no_cost_is_ever_negative_or_endless(
     st.floats(1e-5, 1e-2),
     st.lists(st.integers(300, 30_000), min_size=6, max_size=20, unique=True),
 )
-def test_exact_readings_are_foretold(start: float, token: float, lengths: list[int]) -> None:
+def test_exact_readings_are_predicted(start: float, token: float, lengths: list[int]) -> None:
     line = LinearCost(start, token, token * 2e-4)
     found = target(clocked(lengths, line=line), 2e-4)
     middle = AttentionWork(sorted(lengths)[len(lengths) // 2])

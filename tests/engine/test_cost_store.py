@@ -73,10 +73,10 @@ def test_a_damaged_file_is_as_if_it_was_not_there(
     CostStore(pair, tmp_path).add([clocked()])
     (file,) = tmp_path.glob("*.json")
     file.write_text(text)
-    anew = CostStore(pair, tmp_path)
-    assert anew.costs == UNKNOWN_COSTS
-    anew.add([clocked()])
-    assert CostStore(pair, tmp_path).costs == anew.costs != UNKNOWN_COSTS
+    reopened = CostStore(pair, tmp_path)
+    assert reopened.costs == UNKNOWN_COSTS
+    reopened.add([clocked()])
+    assert CostStore(pair, tmp_path).costs == reopened.costs != UNKNOWN_COSTS
 
 
 def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> None:

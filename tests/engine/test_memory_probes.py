@@ -143,7 +143,7 @@ def test_how_fast_swap_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] = 12.0
     assert pace.bytes_per_second() == 2000.0
     now[0], written[0] = 13.0, 4000
-    assert pace.bytes_per_second() == 0.0, "the counter began anew"
+    assert pace.bytes_per_second() == 0.0, "the counter restarted"
 
 
 class Kernel:

@@ -195,7 +195,7 @@ def test_the_step_follows_what_one_takes() -> None:
 
 
 @pytest.mark.parametrize("name", tiny.ORACLE)
-def test_a_steps_peak_is_foretold_within_a_tenth(name: str, larger: Any) -> None:
+def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> None:
     """As on a Mac whose attention is not fused; on a CPU, which works in blocks, not too low."""
     model, _ = larger(name)
     weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))

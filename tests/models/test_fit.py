@@ -16,7 +16,7 @@ from app.engine.backend import GPU
 from app.engine.kv_quantisation import find_quantisation
 from app.engine.loader import CacheMaker
 from app.errors import UserError
-from app.models import fit as reckoned
+from app.models import fit as estimates
 from app.models.architecture import Architecture, Layer, parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import (
@@ -67,7 +67,7 @@ def larger(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("name", tiny.ORACLE)
-def test_the_peak_of_reading_is_foretold_within_a_tenth(name: str, larger: Any) -> None:
+def test_the_peak_of_reading_is_predicted_within_a_tenth(name: str, larger: Any) -> None:
     model, shape = larger(name)
     cache = prefill.make_positioned_cache(model)
     ids = np.arange(TOKENS, dtype=np.int32) % tiny.VOCABULARY
@@ -119,7 +119,7 @@ steps of 2,048 on an M5 Max with mlx 0.32.0 (mlx-lm issue 1480)."""
 
 
 @pytest.mark.parametrize("thousands", MAC)
-def test_a_macs_peaks_are_foretold_within_a_tenth(thousands: int) -> None:
+def test_a_macs_peaks_are_predicted_within_a_tenth(thousands: int) -> None:
     shape = parse_architecture(row("Qwen/Qwen3.5-35B-A3B"))
     weights = 20_391_405_152
     tokens = thousands * 1000
@@ -151,7 +151,7 @@ def test_the_lines_add_up() -> None:
     assert found.items[1].bytes == 40 * 2 * 8 * 128 * 2 * 10_000
     assert found.items[3].bytes == 28 * 2 * 8 * 128 * 2 * 10_000
     assert found.total == sum(line.bytes for line in found.items)
-    assert found.total == reckoned.peak_bytes(QWEN, SMALL, 10_000)
+    assert found.total == estimates.peak_bytes(QWEN, SMALL, 10_000)
 
 
 @pytest.mark.parametrize("gigabytes", [8, 16, 24, 32, 64, 128])
@@ -160,11 +160,11 @@ def test_the_longest_is_the_last_that_fits(gigabytes: int, draft: ModelSize | No
     machine = mac_with(gigabytes << 30)
     found = fit(QWEN, draft, machine)
     if found.max_tokens:
-        assert reckoned.peak_bytes(QWEN, draft, found.max_tokens) <= machine.budget
+        assert estimates.peak_bytes(QWEN, draft, found.max_tokens) <= machine.budget
         assert found.total <= machine.budget
     if found.max_tokens < QWEN.architecture.context:
-        beyond = max(found.max_tokens, reckoned.MIN_TOKENS - 1024) + 1024
-        assert reckoned.peak_bytes(QWEN, draft, beyond) > machine.budget
+        beyond = max(found.max_tokens, estimates.MIN_TOKENS - 1024) + 1024
+        assert estimates.peak_bytes(QWEN, draft, beyond) > machine.budget
     assert found.max_sparse_tokens >= found.max_tokens
 
 
@@ -224,7 +224,7 @@ def test_what_is_no_size(text: str) -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_next", "gemma3"])
-def test_the_peak_with_a_quantised_cache_is_foretold_within_a_tenth(
+def test_the_peak_with_a_quantised_cache_is_predicted_within_a_tenth(
     name: str, bits: int, larger: Any
 ) -> None:
     model, full = larger(name)
@@ -240,8 +240,8 @@ def test_the_peak_with_a_quantised_cache_is_foretold_within_a_tenth(
     )
     peak = mx.get_peak_memory() - before
     weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    foretold = cache_bytes(shape, TOKENS, STEP) + step_bytes(shape, TOKENS, STEP, UNFUSED)
-    assert weights + foretold == pytest.approx(weights + peak, rel=0.1)
+    predicted = cache_bytes(shape, TOKENS, STEP) + step_bytes(shape, TOKENS, STEP, UNFUSED)
+    assert weights + predicted == pytest.approx(weights + peak, rel=0.1)
 
 
 def test_fewer_bits_make_longer_prompts_fit() -> None:

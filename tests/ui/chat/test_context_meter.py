@@ -80,7 +80,7 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
         await until(pilot, lambda: "ctx 26K/41K" in figures(pilot) and "new" not in figures(pilot))
 
 
-async def test_a_document_is_foretold_at_every_keep_once_the_pair_was_timed() -> None:
+async def test_a_document_is_predicted_at_every_keep_once_the_pair_was_timed() -> None:
     engine = FakeEngine()
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")

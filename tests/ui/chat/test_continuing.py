@@ -106,7 +106,7 @@ async def test_what_cannot_be_continued_stays_and_says_why() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "F4 continues")
-        engine.story = Story(foreseen=True)
+        engine.story = Story(predicted=True)
         await pilot.press("f4")
         await until_shown(pilot, "✗ not continued: There is not enough memory", "The tenant")
         await until_shown(pilot, "F4 continues", "▸ read 2")

@@ -90,7 +90,7 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
 async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
     kept: bool, tmp_path: Path
 ) -> None:
-    engine = FakeEngine(Story(foreseen=True))
+    engine = FakeEngine(Story(predicted=True))
     app = kept_app(tmp_path, engine) if kept else unkept_app(engine)
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
@@ -105,7 +105,7 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].skip_memory_check
         await until_shown(pilot, "generally available free programs")
-        engine.story = Story(foreseen=True)
+        engine.story = Story(predicted=True)
         await pilot.press("ctrl+r")
         await until_shown(pilot, "Ask again in the same way")
         assert not engine.asks[3].skip_memory_check

@@ -1,4 +1,4 @@
-"""Take all pictures anew, and keep them."""
+"""Take all pictures again, and save them."""
 
 from __future__ import annotations
 

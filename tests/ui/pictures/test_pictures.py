@@ -1,6 +1,6 @@
 """What the app looks like is what was looked at: every picture is as it is kept.
 
-After a change that is meant, `make pictures` takes them anew; look at them before they are kept.
+After a change that is meant, `make pictures` takes them again; look at them before they are kept.
 """
 
 from __future__ import annotations

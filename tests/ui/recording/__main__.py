@@ -1,4 +1,4 @@
-"""Take the recording anew, and put it where the README finds it."""
+"""Take the recording again, and save it where the README links to it."""
 
 from __future__ import annotations
 
