@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, TextIO, TypeVar
 
+from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
+from app.protocol.stats import Reading
 from app.sessions.errors import StoreError
 from app.sessions.export import FORMAT, VERSION
 from app.sessions.records import (
@@ -182,7 +184,12 @@ def _attachment(plain: dict[str, Any]) -> Attachment:
     return _record(Attachment, plain | {"pinned": pinned})
 
 
-def _stats(plain: dict[str, Any]) -> AnswerStats:
+def _stats(plain: dict[str, Any]) -> AnswerStats | None:
+    """None if only a later version knows how the prompt was read."""
+    if _checked(str, plain["mode"]) not in _MODES or (
+        _checked(str, plain["reading"]) not in _READINGS
+    ):
+        return None
     for pair in plain["phases"]:
         name, seconds = pair
         _checked(str, name), _checked(float, float(seconds))
@@ -191,17 +198,21 @@ def _stats(plain: dict[str, Any]) -> AnswerStats:
 
 
 def _map(plain: dict[str, Any], messages: int) -> ReadMap:
+    """Without spans if only a later version knows why they were selected, as `unpack_map`."""
     texts = tuple(_record(SpanText, each) for each in _list(plain["texts"]))
     for text in texts:
         _number(text.message, messages)
+    spans, importance = _list(plain["spans"]), base64.b64decode(plain["importance"], validate=True)
+    if any(_checked(str, span["reason"]) not in _REASONS for span in spans):
+        return ReadMap(importance=importance)
     return ReadMap(
-        tuple(
-            _record(Span, each | {"reason": SpanReason(each["reason"])})
-            for each in _list(plain["spans"])
-        ),
+        tuple(_record(Span, each | {"reason": SpanReason(each["reason"])}) for each in spans),
         texts,
-        base64.b64decode(plain["importance"], validate=True),
+        importance,
     )
+
+
+_MODES, _READINGS, _REASONS = frozenset(Mode), frozenset(Reading), frozenset(SpanReason)
 
 
 def _record(kind: type[T], plain: dict[str, Any]) -> T:
