@@ -79,7 +79,29 @@ def test_no_host_name_of_a_registry_and_no_path_of_a_machine(pattern: re.Pattern
     assert found == []
 
 
+PRIVATE_WORDS = re.compile(
+    r"\b(?:foretold|foretells?|foreseen?|foresees?|reckon(?:s|ed|ing)?|deeds?|shel(?:f|ves)|anew"
+    r"|by lot|nobody knows|how-?manieth|so many|in vain|as yet|once more|begun|told|besides"
+    r"|left out|given up|gives? up|heal(?:s|ed|ing)?|seams?|skim(?:s|med|ming)?|thereof|whereof"
+    r"|put away|lets? go|takes in)\b",
+    re.I,
+)
+"""Words that only we used, or used in a sense of our own. The field has words for all of them."""
+
+
+def test_texts_use_the_words_of_the_field() -> None:
+    searched = [
+        (path, text)
+        for path, text in texts()
+        if path.parts[0] in ("app", "docs", "README.md") and path.suffix in (".py", ".md", ".tcss")
+    ]
+    assert len(searched) > 300
+    found = [f"{p}: {hit[0]}" for p, text in searched for hit in PRIVATE_WORDS.finditer(text)]
+    assert found == ["app/settings/definitions.py: heal"], "a settings key of an earlier version"
+
+
 def test_the_patterns_find_what_they_forbid() -> None:
+    assert PRIVATE_WORDS.search("What is foretold")
     slash = "/"
     assert REGISTRY.search("see files.pythonhosted" + ".org")
     assert MACHINE_PATH.search(f"'{slash}root{slash}x'")

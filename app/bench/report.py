@@ -1,4 +1,4 @@
-"""The performance report: what is measured for it, and its Markdown."""
+"""The performance report: its benchmarks and its Markdown."""
 
 from __future__ import annotations
 

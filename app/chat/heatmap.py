@@ -24,8 +24,8 @@ def resample(buckets: Sequence[float], width: int) -> list[float]:
 
 
 def intensity(value: float) -> int:
-    """The index into BLOCKS for an importance of 0..1. By the square root: a few chunks stand far
-    above the others, and the others should still be told apart."""
+    """The index into BLOCKS for an importance of 0..1. By the square root: a few chunks score far
+    above the others, and the others should still be distinguishable."""
     return min(len(BLOCKS) - 1, int(max(0.0, value) ** 0.5 * len(BLOCKS)))
 
 

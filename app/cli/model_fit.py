@@ -225,11 +225,9 @@ def _measure_pairs(
                 " or memory is too low",
                 "close other programs, or choose another pair",
             )
-        skim, read = (
-            scoring_work(speedup.REFERENCE_TOKENS, 0),
-            AttentionWork(speedup.REFERENCE_TOKENS),
-        )
-        ratios[draft.rpartition("/")[2]] = costs.draft.seconds(skim) / costs.target.seconds(read)
+        scoring = costs.draft.seconds(scoring_work(speedup.REFERENCE_TOKENS, 0))
+        dense = costs.target.seconds(AttentionWork(speedup.REFERENCE_TOKENS))
+        ratios[draft.rpartition("/")[2]] = scoring / dense
     runs = _answer_stats()
 
     def measured(target: str, draft: str) -> float | None:

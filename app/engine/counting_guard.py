@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 
 QUOTED = re.compile(r'"[^"]*"|“[^”]*”|«[^»]*»|`[^`]*`')
-"""What the user cites says nothing about what is asked."""
+"""Quoted text, which says nothing about the kind of question."""
 WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+|[?]")
 COUNTING_PHRASES = re.compile(
     r"""

@@ -1,7 +1,7 @@
 """Scores which prompt tokens matter for the question, by the draft's attention to them.
 
-After SpecPrefill (arXiv 2502.02789), with one addition: in addition to the lookahead tokens, the
-typed question and the generation prompt are observed. A small draft past its trained length
+After SpecPrefill (arXiv 2502.02789), with one addition of ours: the typed question and the
+generation prompt are observed, not only the lookahead tokens. A small draft past its trained length
 attends to the right tokens while it reads the question, but no longer when it writes.
 """
 

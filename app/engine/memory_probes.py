@@ -20,7 +20,7 @@ import mlx.core as mx
 import psutil
 
 DEFAULT_CEILING_SHARE = 0.85
-"""Of the machine's memory, what MLX may take where the device names no limit of its own."""
+"""The share of the machine's memory that MLX may use if the device reports no limit."""
 
 
 class SystemPressure(IntEnum):

@@ -34,8 +34,8 @@ SPARSE_OVERHEAD = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is measured: every scoring with each of `tunings`, which hold everything else, and the
-    published one if `published`. `files` are the perplexity suite's."""
+    """The configurations to measure: every scoring with each of `tunings`, which hold everything
+    else, and the published one if `published`. `files` are the perplexity suite's."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]

@@ -29,7 +29,7 @@ VERBS: tuple[str, ...] = tuple(_WORDS["verbs"].split())
 PREPOSITIONS: tuple[str, ...] = tuple(_WORDS["prepositions"].split())
 CITIES: tuple[str, ...] = tuple(_WORDS["cities"].split())
 ATTRIBUTES: dict[str, tuple[str, ...]] = _WORDS["attributes"]
-"""By language: what is asked about things."""
+"""By language: the attributes that questions ask for."""
 
 
 class Keys:

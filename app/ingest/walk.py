@@ -27,7 +27,7 @@ _DATALESS = 0x40000000
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """A regular file that may be read: its name in `folder` (a descriptor that is open until the
-    walk goes on), and its path from the top."""
+    walk continues), and its path from the top."""
 
     folder: int
     name: str

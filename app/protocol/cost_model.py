@@ -16,7 +16,7 @@ from app.protocol.options import DEFAULT_TUNING, Blocks, Tuning
 
 
 class CostTerm(StrEnum):
-    """What is timed separately."""
+    """The parts of a turn that are timed separately."""
 
     TARGET = "target"
     DRAFT = "draft"

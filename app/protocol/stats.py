@@ -1,4 +1,4 @@
-"""What is measured of a turn."""
+"""The measurements of a turn."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def is_due(folder: Path, now: datetime) -> bool:
 
 
 def back_up(database: Path, folder: Path, now: datetime) -> None:
-    """Copy what is committed; other connections may be in use. The oldest backup is deleted only
+    """Copy the committed state; other connections may be in use. The oldest backup is deleted only
     after the copy was verified and synced. Raises OSError or sqlite3.Error."""
     make_folder(folder)
     existing = list_backups(folder)

@@ -172,7 +172,7 @@ def test_the_real_program_reads_100_kb_and_answers(tmp_path: Path) -> None:
         terminal.wait_for("next: SPARSE 20%")
         terminal.type('What does it say of "Corresponding Source"?')
         terminal.press("Enter")
-        terminal.wait_for("reading · sparse", "skimmed")
+        terminal.wait_for("reading · sparse", "scored")
         terminal.wait_for("importance", "selected ·", seconds=300)
         terminal.wait_for("read ", "· sparse", "first token", seconds=300)
         terminal.press("C-q")

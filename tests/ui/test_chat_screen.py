@@ -174,7 +174,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
-        await until_shown(pilot, "reading · sparse", "▶ score 12.8/25.6K", "skimmed 50%", "ETA")
+        await until_shown(pilot, "reading · sparse", "▶ score 12.8/25.6K", "scored 50%", "ETA")
         engine.advance_to(lambda event: isinstance(event, ImportanceMap) and event.observed == 2)
         await until_shown(pilot, "importance 2/4", "█", "·····")
         engine.advance_to(lambda event: isinstance(event, Selected))

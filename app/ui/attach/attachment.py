@@ -1,4 +1,4 @@
-"""What is attached to a question, one object for each chip. No widgets."""
+"""The attachments of a question, one object for each chip. No widgets."""
 
 from __future__ import annotations
 

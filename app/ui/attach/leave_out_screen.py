@@ -92,7 +92,7 @@ class LeaveOutScreen(ModalScreen[tuple[Attachment, ...] | None]):
         ),
         Binding("space", "leave_out", "Leave out", id="leave_out.one", tooltip="Leave it out"),
         Binding("a", "leave_all_out", "All", id="leave_out.all", tooltip="Leave out all"),
-        Binding("enter", "done", "Done", id="leave_out.done", tooltip="Attach what is ticked"),
+        Binding("enter", "done", "Done", id="leave_out.done", tooltip="Attach the others"),
         Binding("escape", "close", "Close", id="leave_out.close", tooltip="Change nothing"),
     ]  # fmt: skip
 

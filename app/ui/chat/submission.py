@@ -26,7 +26,7 @@ from app.ui.state.repository import OpenChat
 
 @dataclass
 class TurnFinished(Message):
-    """A turn has finished; it took so many seconds."""
+    """A turn has finished. `seconds` is its duration."""
 
     summary: str
     seconds: float

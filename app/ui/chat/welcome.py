@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only.",
-    "  A small draft model skims all of it; the large target model reads what matters.",
+    "  A small draft model reads it first; the large target model reads what matters.",
     "  Every answer says how much was read. ^S shows what, ^R reads everything.",
 )
 TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a file."

@@ -1,4 +1,4 @@
-"""Completes what is typed after `@` to files and folders. No widgets."""
+"""Completes the text after `@` to files and folders. No widgets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PathCompleter:
         return self._absolute(_split(word)[0])
 
     def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:
-        """Best first: names that start with what is typed, contain it, or have its letters in this
+        """Best first: names that start with the typed text, contain it, or have its letters in this
         order. Names that attaching the folder would skip come last."""
         if _ESCAPED.sub(r"\1", word) == "~":
             return [self._choice("", "~", True, "home")]

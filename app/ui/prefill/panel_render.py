@@ -217,7 +217,7 @@ def _heat(state: TurnProgress, view: Viewport) -> Content:
     score = state.phases.get(Phase.SCORE)
     fraction = score.done / score.total if score and score.total else 0.0
     row = heatmap.skim_row(fraction, width)
-    return _row(Content.styled(row, FAINT), f"skimmed {formatting.percent(fraction)}")
+    return _row(Content.styled(row, FAINT), f"scored {formatting.percent(fraction)}")
 
 
 def _heated(row: str) -> Content:

@@ -11,8 +11,8 @@ from app.ui.transcript.lazy_container import LazyContainer, containers_in, row_o
 
 
 class LockableScroll(VerticalScroll, can_focus=False):
-    """A scroll view that `ScrollLock` can hold in place, besides Textual's anchor at the end. It
-    overrides private methods of Textual (see the package)."""
+    """A scroll view that `ScrollLock` can hold in place, in addition to Textual's anchor at the
+    end. It overrides private methods of Textual (see the package)."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)

@@ -16,7 +16,7 @@ async def sparsely(stage: Stage) -> None:
         await stage.paste(samples.licence())
         await stage.ask(samples.QUESTION)
         stage.play(lambda e: at(e, Phase.SCORE, 0.6), 2.1)
-        await stage.shown("skimmed 6")
+        await stage.shown("scored 6")
         await stage.take("score")
         stage.play(lambda e: isinstance(e, ImportanceMap) and e.observed == 2, 1.5)
         await stage.shown("importance 2/4")
