@@ -86,7 +86,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.type("terminal interaction")
     terminal.wait_for("hit", "NOT READ")
     terminal.press("Escape")
-    terminal.wait_for("Esc close")
+    terminal.wait_for("Space pin")
     terminal.press("Space")
     terminal.wait_for("Pinned: always read from now on.")
     terminal.press("Enter")

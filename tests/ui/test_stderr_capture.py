@@ -9,10 +9,10 @@ from pathlib import Path
 
 SCRIPT = """
 import os, signal, sys
-from app.ui.terminal.stderr_capture import last_words
+from app.ui.terminal.stderr_capture import capture_stderr
 
 log = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-with last_words(log):
+with capture_stderr(log):
     os.write(2, b"from a library\\n")
     print("drawn", file=sys.__stderr__)
     print("said", file=sys.stderr)

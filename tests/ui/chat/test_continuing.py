@@ -169,7 +169,7 @@ async def test_quitting_asks_where_the_first_word_is_far_and_not_when_it_is_over
         await pilot.press("ctrl+q")
         await until_shown(pilot, "Still answering (about ", " to the first word)")
         engine.finish()
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ read", "⏎ send")
         clock.now = 60.0
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app._exit)

@@ -204,7 +204,7 @@ async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Lib
         weights = next(snapshot.glob("*.safetensors"))
         weights.resolve().write_bytes(b"short")
         await do(pilot, "Load now")
-        await until_shown(pilot, "truncated or not a safetensors file")
+        await until_shown(pilot, "truncated or not a safetensors")
         assert len(engine.sent(Load)) == 1
 
 

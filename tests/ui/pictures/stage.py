@@ -27,6 +27,8 @@ from tests.ui.pictures.svg import drawn
 
 ALIKE = 3
 """Drawings in a row that must not differ before one is taken."""
+KEY_SECONDS = 0.02
+"""Between two keys: what a key scrolls to must not depend on how fast the next one comes."""
 LIGHT = "specchat-light"
 TARGET, DRAFT = "Qwen3-8B-4bit", "Qwen3-0.6B-4bit"
 
@@ -152,7 +154,9 @@ class Stage:
         await helpers.until_gone(self.pilot, text)
 
     async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
+        for key in keys:
+            await self.pilot.press(key)
+            await self.pilot.pause(KEY_SECONDS)
 
     async def write(self, text: str) -> None:
         await helpers.type_in(self.pilot, text)
