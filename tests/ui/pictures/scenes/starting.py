@@ -32,6 +32,8 @@ async def first_start(stage: Stage) -> None:
     with patch("app.ui.chat.welcome._recommend", lambda: offered):
         async with stage.opened(prepared=welcoming):
             await stage.shown("ready", "These models are tiny", "tok")
+            box = stage.app.chat.composer.box
+            await stage.until(lambda: box.has_focus and box.selected_text, "the question")
             await stage.take("welcome")
     shutil.rmtree(stage.home / "data")
     async with stage.opened(FakeEngine(step_load=True)):
