@@ -77,7 +77,8 @@ def test_a_repository_whose_main_is_not_here(cache: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["./none", "/none/at/all", "none", "~nobody-here/m", "a\0b", "../x", "a--b/c"]
 )
-def test_no_such_folder(name: str) -> None:
+def test_no_such_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert "no model folder" in refusal(name)
 
 
