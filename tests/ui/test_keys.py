@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,23 @@ async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
         await until_shown(pilot, "❯ and then?", "▸ read")
 
 
+async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_path: Path) -> None:
+    """Also while the disk is slow."""
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
+        await ask(pilot, engine, "One?")
+        await until(pilot, lambda: not app.chat.submission.busy)
+        disk = threading.Event()
+        app.chat.open_chats.repository._disk.submit(disk.wait)
+        _in_one_read(pilot, "\x0eTwo?\r")
+        _in_one_read(pilot, "\x1b[200~and three\x1b[201~")
+        await pilot.pause(0.1)
+        assert "Two?" not in screen_text(pilot)
+        disk.set()
+        await until_shown(pilot, "❯ You\n    Two?", "❯ and three")
+        await until(pilot, lambda: len(engine.asks) > 1)
+        assert [[m.text for m in each.messages] for each in engine.asks] == [["One?"], ["Two?"]]
+
+
 async def test_a_line_is_cleared_before_what_is_typed_after_that(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.add_message(store.create("Old title").id, Role.USER, "One?")
@@ -162,6 +180,10 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         await pilot.press("ctrl+g", "pageup", "enter")
         await until_shown(pilot, "next: SPARSE 25%")
         assert engine.sent(Reselect) == []
+        await pilot.press("ctrl+g", "5")
+        engine.finish()  # now there is something to try it on
+        await until_shown(pilot, "would read")
+        assert engine.sent(Reselect) == [Reselect(engine.asks[0].turn, 0.05)]
 
 
 @pytest.mark.parametrize("question", ["How many are there?", "Please LIST ALL names", "every one"])

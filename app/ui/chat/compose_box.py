@@ -94,6 +94,9 @@ class ComposeBox(TextArea):
             placeholder="Ask; paste a document, or type @ for a file",
         )
         self.choices = CompletionList(self)
+        self._holds = 0
+        self._released = asyncio.Event()
+        self._released.set()
         self._typing = False
         self._history: list[str] = []
         self._history_index = 0
@@ -111,6 +114,16 @@ class ComposeBox(TextArea):
         self._history, self._history_index, self._unsent = [], 0, ""
         for text in texts:
             self.add_to_history(text)
+
+    def hold(self) -> None:
+        """Keys and pastes wait until `release`: they belong to the conversation that is opening."""
+        self._holds += 1
+        self._released.clear()
+
+    def release(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._released.set()
 
     def replace_all(self, text: str) -> None:
         self._typing = False
@@ -130,9 +143,11 @@ class ComposeBox(TextArea):
             self._replace_via_keyboard(text, *self.selection)
 
     async def _on_paste(self, event: Paste) -> None:
+        await self._released.wait()
         self.insert_paste(event)
 
     async def _on_key(self, event: Key) -> None:
+        await self._released.wait()
         if await self.choices.handles(event.key):
             self._typing = False
             event.stop()
@@ -140,7 +155,8 @@ class ComposeBox(TextArea):
             await run_own_binding(self.choices, event)
             return
         self._typing = event.is_printable or event.key == "backspace"
-        await run_own_binding(self, event)
+        if not await run_own_binding(self, event) and not event.is_printable:
+            await run_own_binding(self.screen, event)
 
     def watch_selection(self) -> None:
         """On `Changed` would be too late: the next key may arrive before it."""

@@ -25,6 +25,7 @@ class KeepPreview:
     def __init__(self, context: ChatContext) -> None:
         self._open_chats, self._transcript = context.open_chats, context.transcript
         self._slider, self._engine = context.composer.slider, context.engine
+        self._chosen: Turn | None = None
         self._turn: Turn | None = None
         self._progress: TurnProgress | None = None
         self._next_keep: float | None = None
@@ -38,9 +39,9 @@ class KeepPreview:
 
     def open_slider(self, keep: float, turn: Turn | None = None) -> None:
         """For a turn, or the last one."""
-        self._begin(turn or self._open_chats.shown.conversation.last)
+        self._chosen = turn
         self._slider.open(keep)
-        self.move(keep)
+        self._preview(keep)
 
     def spans_screen(self, turn: Turn) -> SpansScreen | None:
         """What was read of a turn's documents; None if it has none."""
@@ -61,6 +62,15 @@ class KeepPreview:
         if not self._open_chats.busy:
             self._next_keep = keep
             self._send_next()
+
+    def on_finished(self) -> None:
+        """The last turn can be previewed now: a slider that was opened meanwhile does."""
+        if self._slider.display and not self.active:
+            self._preview(self._slider.value / 100)
+
+    def _preview(self, keep: float) -> None:
+        self._begin(self._chosen or self._open_chats.shown.conversation.last)
+        self.move(keep)
 
     def on_selected(self, selected: Selected) -> None:
         """A selection for a finished turn. After `end` it is ignored."""

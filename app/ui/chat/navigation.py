@@ -77,8 +77,19 @@ class Navigation:
             self._cache_policy = policy
             self._context.engine.send(policy)
 
-    async def open_chat(self, id: int | None, message: int | None = None) -> None:
-        """Show a conversation, and a message in it, or (None) a new conversation."""
+    def open_chat(self, id: int | None, message: int | None = None) -> None:
+        """Show a conversation, and a message in it, or (None) a new conversation. What is typed
+        before it is there is typed into it."""
+        self._context.composer.box.hold()
+        self._context.screen.run_worker(self._open_chat(id, message))
+
+    async def _open_chat(self, id: int | None, message: int | None) -> None:
+        try:
+            await self._load_and_show(id, message)
+        finally:
+            self._context.composer.box.release()
+
+    async def _load_and_show(self, id: int | None, message: int | None) -> None:
         self._edit.cancel()
         chat = None if id is None else self._open_chats.get(id)
         if chat is None:
@@ -123,7 +134,7 @@ class Navigation:
         else:
             if chat is self._discard_candidate:
                 self._cancel(chat)
-            self._context.screen.run_worker(self.open_chat(None))
+            self.open_chat(None)
 
     def show_list(self) -> None:
         if not self._repository.readable:
@@ -140,7 +151,7 @@ class Navigation:
     def _on_list_closed(self, chosen: ChosenConversation | None) -> None:
         self.drop_trashed_caches()
         if chosen is not None and (chosen.id is None or chosen.id != self._open_chats.shown.id):
-            self._context.screen.run_worker(self.open_chat(chosen.id, chosen.message))
+            self.open_chat(chosen.id, chosen.message)
         elif chosen is not None and chosen.message is not None:
             self._actions.open_message(chosen.message)
         self._context.screen.run_worker(self._read_titles())
@@ -166,7 +177,7 @@ class Navigation:
         if chat is not None:
             self._cancel(chat)
         if self._open_chats.shown.id == id:
-            self._context.screen.run_worker(self.open_chat(None))
+            self.open_chat(None)
 
     def _cancel(self, chat: OpenChat) -> None:
         question = self._open_chats.unqueue(chat)

@@ -289,7 +289,7 @@ class ChatScreen(MessageSelection):
 
     def open_conversation(self, id: int) -> None:
         if id != self.open_chats.shown.id:
-            self.run_worker(self._navigation.open_chat(id))
+            self._navigation.open_chat(id)
         self.composer.box.focus()
 
     def action_new(self) -> None:

@@ -152,6 +152,7 @@ class Submission:
         if chat is self._open_chats.shown:
             self._context.notice.show("")
             await self._context.transcript.show_branch()
+            self._keep_preview.on_finished()
         if last is not None:
             self._context.screen.post_message(self._finished_message(chat, last))
         if last is not None and last.state is TurnState.FAILED:
