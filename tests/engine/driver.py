@@ -21,11 +21,24 @@ LIMIT = 120.0
 
 E = TypeVar("E", bound=Event)
 
-TEXT = " ".join(f"The code of gate {n} is {n * 37 % 101}." for n in range(60))
+def gates(number: int) -> str:
+    return " ".join(f"The code of gate {n} is {n * 37 % 101}." for n in range(number))
 
 
-def question(turn: int = 1, mode: Mode = Mode.SPARSE, keep: float = 0.2, tokens: int = 12) -> Ask:
-    message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", TEXT),))
+TEXT = gates(36)
+"""About a thousand tokens of the tiny models."""
+LONG_TEXT = gates(60)
+"""Long enough for auto mode to read sparsely."""
+
+
+def question(
+    turn: int = 1,
+    mode: Mode = Mode.SPARSE,
+    keep: float = 0.2,
+    tokens: int = 12,
+    text: str = TEXT,
+) -> Ask:
+    message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", text),))
     return Ask(turn, (message,), mode, keep, Sampling(max_tokens=tokens))
 
 

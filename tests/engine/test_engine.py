@@ -37,7 +37,7 @@ from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextProcess
 from tests import tiny
-from tests.engine.driver import LIMIT, TEXT, Driver, question
+from tests.engine.driver import LIMIT, LONG_TEXT, TEXT, Driver, question
 
 
 def _phases(driver: Driver) -> list[Phase]:
@@ -132,7 +132,7 @@ def test_keeping_everything_equals_full_reading(loaded: Driver) -> None:
 
 
 def test_auto_reads_short_prompts_in_full(loaded: Driver) -> None:
-    finished = loaded.answer(question(mode=Mode.AUTO))
+    finished = loaded.answer(question(mode=Mode.AUTO, text=LONG_TEXT))
     assert finished.statistics
     assert finished.statistics.reading is Reading.DENSE
     assert "8,192" in finished.statistics.reason

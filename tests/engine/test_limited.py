@@ -51,18 +51,18 @@ def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
     draft = saved(monkeypatch, tmp_path / "draft", 1, {**SCANT, "max_position_embeddings": 1 << 16})
-    full, sparse, auto, again = run(900 * MB, target, draft, 135, "full", "sparse", "auto", "full")
+    full, sparse, auto, again = run(600 * MB, target, draft, 68, "full", "sparse", "auto", "full")
 
     assert full["event"] == "Failed"
-    assert "needs about 1." in full["said"][-1]
+    assert "needs about 8" in full["said"][-1]
     assert "read it sparsely, at keep" in full["said"][-1]
     assert "can be read in full" in full["said"][-1]
     assert sparse["event"] == "Finished"
     assert (sparse["reading"], sparse["fallback"]) == ("sparse", None)
     assert sparse["kept"] < 0.2 * sparse["prompt"]
-    assert sparse["peak"] > 150 * MB, "a tenth of almost 2 GB"
+    assert sparse["peak"] > 80 * MB, "a tenth of almost 1 GB"
     assert auto["reading"] == "sparse"
-    assert "needs about 1." in auto["reason"]
+    assert "needs about 8" in auto["reason"]
     assert again["event"] == "Failed"
 
 
@@ -87,7 +87,7 @@ def test_two_models_that_do_not_fit_together_take_turns(
     target = saved(monkeypatch, tmp_path / "target", 0, HEAVY)
     draft = saved(monkeypatch, tmp_path / "draft", 1, HEAVY)
     weights = (target / "model.safetensors").stat().st_size
-    first, second = run(200 * MB + 2 * weights, target, draft, 60, "sparse", "sparse")
+    first, second = run(200 * MB + 2 * weights, target, draft, 20, "sparse", "sparse")
 
     for turn in (first, second):
         assert turn["event"] == "Finished"

@@ -20,7 +20,7 @@ from app.protocol.events import CostsUpdated, Event, PhaseProgress, Planned
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import Phase, Reading
-from tests.engine.driver import Driver, question
+from tests.engine.driver import LONG_TEXT, Driver, question
 from tests.engine.scripted import ScriptedProbe
 
 AUTO = Ask(1, (Message(Role.USER, "Where is it?"),), Mode.AUTO)
@@ -116,7 +116,7 @@ def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: P
     costs = known(loaded)
     assert costs.target and costs.draft and costs.sparse  # noqa: PT018
     assert costs.full is None
-    loaded.answer(question(2, Mode.AUTO))
+    loaded.answer(question(2, Mode.AUTO, text=LONG_TEXT))
     planned = loaded.of(Planned)[0]
     assert planned.ttft is not None
     assert planned.ttft_alternative is not None
@@ -159,7 +159,7 @@ def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
     while known(loaded).draft is None:
         pass
     assert not loaded.of(Planned), "nobody asked anything"
-    statistics = loaded.answer(question(1, Mode.AUTO)).statistics
+    statistics = loaded.answer(question(1, Mode.AUTO, text=LONG_TEXT)).statistics
     assert statistics is not None
     assert "is expected in" in statistics.reason
     assert statistics.reused_tokens == 0

@@ -12,7 +12,7 @@ from app.engine.decode import LONGEST_PERIOD, REPEATS, SHORTEST_LOOP, LoopDetect
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
-from tests.engine.driver import Driver, question
+from tests.engine.driver import LONG_TEXT, Driver, question
 
 
 def stops_at(ids: list[int]) -> int | None:
@@ -78,7 +78,7 @@ def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
     """A tiny random model that is greedy soon is in one."""
     monkeypatch.setattr("app.engine.decode.SHORTEST_LOOP", 24)
     monkeypatch.setattr("app.engine.decode.REPEATS", 3)
-    asked = question(1, tokens=120)
+    asked = question(1, tokens=120, text=LONG_TEXT)
     free = loaded.answer(asked)
     guarded = Sampling(max_tokens=120, stop_repeats=True)
     finished = loaded.answer(replace(asked, turn=2, sampling=guarded))
