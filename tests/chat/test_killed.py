@@ -204,7 +204,7 @@ def session() -> Iterator[EngineSession]:
         yield session
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(
     tmp_path: Path, session: EngineSession, kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

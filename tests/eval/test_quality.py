@@ -56,7 +56,7 @@ def check_answers(
 def test_a_fifth_is_enough_for_what_stands_in_one_place(
     session: EngineSession, tmp_path: Path
 ) -> None:
-    settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=2)
+    settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=1)
     cells = measure(session, settings, tmp_path)
     check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.1)
     with pytest.raises(AssertionError):
@@ -74,7 +74,7 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_
 
 def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
-    settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=6, auto=True, held_out=True)
+    settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=4, auto=True, held_out=True)
     ledger = ResultsLog(tmp_path / "results.jsonl")
     try:
         outcome = Runner(session, settings, ledger, FolderTokens(target_path())).run()
