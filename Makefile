@@ -8,9 +8,9 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
-# One process per core, up to four, each with one BLAS thread: more would compete.
-TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
-	--dist worksteal
+# One process more than cores, up to four, because some tests wait; each with one BLAS thread.
+TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
+	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
 .PHONY: help run demo test test-slow picture pictures recording lint shell dist formula
 

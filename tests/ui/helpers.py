@@ -16,6 +16,7 @@ from app.sessions.errors import StoreError
 from app.sessions.store import Store
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
+from app.ui.chat.compose_box import ComposeBox
 from tests.fakes import FakeEngine
 
 WAIT_SECONDS = 20.0
@@ -60,8 +61,9 @@ async def paste(pilot: Pilot[None], text: str) -> None:
 
 async def type_in(pilot: Pilot[None], text: str) -> None:
     """Into the compose box, without a key event per character."""
-    box = pilot.app.screen.query_one("ComposeBox")
-    box.insert(text)  # type: ignore[attr-defined]
+    box = pilot.app.screen.query_one(ComposeBox)
+    await box._released.wait()
+    box.insert(text)
     await pilot.pause()
 
 
@@ -70,6 +72,8 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
     await type_in(pilot, question)
     await pilot.press("enter")
     await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")
+    if not engine.stepping:
+        await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
 
 
 @asynccontextmanager
