@@ -21,6 +21,7 @@ LIMIT = 120.0
 
 E = TypeVar("E", bound=Event)
 
+
 def gates(number: int) -> str:
     return " ".join(f"The code of gate {n} is {n * 37 % 101}." for n in range(number))
 
