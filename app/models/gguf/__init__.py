@@ -1,0 +1,1 @@
+"""Models in GGUF files, and their conversion into mlx-lm's format."""
