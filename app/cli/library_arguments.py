@@ -71,7 +71,23 @@ def add_models(command: argparse.ArgumentParser) -> None:
         help="words that must all match; without any, all models are listed",
     )
     finding.add_argument("--hub", action="store_true", help="search the hub instead")
-    action("add", "add a model, or a folder with one, to your catalogue")
+    adding = action(
+        "add", "convert a GGUF file, or add a model or folder to your catalogue", name_too=False
+    )
+    adding.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="+",
+        help="a GGUF file (or its parts, in order), a model's name, or a folder",
+    )
+    adding.add_argument(
+        "--bits",
+        type=int,
+        choices=(4, 8, 16, 32),
+        help="of a GGUF file, for weights that MLX cannot hold as they are (default: 8 for"
+        " quantised ones, others stay); 32 dequantises all, which is fast on a CPU",
+    )
+    adding.add_argument("--as", dest="as_name", metavar="NAME", help="install it as local/NAME")
     pairing = action("pair", "list the drafts for a target, and the speedup of each")
     pairing.add_argument(
         "--measure", action="store_true", help="measure installed pairs instead of predicting"

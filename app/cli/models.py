@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from app.cli import model_fit
+from app.cli.convert_gguf import convert_gguf, looks_like_gguf
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
@@ -150,7 +151,9 @@ def _cancel(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _add(cache: ModelCache, options: argparse.Namespace) -> int:
-    name = catalogue.add(config_path(), options.name)
+    if len(options.name) > 1 or looks_like_gguf(options.name[0]):
+        return convert_gguf(cache, options, Display(options.name[0].rpartition("/")[2]))
+    name = catalogue.add(config_path(), options.name[0])
     return _say(f"{name} is in your catalogue, '{config_path() / catalogue.FILE}'.")
 
 

@@ -22,6 +22,7 @@ from app.protocol.commands import Load
 from app.protocol.stats import Phase
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
+from app.ui.safe_input import SafeInput
 from app.util.sanitize import sanitize_line
 from tests import fakes
 from tests.e2e.hostile import TEXTS
@@ -65,7 +66,7 @@ async def stored(shown: Shown, number: int, text: str) -> None:
 
 
 async def type_in_list(pilot: Pilot[None], text: str) -> None:
-    pilot.app.screen.query_one("#list-filter").value = text  # type: ignore[attr-defined]
+    pilot.app.screen.query_one(SafeInput).value = text
     await pilot.pause()
 
 

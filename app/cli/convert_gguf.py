@@ -1,0 +1,61 @@
+"""`specchat models add FILE.gguf`: converts a GGUF file into a model that specchat can use."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Protocol
+
+from app.cli.exit_codes import INTERRUPTED
+from app.cli.sigint import cancel_on_sigint
+from app.models.cache import ModelCache
+from app.models.progress import Progress
+from app.paths import display_path
+from app.util.formatting import size
+from app.util.sanitize import sanitize_line
+
+
+class ProgressDisplay(Protocol):
+    def show(self, progress: Progress) -> None: ...
+    def clear(self) -> None: ...
+
+
+def looks_like_gguf(name: str) -> bool:
+    """Whether this names a GGUF file, or what should be one."""
+    path = Path(name).expanduser()
+    return path.is_file() or ".gguf" in path.name.lower()
+
+
+def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: ProgressDisplay) -> int:
+    """Convert the file, or the parts, in `options.name`. Raises ModelError."""
+    from app.models.gguf import convert  # slow: it loads numpy
+
+    paths = [Path(name).expanduser().absolute() for name in options.name]
+    stop = Event()
+    try:
+        with cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
+            planned = convert.plan_conversion(whole, options.bits, options.as_name)
+            for line in planned.lines():
+                _say(line)
+            _say(f"It needs {size(planned.size)} in {display_path(cache.folder)}.")
+            done = convert.install(planned, cache, display.show, stop.is_set)
+    except convert.ConversionStopped:
+        display.clear()
+        _say("Stopped: nothing was installed.")
+        return INTERRUPTED
+    finally:
+        display.clear()
+    if done.changed:
+        _say(
+            f"The weights that were changed, {done.changed:.0%} of all, differ by {done.error:.2%}"
+            " (root mean square)."
+        )
+    _say(f"{done.repository} is installed ({size(done.size)}).")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{sanitize_line(line)}\n")
+    sys.stdout.flush()

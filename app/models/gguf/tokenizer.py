@@ -1,0 +1,297 @@
+"""The tokenizer.json and tokenizer_config.json of the model in a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from app.models.gguf.architectures import OTHER
+from app.models.gguf.file import GgufError, GgufFile
+
+_MAX_VOCABULARY, _MAX_TOKEN = 1_000_000, 4096
+
+
+class Kind(IntEnum):
+    """What a token is, as `tokenizer.ggml.token_type` numbers it."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+# How texts are split before merging, by `tokenizer.ggml.pre`. The expressions are those of the
+# models' own tokenizers.
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PATTERNS = {
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "tekken": _TEKKEN,
+}
+_DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r")
+_GPT2 = ("gpt-2", "gpt2", "default", "phi-2", "mpt", "olmo", "jina-en")
+_IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3", "tekken")
+
+
+def tokenizer_files(gguf: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json. GgufError when the file has no tokenizer, or one of
+    a kind that specchat cannot convert."""
+    tokens, kinds = _vocabulary(gguf)
+    model = gguf.metadata.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        content = _byte_level(gguf, tokens)
+    elif model == "llama":
+        content = _sentencepiece(gguf, tokens, kinds)
+    else:
+        raise GgufError(f"'{gguf.paths[0]}' has a tokenizer of the kind {str(model)[:40]!r}", OTHER)
+    content |= {"version": "1.0", "truncation": None, "padding": None}
+    content["added_tokens"] = _added(tokens, kinds)
+    content["post_processor"] = _post_processor(gguf, tokens, content["post_processor"])
+    return content, _config(gguf, tokens)
+
+
+def special_ids(gguf: GgufFile) -> dict[str, Any]:
+    """The ids of config.json: where a text begins, and after which tokens an answer has ended."""
+    ends = [gguf.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    found = [*dict.fromkeys(_id(gguf, each) for each in ends if each is not None)]
+    begin = gguf.metadata.get("tokenizer.ggml.bos_token_id")
+    ids: dict[str, Any] = {} if begin is None else {"bos_token_id": _id(gguf, begin)}
+    return ids | ({"eos_token_id": found if len(found) > 1 else found[0]} if found else {})
+
+
+def has_template(gguf: GgufFile) -> bool:
+    return isinstance(gguf.metadata.get("tokenizer.chat_template"), str)
+
+
+def _vocabulary(gguf: GgufFile) -> tuple[list[str], list[int]]:
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise GgufError(f"'{gguf.paths[0]}' has no tokenizer", OTHER)
+    if len(tokens) > _MAX_VOCABULARY or max(map(len, tokens)) > _MAX_TOKEN:
+        raise GgufError(f"'{gguf.paths[0]}' has a larger vocabulary than any model", OTHER)
+    if len(set(tokens)) < len(tokens):
+        tokens = _distinct(tokens)
+    kinds = gguf.metadata.get("tokenizer.ggml.token_type")
+    if kinds is None:
+        return tokens, [Kind.NORMAL] * len(tokens)
+    if not isinstance(kinds, np.ndarray) or len(kinds) != len(tokens):
+        raise GgufError(f"'{gguf.paths[0]}' does not say the kind of each of its tokens", OTHER)
+    return tokens, [int(each) for each in kinds]
+
+
+def _distinct(tokens: list[str]) -> list[str]:
+    """Unused tokens of padding may share a name, which ids by name cannot."""
+    seen: set[str] = set()
+    distinct = []
+    for number, token in enumerate(tokens):
+        name = token if token not in seen else f"<unused duplicate {number}>"
+        seen.add(name)
+        distinct.append(name)
+    return distinct
+
+
+def _id(gguf: GgufFile, value: Any) -> int:
+    count = len(gguf.metadata["tokenizer.ggml.tokens"])
+    if not isinstance(value, int) or not 0 <= value < count:
+        raise GgufError(f"'{gguf.paths[0]}' names the token {value} of {count:,}", OTHER)
+    return value
+
+
+# ---------------------------------------------------------------------------- byte-level BPE
+
+
+def _byte_level(gguf: GgufFile, tokens: list[str]) -> dict[str, Any]:
+    merges = gguf.metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise GgufError(f"'{gguf.paths[0]}' has a tokenizer without merges", OTHER)
+    name = gguf.metadata.get("tokenizer.ggml.pre", "default")
+    return {
+        "normalizer": {"type": "NFC"} if name in ("qwen2", "deepseek-r1-qwen") else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _splitters(gguf, name)},
+        "post_processor": _byte_level_part(add_prefix_space=False, trim_offsets=False),
+        "decoder": _byte_level_part(),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": name in _IGNORE_MERGES,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": _known_merges(gguf, merges, set(tokens)),
+        },
+    }
+
+
+def _known_merges(gguf: GgufFile, merges: list[str], tokens: set[str]) -> list[list[str]]:
+    pairs = [merge.split(" ") for merge in merges]
+    for pair in pairs:
+        if len(pair) != 2 or not tokens.issuperset((*pair, "".join(pair))):
+            raise GgufError(f"'{gguf.paths[0]}' has the merge {' '.join(pair)[:40]!r}", OTHER)
+    return pairs
+
+
+def _splitters(gguf: GgufFile, name: Any) -> list[dict[str, Any]]:
+    if name in _PATTERNS:
+        pattern = {"Regex": _PATTERNS[name]}
+        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        return [split, _byte_level_part(add_prefix_space=False, use_regex=False)]
+    if name in _DIGITS_ALONE:
+        digits = {"type": "Digits", "individual_digits": True}
+        return [digits, _byte_level_part(add_prefix_space=False)]
+    if name in _GPT2:
+        return [_byte_level_part(add_prefix_space=False)]
+    raise GgufError(
+        f"'{gguf.paths[0]}' splits texts in the way {str(name)[:40]!r}, unknown to specchat",
+        OTHER,
+    )
+
+
+def _byte_level_part(
+    *, add_prefix_space: bool = True, trim_offsets: bool = True, use_regex: bool = True
+) -> dict[str, Any]:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": add_prefix_space,
+        "trim_offsets": trim_offsets,
+        "use_regex": use_regex,
+    }
+
+
+# ---------------------------------------------------------------------------- SentencePiece
+
+_SPACE = "▁"
+
+
+def _sentencepiece(gguf: GgufFile, tokens: list[str], kinds: list[int]) -> dict[str, Any]:
+    """SentencePiece's BPE merges the neighbours whose token has the highest score. That is a BPE
+    whose merges are all ways to make a token of two, sorted by its score."""
+    scores = gguf.metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or len(scores) != len(tokens):
+        raise GgufError(f"'{gguf.paths[0]}' has a tokenizer without scores", OTHER)
+    unknown = gguf.metadata.get("tokenizer.ggml.unknown_token_id")
+    prefix = gguf.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    before = {"type": "Prepend", "prepend": _SPACE}
+    back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [before, spaces] if prefix else [spaces]},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
+            + ([strip] if prefix else []),
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None if unknown is None else tokens[_id(gguf, unknown)],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": Kind.BYTE in kinds,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": _merges_by_score(tokens, kinds, scores.tolist()),
+        },
+    }
+
+
+def _merges_by_score(
+    tokens: list[str], kinds: list[int], scores: list[float]
+) -> list[tuple[str, str]]:
+    usable = {
+        token: number
+        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind in (Kind.NORMAL, Kind.USER_DEFINED)
+    }
+    found = [
+        (-scores[number], usable[token[:at]], usable[token[at:]], token[:at], token[at:])
+        for token, number in usable.items()
+        if kinds[number] == Kind.NORMAL
+        for at in range(1, len(token))
+        if token[:at] in usable and token[at:] in usable
+    ]
+    found.sort(key=lambda each: each[:3])
+    return [(left, right) for *_, left, right in found]
+
+
+# ---------------------------------------------------------------------------- special tokens
+
+
+def _added(tokens: Iterable[str], kinds: Iterable[int]) -> list[dict[str, Any]]:
+    """Tokens that are found in a text before it is split."""
+    return [
+        {
+            "id": number,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind == Kind.CONTROL,
+        }
+        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind in (Kind.CONTROL, Kind.USER_DEFINED)
+    ]
+
+
+def _post_processor(
+    gguf: GgufFile, tokens: list[str], own: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Puts the token in front with which texts begin, if the model wants one."""
+    begin = gguf.metadata.get("tokenizer.ggml.bos_token_id")
+    llama = gguf.metadata.get("tokenizer.ggml.model") == "llama"
+    if begin is None or not gguf.metadata.get("tokenizer.ggml.add_bos_token", llama):
+        return own
+    number = _id(gguf, begin)
+    token = tokens[number]
+    special = {"SpecialToken": {"id": token, "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [special, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [
+            special,
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
+        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
+    }
+    return template if own is None else {"type": "Sequence", "processors": [own, template]}
+
+
+def _config(gguf: GgufFile, tokens: list[str]) -> dict[str, Any]:
+    names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": gguf.get("context_length"),
+    }
+    for name, short in names.items():
+        value = gguf.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if value is not None:
+            config[f"{short}_token"] = tokens[_id(gguf, value)]
+    if has_template(gguf):
+        config["chat_template"] = gguf.metadata["tokenizer.chat_template"]
+    return config

@@ -1,0 +1,367 @@
+"""Turns the tensors of a GGUF file into those of mlx-lm's format, one at a time. Without MLX.
+
+MLX quantises a row in groups: w = scale * q + bias. Five of ggml's types are exactly that, with 32
+numbers in a group, and are only packed in another order. In two more (Q4_K, Q5_K) a group's scale
+is a product that is rounded to 16 bits. All others are dequantised, and quantised again if that is
+wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.models.gguf.file import GgufFile, Tensor
+
+GROUP = 32
+"""Numbers that share a scale and a bias, in the types of ggml's that MLX can hold."""
+EXACT = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8}
+"""Bits a number of the types that MLX holds bit for bit."""
+ROUNDED = {"Q4_K": 4, "Q5_K": 5}
+"""Those of which only the scales are rounded."""
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+DEFAULT_BITS = 8
+"""For what is quantised in a type that MLX does not have."""
+_CHUNK = 1 << 24
+"""Numbers that are converted at a time: 64 MB in 32 bits."""
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of a tensor: `bits` a number in groups of `group`, or, without, in `dtype`."""
+
+    name: str
+    tensor: Tensor
+    dtype: str
+    bits: int | None = None
+    group: int = GROUP
+    heads: int | None = None
+    """Of so many heads the rows are to be put into another order."""
+    offset: float = 0.0
+    """Added to each number."""
+
+    @property
+    def keeps_codes(self) -> bool:
+        """Whether the numbers are quantised as in the file; scales may be rounded."""
+        return self.bits is not None and (EXACT | ROUNDED).get(self.tensor.kind) == self.bits
+
+    @property
+    def is_exact(self) -> bool:
+        kind = self.tensor.kind
+        if self.bits is None:
+            return kind in ("F32", self.dtype_kind) or self.dtype == "float32"
+        return kind in EXACT and self.keeps_codes and self.dtype != "bfloat16"
+
+    @property
+    def dtype_kind(self) -> str:
+        return next(kind for kind, dtype in FLOATS.items() if dtype == self.dtype)
+
+    @property
+    def module(self) -> str:
+        return self.name.rpartition(".")[0]
+
+    def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The tensors to write: for each name its type in safetensors, and its shape."""
+        shape, dtype = self.tensor.shape, _SAFETENSORS[self.dtype]
+        if self.bits is None:
+            return {self.name: (dtype, shape)}
+        groups = (*shape[:-1], shape[-1] // self.group)
+        return {
+            f"{self.module}.weight": ("U32", (*shape[:-1], shape[-1] * self.bits // 32)),
+            f"{self.module}.scales": (dtype, groups),
+            f"{self.module}.biases": (dtype, groups),
+        }
+
+
+_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+SAFETENSORS_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
+
+
+def plan(
+    gguf: GgufFile, config: dict[str, Any], named: list[tuple[str, Tensor]], bits: int | None
+) -> list[Plan]:
+    """How to hold each tensor. `bits` (4, 8, or 16 for not at all) is for what MLX cannot hold as
+    it is; None means 8 for what is quantised in the file, and nothing for what is not. 32
+    dequantises everything, which a CPU computes with many times faster."""
+    dtype = "float32" if bits == 32 else base_dtype(gguf)
+    plans = []
+    for name, tensor in named:
+        chosen, group = _bits(tensor, bits)
+        heads = None
+        if gguf.architecture == "llama":
+            heads = {
+                "q_proj": config["num_attention_heads"],
+                "k_proj": config["num_key_value_heads"],
+            }.get(name.split(".")[-2])
+        # llama.cpp multiplies by a norm's weight, mlx-lm's gemma3 by one more than it.
+        offset = -1.0 if gguf.architecture == "gemma3" and len(tensor.shape) == 1 else 0.0
+        plans.append(Plan(name, tensor, dtype, chosen, group, heads, offset))
+    return plans
+
+
+def base_dtype(gguf: GgufFile) -> str:
+    """Of all that is not quantised, and of scales. Gemma's activations exceed float16."""
+    matrices = [t.kind for t in gguf.tensors.values() if len(t.shape) > 1]
+    if all(kind == "F32" for kind in matrices):
+        return "float32"
+    return "bfloat16" if "BF16" in matrices or gguf.architecture == "gemma3" else "float16"
+
+
+def _bits(tensor: Tensor, wanted: int | None) -> tuple[int | None, int]:
+    kind, width = tensor.kind, tensor.shape[-1]
+    # A router of experts is small, and decides much.
+    if len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name:
+        return None, GROUP
+    if wanted != 32 and (kind in EXACT or kind in ROUNDED):
+        return (EXACT | ROUNDED)[kind], GROUP
+    if kind not in FLOATS and wanted is None:
+        wanted = DEFAULT_BITS
+    group = 64 if width % 64 == 0 else GROUP
+    return (wanted if wanted in (4, 8) and width % group == 0 else None), group
+
+
+@dataclass(slots=True)
+class Error:
+    """The sum of squared errors and of squares of what was not held exactly."""
+
+    wrong: float = 0.0
+    total: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """Root mean square of the error by that of the weights."""
+        return math.sqrt(self.wrong / self.total) if self.total else 0.0
+
+    def add(self, before: Floats, after: Floats) -> None:
+        self.wrong += float(np.square(before - after, dtype=np.float64).sum())
+        self.total += float(np.square(before, dtype=np.float64).sum())
+
+
+def convert(
+    planned: Plan, error: Error, check: Callable[[], object] = lambda: None
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The tensors of `planned.outputs()`, in that order, as bytes that safetensors hold. `check` is
+    called after every 16 million numbers and may raise; `error` is added to."""
+    rows, order = _rows(planned), _order(planned)
+    width = planned.tensor.shape[-1]
+    step = max(1, _CHUNK // width)
+    parts: list[tuple[NDArray[Any], ...]] = []
+    for start in range(0, len(rows), step):
+        chosen = slice(start, start + step) if order is None else order[start : start + step]
+        parts.append(_convert_rows(planned, rows[chosen], error))
+        check()
+    for name, pieces in zip(planned.outputs(), zip(*parts, strict=True), strict=True):
+        yield name, np.concatenate(pieces)
+
+
+def _rows(planned: Plan) -> Codes:
+    """The tensor's bytes by rows (N, B)."""
+    count = math.prod(planned.tensor.shape[:-1])
+    return planned.tensor.data.reshape(count, -1)
+
+
+def _order(planned: Plan) -> NDArray[np.int64] | None:
+    """Of each row where it is in the file. llama.cpp pairs dimensions of a head that are neighbours
+    when it rotates, mlx-lm those half a head apart."""
+    if planned.heads is None:
+        return None
+    # A bias is one row in the file, and its numbers are what is to be put in order.
+    count = planned.tensor.shape[0]
+    order = np.arange(count).reshape(planned.heads, -1, 2).swapaxes(1, 2).reshape(count)
+    return order if len(planned.tensor.shape) > 1 else None
+
+
+def _convert_rows(planned: Plan, rows: Codes, error: Error) -> tuple[NDArray[Any], ...]:
+    if planned.bits is None:
+        floats = dequantise(planned.tensor.kind, rows) + np.float32(planned.offset)
+        if planned.heads is not None and len(planned.tensor.shape) == 1:
+            floats = floats.reshape(planned.heads, -1, 2).swapaxes(1, 2).reshape(1, -1)
+        stored = to_dtype(floats, planned.dtype)
+        if not planned.is_exact:
+            error.add(floats, from_dtype(stored, planned.dtype))
+        return (stored,)
+    kind = planned.tensor.kind
+    if kind in _SPLIT:
+        codes, scales, biases = _SPLIT[kind](rows)
+    else:
+        codes, scales, biases = quantise(dequantise(kind, rows), planned.bits, planned.group)
+    stored_scales, stored_biases = (to_dtype(each, planned.dtype) for each in (scales, biases))
+    if not planned.is_exact:
+        after = _affine(
+            codes,
+            from_dtype(stored_scales, planned.dtype),
+            from_dtype(stored_biases, planned.dtype),
+        )
+        error.add(dequantise(kind, rows), after)
+    return pack(codes, planned.bits), stored_scales, stored_biases
+
+
+# ---------------------------------------------------------------------------- numbers
+
+
+def dequantise(kind: str, rows: Codes) -> Floats:
+    """Rows of any type of ggml's (N, B) in 32-bit numbers (N, M)."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    values: Floats = dequantize(np.ascontiguousarray(rows), GGMLQuantizationType[kind])
+    return values.reshape(len(rows), -1)
+
+
+def to_dtype(values: Floats, dtype: str) -> NDArray[Any]:
+    """In `dtype`; bfloat16 as 16-bit integers, because NumPy has none."""
+    if dtype != "bfloat16":
+        return values.astype(dtype)
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    # To the nearest, ties to even.
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_dtype(values: NDArray[Any], dtype: str) -> Floats:
+    if dtype != "bfloat16":
+        return values.astype(np.float32)
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+def quantise(values: Floats, bits: int, group: int) -> tuple[Codes, Floats, Floats]:
+    """Codes (N, M), scales and biases (N, M / group) with the smallest and the largest number of
+    each group at the ends."""
+    groups = values.reshape(len(values), -1, group)
+    low, high = groups.min(axis=-1), groups.max(axis=-1)
+    scales = ((high - low) / (2**bits - 1)).astype(np.float32)
+    steps = np.where(scales > 0, scales, 1.0)[..., None]
+    codes = np.clip(np.rint((groups - low[..., None]) / steps), 0, 2**bits - 1)
+    return codes.astype(np.uint8).reshape(values.shape), scales, low
+
+
+def _affine(codes: Codes, scales: Floats, biases: Floats) -> Floats:
+    groups = codes.reshape(*scales.shape, -1)
+    return (groups * scales[..., None] + biases[..., None]).reshape(codes.shape)
+
+
+def pack(codes: Codes, bits: int) -> NDArray[np.uint32]:
+    """MLX's order: one stream of bits, the lowest first, in 32-bit words (N, M * bits / 32)."""
+    if bits == 8:
+        stream = np.ascontiguousarray(codes)
+    elif bits == 4:
+        stream = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
+    else:
+        eights = codes.reshape(len(codes), -1, 8).astype(np.uint64)
+        shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
+        words = np.bitwise_or.reduce(eights << shifts, axis=-1)
+        stream = words[..., None].view(np.uint8)[..., :bits].reshape(len(codes), -1)
+    return np.ascontiguousarray(stream).view(np.uint32)
+
+
+# ---------------------------------------------------------------------------- ggml's blocks
+
+
+def _blocks(rows: Codes, size: int) -> Codes:
+    return rows.reshape(len(rows), -1, size)
+
+
+def _half(blocks: Codes, at: int) -> Floats:
+    """The 16-bit number at `at` of each block."""
+    halves = np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)
+    return halves[..., 0].astype(np.float32)
+
+
+def _nibbles(data: Codes) -> Codes:
+    """The lower halves of all bytes, then the upper ones, along the last axis."""
+    return np.concatenate([data & np.uint8(15), data >> np.uint8(4)], axis=-1)
+
+
+def _fifth_bits(data: Codes) -> Codes:
+    """32 bits of four bytes each, moved to where a fifth bit belongs."""
+    return np.unpackbits(data, axis=-1, bitorder="little") << np.uint8(4)
+
+
+def _flat(codes: Codes) -> Codes:
+    return codes.reshape(len(codes), -1)
+
+
+def _q4_0(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 18)
+    scales = _half(blocks, 0)
+    return _flat(_nibbles(blocks[..., 2:])), scales, -8 * scales
+
+
+def _q4_1(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 20)
+    return _flat(_nibbles(blocks[..., 4:])), _half(blocks, 0), _half(blocks, 2)
+
+
+def _q5_0(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 22)
+    scales = _half(blocks, 0)
+    codes = _nibbles(blocks[..., 6:]) | _fifth_bits(blocks[..., 2:6])
+    return _flat(codes), scales, -16 * scales
+
+
+def _q5_1(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 24)
+    codes = _nibbles(blocks[..., 8:]) | _fifth_bits(blocks[..., 4:8])
+    return _flat(codes), _half(blocks, 0), _half(blocks, 2)
+
+
+def _q8_0(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 34)
+    scales = _half(blocks, 0)
+    # Signed numbers from -128 on, and MLX's are unsigned.
+    return _flat(blocks[..., 2:] ^ np.uint8(0x80)), scales, -128 * scales
+
+
+def _k_scales(blocks: Codes) -> tuple[Floats, Floats]:
+    """Scales and biases (N, S, 8) of the eight groups of a K block: 6 bits each, in 12 bytes."""
+    packed = blocks[..., 4:16]
+    low, high, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    scales = np.concatenate([low & 63, (rest & 15) | (low >> 6) << 4], axis=-1)
+    minima = np.concatenate([high & 63, (rest >> 4) | (high >> 6) << 4], axis=-1)
+    return _half(blocks, 0)[..., None] * scales, -_half(blocks, 2)[..., None] * minima
+
+
+def _pairs_of_groups(data: Codes) -> Codes:
+    """Eight groups of 32 from 128 bytes: of every 32 the lower halves, then the upper ones."""
+    quarters = data.reshape(*data.shape[:-1], 4, 1, 32)
+    return np.concatenate([quarters & np.uint8(15), quarters >> np.uint8(4)], axis=-2).reshape(
+        *data.shape[:-1], 256
+    )
+
+
+def _q4_k(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 144)
+    scales, biases = _k_scales(blocks)
+    return _flat(_pairs_of_groups(blocks[..., 16:])), _flat_floats(scales), _flat_floats(biases)
+
+
+def _q5_k(rows: Codes) -> tuple[Codes, Floats, Floats]:
+    blocks = _blocks(rows, 176)
+    scales, biases = _k_scales(blocks)
+    # Bit g of byte i belongs to number i of group g.
+    bits = np.unpackbits(blocks[..., 16:48, None], axis=-1, bitorder="little")
+    fifth = bits.swapaxes(-1, -2).reshape(*blocks.shape[:2], 256) << np.uint8(4)
+    codes = _pairs_of_groups(blocks[..., 48:]) | fifth
+    return _flat(codes), _flat_floats(scales), _flat_floats(biases)
+
+
+def _flat_floats(values: Floats) -> Floats:
+    return values.reshape(len(values), -1).astype(np.float32)
+
+
+_SPLIT: dict[str, Callable[[Codes], tuple[Codes, Floats, Floats]]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+}
