@@ -13,15 +13,24 @@ from typing import Any
 
 from app.cli import model_fit
 from app.cli.exit_codes import INTERRUPTED
+from app.cli.settings import user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, trash
 from app.models.cache import Installed, ModelCache, check_repository, default_cache, links
+from app.models.found import (
+    FoundModel,
+    Kind,
+    default_places,
+    find_models,
+    missing_places,
+    user_places,
+)
 from app.models.progress import Progress
 from app.models.pull import Outcome, Pull, default_hub_settings
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
-from app.paths import config_path
+from app.paths import config_path, display_path
 from app.util.formatting import clock, plural, size
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -37,16 +46,36 @@ def _list(cache: ModelCache, options: argparse.Namespace) -> int:
         return _list_trash(cache, options)
     if options.memory:
         return _say(*model_fit.listing(cache, options))
-    installed, downloads = cache.installed(), unfinished(cache)
+    installed, downloads, found = cache.installed(), unfinished(cache), _found()
     if options.json:
         content = {
             "installed": [dataclasses.asdict(each) for each in installed],
             "unfinished": [dataclasses.asdict(each) for each in downloads],
+            "found": [dataclasses.asdict(each) for each in found],
         }
         return _say(json.dumps(content, indent=2, default=str))
     if not installed and not downloads:
         _tell("No models are installed: `specchat models pull ORGANISATION/NAME` downloads one.")
-    return _say(*map(_installed_line, installed), *map(_unfinished_line, downloads))
+    _say(*map(_installed_line, installed), *map(_unfinished_line, downloads))
+    _say(*map(_found_line, found))
+    if any(each.kind is Kind.GGUF for each in found):
+        _tell("`specchat models add PATH` converts a GGUF file.")
+    return 0
+
+
+def _found() -> tuple[FoundModel, ...]:
+    """What other programs keep, and the user's own folders."""
+    folders = user_settings().models.folders
+    for sentence in missing_places(folders):
+        _tell(sentence)
+    return find_models((*default_places(), *user_places(folders)))
+
+
+def _found_line(model: FoundModel) -> str:
+    names = ", ".join((model.name, *model.aliases))
+    notes = ["GGUF"] if model.kind is Kind.GGUF else []
+    notes += [model.fault] if model.fault else []
+    return _line(size(model.size), names, model.program, display_path(model.path), *notes)
 
 
 def _installed_line(model: Installed) -> str:

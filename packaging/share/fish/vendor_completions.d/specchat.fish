@@ -58,7 +58,7 @@ complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_s
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from rename' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from pin' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from pin' -l unpin -d 'unpin it'
-complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a list -d 'list installed models and unfinished downloads'
+complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a list -d 'list installed models, unfinished downloads, and models of other programs'
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a show -d 'show one model and its files'
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a search -d 'search the catalogue of known models'
 complete -c specchat -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from list show search add pair fit pull pause resume cancel rm restore empty verify' -a add -d 'add a model, or a folder with one, to your catalogue'
