@@ -67,7 +67,7 @@ def add_models(command: argparse.ArgumentParser) -> None:
     )
     listing.add_argument("--trash", action="store_true", help="list the trash instead")
     listing.add_argument("--json", action="store_true", help="print as JSON")
-    action("show", "show one model and its files")
+    action("show", "show one model and its files, or a model of another program")
     finding = action("search", "search the catalogue of known models", name_too=False)
     finding.add_argument(
         "words",

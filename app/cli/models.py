@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,7 +18,14 @@ from app.cli.settings import user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, trash
-from app.models.cache import Installed, ModelCache, check_repository, default_cache, links
+from app.models.cache import (
+    Installed,
+    ModelCache,
+    check_repository,
+    default_cache,
+    is_repository,
+    links,
+)
 from app.models.found import (
     FoundModel,
     Kind,
@@ -26,11 +34,12 @@ from app.models.found import (
     missing_places,
     user_places,
 )
+from app.models.gguf.summary import summarise
 from app.models.progress import Progress
 from app.models.pull import Outcome, Pull, default_hub_settings
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
-from app.paths import config_path, display_path
+from app.paths import config_path, display_path, shell_path
 from app.util.formatting import clock, plural, size
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -110,11 +119,13 @@ def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _show(cache: ModelCache, options: argparse.Namespace) -> int:
-    name = check_repository(options.name)
-    found = cache.find(name)
+    name = options.name
+    found = cache.find(name) if is_repository(name) else None
     downloads = [each for each in unfinished(cache) if each.repository == name]
     if found is None and not downloads:
-        raise trash.not_installed(name)
+        if (elsewhere := _find_elsewhere(name)) is not None:
+            return _show_elsewhere(elsewhere)
+        raise trash.not_installed(check_repository(name))
     if found is not None:
         verified = cache.verified(name, found.commit) is not None
         _say(
@@ -132,6 +143,24 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
             length = path.stat().st_size if path.exists() else 0
             _say(_line(size(length), str(path.relative_to(found.folder))))
     return _say(*map(_unfinished_line, downloads))
+
+
+def _find_elsewhere(name: str) -> FoundModel | None:
+    """A model of another program's, by its path or its name."""
+    path = os.path.realpath(os.path.expanduser(name)) if "\0" not in name else ""
+    for model in _found():
+        if name in (model.name, *model.aliases) or path == os.path.realpath(model.path):
+            return model
+    return None
+
+
+def _show_elsewhere(model: FoundModel) -> int:
+    _say(_found_line(model).strip(), "specchat never changes or deletes it.")
+    if model.kind is Kind.GGUF and model.fault is None:
+        summary = summarise(model.path)
+        _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
+        _tell(f"`specchat models add {shell_path(model.path)}` converts it.")
+    return 0
 
 
 def _pull(cache: ModelCache, options: argparse.Namespace) -> int:

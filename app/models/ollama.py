@@ -34,8 +34,8 @@ class OllamaModel:
 
 
 def ollama_models(folder: Path) -> Iterator[OllamaModel]:
-    """The models of a folder of Ollama's. Models without a GGUF file, such as those in the cloud,
-    are left out."""
+    """The models of a folder of Ollama's. Skips those without a GGUF file, such as those in the
+    cloud."""
     manifests = folder / "manifests"
     for found in bounded_walk(manifests, depth=3):
         owner = found.path.relative_to(manifests).parts

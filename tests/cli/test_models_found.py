@@ -68,6 +68,39 @@ def test_the_folders_of_the_setting_are_searched(shell: Shell, home: Path) -> No
     assert "There is no folder '/nowhere', which the setting models.folders names.\n" in err
 
 
+def test_one_is_shown_by_its_name_or_its_path(shell: Shell, home: Path) -> None:
+    blob = kept.ollama(home / ".ollama/models", "llama", "8b", context=40_960)
+    for name in ("llama:8b", str(blob), f"~/.ollama/models/blobs/{blob.name}"):
+        status, out, err = shell("show", name)
+        first, second, third = out.splitlines()
+        assert status == 0
+        assert first.endswith(f"llama:8b · Ollama · ~/.ollama/models/blobs/{blob.name} · GGUF")
+        assert second == "specchat never changes or deletes it."
+        assert third == "A Model · 256 · Q4_K_M · qwen3 · context 41K"
+        assert err.endswith(f"/{blob.name}` converts it.\n")
+
+
+def test_an_installed_one_of_the_same_name_is_shown(shell: Shell, home: Path) -> None:
+    files.model(home / ".lmstudio/models" / NAME)
+    assert "LM Studio" in shell("show", NAME)[1]
+    shell("pull", NAME)
+    assert "Downloaded and verified by specchat." in shell("show", NAME)[1]
+
+
+@pytest.mark.parametrize("name", ["no/such", "/no/such", "a\0b", ""])
+def test_one_that_is_nowhere_is_one_sentence(shell: Shell, name: str) -> None:
+    status, out, err = shell("show", name)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_damaged_header_is_one_sentence(shell: Shell, home: Path) -> None:
+    path = kept.gguf_file(home / ".lmstudio/models/a/b/c.gguf")
+    path.write_bytes(path.read_bytes()[:100])
+    status, _, err = shell("show", "c")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "is damaged" in err
+
+
 def test_a_name_cannot_write_to_the_terminal(shell: Shell, home: Path) -> None:
     path = kept.gguf_file(home / ".lmstudio/models/a/b/plain.gguf")
     os.rename(path, os.fsencode(path.parent) + b"/\xff\x1b[31m.gguf")
