@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.cli.arguments import parser
+from app.cli.run_app import _library
+from app.models.found import default_places
 from tests.cli.conftest import Shell
 from tests.models import files, kept
 from tests.models.pulls import NAME
@@ -107,6 +109,10 @@ def test_a_name_cannot_write_to_the_terminal(shell: Shell, home: Path) -> None:
     status, out, _ = shell("list")
     assert (status, "\x1b" in out, "[31m" in out) == (0, False, True)
     assert shell("list", "--json")[0] == 0
+
+
+def test_the_app_searches_the_same_folders(home: Path) -> None:
+    assert _library().places() == default_places()
 
 
 def test_the_help_says_it(capsys: pytest.CaptureFixture[str]) -> None:

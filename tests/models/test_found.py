@@ -196,10 +196,10 @@ def test_names_are_those_that_ollama_prints(tmp_path: Path) -> None:
 
 
 def test_two_names_of_one_file_are_one_model(tmp_path: Path) -> None:
-    for tag in ("latest", "8b", "8b-q4"):
+    for tag in ("latest", "small", "smaller"):
         blob = kept.ollama(tmp_path, "llama", tag)
     model = only(find(tmp_path, Program.OLLAMA))
-    assert (model.name, model.aliases) == ("llama:8b", ("llama:8b-q4", "llama:latest"))
+    assert (model.name, model.aliases) == ("llama:small", ("llama:smaller", "llama:latest"))
     assert (model.path, model.size) == (blob, blob.stat().st_size)
 
 
@@ -254,6 +254,8 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a/up").symlink_to(tmp_path)
     (tmp_path / "self").symlink_to(tmp_path / "self")
     assert names(find(tmp_path)) == ["model"]
+    walked = [folder.path for folder in bounded_walk.bounded_walk(tmp_path)]
+    assert walked == [tmp_path, tmp_path / "a"]
 
 
 def test_links_to_other_disks_are_followed(tmp_path: Path) -> None:
@@ -277,6 +279,13 @@ def test_a_huge_tree_ends(tmp_path: Path) -> None:
     walked = [folder.path for folder in bounded_walk.bounded_walk(tmp_path, entries=41)]
     assert walked[0] == tmp_path
     assert len(walked) == 1 + 10
+
+
+def test_a_huge_folder_is_not_read_to_its_end(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.txt").touch()
+    (folder,) = bounded_walk.bounded_walk(tmp_path, entries=5)
+    assert len(folder.files) == 5
 
 
 def test_many_files_do_not_take_long(tmp_path: Path) -> None:

@@ -54,17 +54,17 @@ def lines_with(pilot: Pilot[None], text: str) -> list[int]:
 async def test_they_are_a_group_below_the_installed_ones(app: Make, here: Here, home: Path) -> None:
     await here(BIG)
     mlx(home, "aaa/first", 30)
-    kept.ollama(home / ".ollama/models", "llama", "8b")
+    kept.ollama(home / ".ollama/models", "mistral", "7b")  # a name that is not in its path
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "● installed 4", "aaa/first", "llama:8b", "· GGUF")
+        await open_models(pilot, "● installed 4", "aaa/first", "mistral:7b", "· GGUF")
         await until_shown(pilot, "LM Studio · fits", "Ollama · ⏎ details, and to convert it")
-        (big,), (first,), (llama,) = (
-            lines_with(pilot, each) for each in (BIG, "aaa/first", "llama:8b")
+        (big,), (first,), (mistral,) = (
+            lines_with(pilot, each) for each in (BIG, "aaa/first", "mistral:7b")
         )
-        assert big < first < llama
-        await pilot.press(*"llama")
+        assert big < first < mistral
+        await pilot.press(*"mistral")
         await until_gone(pilot, BIG)
-        await until_shown(pilot, "llama:8b")
+        await until_shown(pilot, "mistral:7b")
 
 
 async def test_nothing_of_this_machine_is_found_unless_the_app_says_so(
@@ -168,6 +168,31 @@ async def test_headers_are_read_beside_the_list_only_when_highlighted(
         await pilot.pause()
         assert reads == ["one.gguf"]
         assert threads != [threading.main_thread()]
+
+
+async def test_headers_of_rows_that_were_only_passed_are_not_read(
+    app: Make, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    go_on = threading.Event()
+    read = tasks.summarise
+
+    def slow(path: Path) -> object:
+        reads.append(path.stem)
+        assert go_on.wait(10)
+        return read(path)
+
+    monkeypatch.setattr(tasks, "summarise", slow)
+    for name in ("a", "b", "c"):
+        kept.gguf_file(home / f".lmstudio/models/x/y/{name}.gguf")
+    async with app().run_test(size=WIDE) as pilot:
+        await open_models(pilot, "GGUF")
+        await pilot.press("down")
+        await until(pilot, lambda: reads == ["a"], "the first header")
+        await pilot.press("down", "down")
+        go_on.set()
+        await until(pilot, lambda: reads[-1] == "c", "the last header")
+        assert reads == ["a", "c"]
 
 
 async def test_a_damaged_file_offers_nothing(app: Make, home: Path) -> None:
