@@ -122,7 +122,10 @@ def _mlx_model(place: Place, folder: Folder) -> FoundModel:
     name = relative.as_posix() if relative.parts else folder.path.name
     fault = None
     try:
-        check_files(folder.path)
+        # Opening what is not a file, such as a pipe, could wait for ever.
+        broken = [path for path in check_files(folder.path) if not path.is_file()]
+        if broken:
+            fault = f"'{broken[0]}' is missing, or not a file: download the model again"
     except ModelError as error:
         fault = str(error)
     except OSError as error:
@@ -163,7 +166,6 @@ def _of_ollama(place: Place) -> Iterator[FoundModel]:
 def _gguf_fault(path: Path) -> str | None:
     try:
         parts_of(path)
-        # Opening what is not a file, such as a pipe, could wait for ever.
         if path.is_file() and is_gguf(path):
             return None
         readable = os.access(path, os.R_OK)

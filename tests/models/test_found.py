@@ -86,6 +86,16 @@ def test_an_mlx_folder_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     assert "has no tokenizer.json" in str(only(find(tmp_path)).fault)
 
 
+def test_weights_that_are_no_files_are_never_opened(tmp_path: Path) -> None:
+    pipe = files.model(tmp_path / "a") / "model.safetensors"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    link = files.model(tmp_path / "b") / "model.safetensors"
+    link.unlink()
+    link.symlink_to(tmp_path / "gone")
+    assert ["not a file" in str(each.fault) for each in find(tmp_path)] == [True, True]
+
+
 def test_nothing_is_looked_for_inside_an_mlx_model(tmp_path: Path) -> None:
     folder = files.model(tmp_path / "a/b")
     kept.gguf_file(folder / "sub/deeper/c.gguf")
