@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import platformdirs
@@ -46,6 +47,13 @@ def logs_path() -> Path:
 def display_path(path: Path) -> str:
     """As people write it: with ~ for the home folder."""
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+
+
+def shell_path(path: Path) -> str:
+    """As it is typed in a shell: with ~ for the home folder, or in quotes if it needs some."""
+    text = display_path(path)
+    plain = text.removeprefix("~")
+    return text if shlex.quote(plain) == plain else shlex.quote(str(path))
 
 
 def assets_path() -> Path:

@@ -47,7 +47,8 @@ def add_conversations(command: argparse.ArgumentParser) -> None:
 def add_models(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Manages the models in the cache of huggingface_hub and mlx-lm. NAME is organisation/name."
-        " Without an action, the installed models are listed."
+        " Without an action, the installed models are listed, and what LM Studio, Ollama,"
+        " llama.cpp and the folders of the setting models.folders have; that is never changed."
     )
     command.set_defaults(action="list", trash=False, json=False, memory=None)
     actions = command.add_subparsers(metavar="ACTION", title="actions")
@@ -59,10 +60,14 @@ def add_models(command: argparse.ArgumentParser) -> None:
             parser.add_argument("name", metavar="NAME")
         return parser
 
-    listing = action("list", "list installed models and unfinished downloads", name_too=False)
+    listing = action(
+        "list",
+        "list installed models, unfinished downloads, and models of other programs",
+        name_too=False,
+    )
     listing.add_argument("--trash", action="store_true", help="list the trash instead")
     listing.add_argument("--json", action="store_true", help="print as JSON")
-    action("show", "show one model and its files")
+    action("show", "show one model and its files, or a model of another program")
     finding = action("search", "search the catalogue of known models", name_too=False)
     finding.add_argument(
         "words",

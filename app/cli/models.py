@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,15 +15,32 @@ from typing import Any
 from app.cli import model_fit
 from app.cli.convert_gguf import convert_gguf, looks_like_gguf
 from app.cli.exit_codes import INTERRUPTED
+from app.cli.settings import user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, trash
-from app.models.cache import Installed, ModelCache, check_repository, default_cache, links
+from app.models.cache import (
+    Installed,
+    ModelCache,
+    check_repository,
+    default_cache,
+    is_repository,
+    links,
+)
+from app.models.found import (
+    FoundModel,
+    Kind,
+    default_places,
+    find_models,
+    missing_places,
+    user_places,
+)
+from app.models.gguf.summary import summarise
 from app.models.progress import Progress
 from app.models.pull import Outcome, Pull, default_hub_settings
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
-from app.paths import config_path
+from app.paths import config_path, display_path, shell_path
 from app.util.formatting import clock, plural, size
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -38,16 +56,36 @@ def _list(cache: ModelCache, options: argparse.Namespace) -> int:
         return _list_trash(cache, options)
     if options.memory:
         return _say(*model_fit.listing(cache, options))
-    installed, downloads = cache.installed(), unfinished(cache)
+    installed, downloads, found = cache.installed(), unfinished(cache), _found()
     if options.json:
         content = {
             "installed": [dataclasses.asdict(each) for each in installed],
             "unfinished": [dataclasses.asdict(each) for each in downloads],
+            "found": [dataclasses.asdict(each) for each in found],
         }
         return _say(json.dumps(content, indent=2, default=str))
     if not installed and not downloads:
         _tell("No models are installed: `specchat models pull ORGANISATION/NAME` downloads one.")
-    return _say(*map(_installed_line, installed), *map(_unfinished_line, downloads))
+    _say(*map(_installed_line, installed), *map(_unfinished_line, downloads))
+    _say(*map(_found_line, found))
+    if any(each.kind is Kind.GGUF for each in found):
+        _tell("`specchat models add PATH` converts a GGUF file.")
+    return 0
+
+
+def _found() -> tuple[FoundModel, ...]:
+    """What other programs keep, and the user's own folders."""
+    folders = user_settings().models.folders
+    for sentence in missing_places(folders):
+        _tell(sentence)
+    return find_models((*default_places(), *user_places(folders)))
+
+
+def _found_line(model: FoundModel) -> str:
+    names = ", ".join((model.name, *model.aliases))
+    notes = ["GGUF"] if model.kind is Kind.GGUF else []
+    notes += [model.fault] if model.fault else []
+    return _line(size(model.size), names, model.program, display_path(model.path), *notes)
 
 
 def _installed_line(model: Installed) -> str:
@@ -82,11 +120,13 @@ def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _show(cache: ModelCache, options: argparse.Namespace) -> int:
-    name = check_repository(options.name)
-    found = cache.find(name)
+    name = options.name
+    found = cache.find(name) if is_repository(name) else None
     downloads = [each for each in unfinished(cache) if each.repository == name]
     if found is None and not downloads:
-        raise trash.not_installed(name)
+        if (elsewhere := _find_elsewhere(name)) is not None:
+            return _show_elsewhere(elsewhere)
+        raise trash.not_installed(check_repository(name))
     if found is not None:
         verified = cache.verified(name, found.commit) is not None
         _say(
@@ -104,6 +144,24 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
             length = path.stat().st_size if path.exists() else 0
             _say(_line(size(length), str(path.relative_to(found.folder))))
     return _say(*map(_unfinished_line, downloads))
+
+
+def _find_elsewhere(name: str) -> FoundModel | None:
+    """A model of another program's, by its path or its name."""
+    path = os.path.realpath(os.path.expanduser(name)) if "\0" not in name else ""
+    for model in _found():
+        if name in (model.name, *model.aliases) or path == os.path.realpath(model.path):
+            return model
+    return None
+
+
+def _show_elsewhere(model: FoundModel) -> int:
+    _say(_found_line(model).strip(), "specchat never changes or deletes it.")
+    if model.kind is Kind.GGUF and model.fault is None:
+        summary = summarise(model.path)
+        _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
+        _tell(f"`specchat models add {shell_path(model.path)}` converts it.")
+    return 0
 
 
 def _pull(cache: ModelCache, options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from app.errors import UserError
 from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
 
 if TYPE_CHECKING:
+    from app.models.library import Library
     from app.protocol.commands import Load
     from app.settings.definitions import Settings
 
@@ -66,9 +67,18 @@ def _open(
             supervised=lambda: watched_by.alive,
             clipboard=system_clipboard(),
             show_welcome=models.names[0] == EMBEDDED,
+            library=_library,
         )
         app.run()
     return app.return_code or 0
+
+
+def _library() -> Library:
+    """With what other programs keep on this machine."""
+    from app.models.found import default_places
+    from app.models.library import default_library
+
+    return default_library(default_places)
 
 
 def _pair(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.models.cache import ModelCache, default_cache
 from app.models.catalogue import Entry, catalogue
+from app.models.found import Place
 from app.paths import config_path
 
 if TYPE_CHECKING:
@@ -22,14 +23,20 @@ def _user_settings() -> HubSettings:
     return default_hub_settings()
 
 
+def _nowhere() -> tuple[Place, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`config_folder` has the user's catalogue. The modules for the hub are imported when they are
-    needed, because they are slow."""
+    """`config_folder` has the user's catalogue; `places` are where other programs keep models, by
+    default nowhere, so that no test finds those of this machine. The modules for the hub are
+    imported when they are needed, because they are slow."""
 
     cache: ModelCache
     config_folder: Path | None = None
     hub_settings: Callable[[], HubSettings] = _user_settings
+    places: Callable[[], tuple[Place, ...]] = _nowhere
 
     def entries(self) -> tuple[Entry, ...]:
         """The entries of both catalogues. ModelError when the user's is invalid."""
@@ -48,6 +55,6 @@ class Library:
         return search_hub(words, self.hub_settings())
 
 
-def default_library() -> Library:
+def default_library(places: Callable[[], tuple[Place, ...]] = _nowhere) -> Library:
     """The user's library."""
-    return Library(default_cache(), config_path())
+    return Library(default_cache(), config_path(), places=places)

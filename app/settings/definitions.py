@@ -124,6 +124,9 @@ class Models:
     """The model that answers: an installed repository, a folder, or embedded. ^L chooses."""
     draft: str = ""
     """The small model that scores documents for it. Without one, everything is read."""
+    folders: str = ""
+    """More folders with models of your own, separated by colons: MLX models and GGUF files up to
+    four levels below them are listed, and never changed."""
 
 
 @dataclass(frozen=True, slots=True)

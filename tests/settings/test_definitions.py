@@ -11,7 +11,7 @@ from app.settings.introspection import Setting, Value, all_settings, find, forma
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.kv_bits"),
     *("storage.trash_days", "appearance.theme", "appearance.animations"),
-    *("models.target", "models.draft"),
+    *("models.target", "models.draft", "models.folders"),
 }
 """Those that the screen, the store, the engine or a command takes as they are; their tests are
 there."""

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from app.models.cache import is_repository
 from app.models.draft_selection import DraftCandidate
 from app.models.embedded import EMBEDDED
+from app.models.found import FoundModel
 from app.models.overview import ModelOverview
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState
@@ -29,6 +30,7 @@ class Do(Enum):
     CANCEL = auto()
     DISMISS = auto()
     ADD = auto()
+    CONVERT = auto()
     REMOVE = auto()
     REMOVE_OLDER = auto()
     RESTORE = auto()
@@ -52,6 +54,13 @@ def model_actions(overview: ModelOverview, inventory: Inventory, is_target: bool
     if is_target:
         actions.append(Action("Measure its speed (a few seconds)", Do.MEASURE))
     return [*actions, *(maintenance_actions(name, inventory) if installed else ())]
+
+
+def gguf_actions(found: FoundModel | None) -> list[Action]:
+    """For a file that another program keeps, which is never removed here."""
+    if found is None or found.fault is not None:
+        return []
+    return [Action("Convert…", Do.CONVERT, (str(found.path),))]
 
 
 def trash_actions(name: str, inventory: Inventory) -> list[Action]:

@@ -6,9 +6,12 @@ from textual.content import Content
 
 from app.models.draft_selection import DraftCandidate
 from app.models.fit import Fit
+from app.models.found import FoundModel, Kind, Program
+from app.models.gguf.summary import GgufSummary
 from app.models.overview import ModelOverview
 from app.models.speedup import OVERHEAD
 from app.models.text import breakdown_rows, facts, verdict_sentences
+from app.paths import display_path
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobState
@@ -24,8 +27,11 @@ _EMPTY = Content("")
 def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
     """The model, its drafts, and the memory it needs with the best one."""
     model, installed = overview.model, inventory.installed_model(overview.model.name)
-    lines = [_bold(model.name), _dim(", ".join(facts(model)))]
-    if installed is not None:
+    found = inventory.found_model(model.name)
+    lines = [_bold(found.name if found else model.name), _dim(", ".join(facts(model)))]
+    if found is not None:
+        lines += _whereabouts(found)
+    elif installed is not None:
         older = f", {formatting.size(installed.older)} in older commits" if installed.older else ""
         lines.append(_dim(f"{formatting.size(installed.size)} on disk{older}"))
         if installed.fault:
@@ -45,6 +51,34 @@ def memory_lines(overview: ModelOverview, draft: DraftCandidate | None) -> list[
     """The memory of a model with this draft, or alone."""
     fit, notes = (draft.fit, draft.notes) if draft is not None else (overview.alone_fit, ())
     return [*_memory_table(fit), *map(Content, verdict_sentences(fit)), *map(_warn, notes)]
+
+
+def found_text(found: FoundModel, summary: GgufSummary | str | None) -> Content:
+    """A model of another program's that is not loaded as it is. `summary` is what its header says,
+    or why it cannot be read, or None when it was not read."""
+    lines = [_bold(found.name)]
+    if isinstance(summary, GgufSummary):
+        lines += [_dim(text) for text in (summary.title, ", ".join(summary.facts())) if text]
+    lines += _whereabouts(found)
+    fault = found.fault or (summary if isinstance(summary, str) else None)
+    if fault:
+        lines.append(_warn(fault))
+    elif found.kind is Kind.GGUF:
+        lines += [_EMPTY, Content("It must be converted before it can be loaded.")]
+    return Content("\n").join(lines)
+
+
+def _whereabouts(found: FoundModel) -> list[Content]:
+    """Where it lies, and whose it is."""
+    own = found.program is Program.USER
+    keeper = found.program if own else f"the folder of {found.program}"
+    lines = [
+        _dim(f"{formatting.size(found.size)} in {keeper}: {display_path(found.path)}"),
+        _dim("specchat never changes or deletes it."),
+    ]
+    if found.aliases:
+        lines.insert(0, _dim(f"Also named {', '.join(found.aliases)}."))
+    return lines
 
 
 def fault_text(name: str, fault: str) -> Content:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from app.models.catalogue import Entry, catalogue
 from app.models.draft_selection import TokenizerCache
 from app.models.errors import ModelError
 from app.models.fit import Machine
+from app.models.found import FoundModel, Kind, find_models, missing_places, user_places
 from app.models.library import Library
-from app.models.model_details import ModelDetails, known_models
+from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.overview import ModelOverview, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
@@ -26,8 +27,10 @@ from app.sessions.records import AnswerStats
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """`models` are those whose memory need is known, the embedded one first; `undescribed` are
-    repositories of the user's catalogue that only the hub could describe. `free_bytes` are those of
-    the cache's disk, and `problem` says what is wrong with the user's catalogue."""
+    repositories of the user's catalogue that only the hub could describe. `found` are those that
+    other programs keep; `models` has them by their paths, if they can be loaded. `free_bytes` are
+    those of the cache's disk, and `problem` says what is wrong with the user's catalogue or
+    folders."""
 
     machine: Machine
     models: tuple[ModelOverview, ...] = ()
@@ -35,6 +38,7 @@ class Inventory:
     unfinished: tuple[UnfinishedDownload, ...] = ()
     trash: tuple[TrashedModel, ...] = ()
     undescribed: tuple[str, ...] = ()
+    found: tuple[FoundModel, ...] = ()
     free_bytes: int = 0
     problem: str = ""
 
@@ -44,6 +48,9 @@ class Inventory:
     def installed_model(self, name: str) -> Installed | None:
         return next((each for each in self.installed if each.repository == name), None)
 
+    def found_model(self, path: str) -> FoundModel | None:
+        return next((each for each in self.found if str(each.path) == path), None)
+
 
 def scan(
     library: Library,
@@ -51,11 +58,15 @@ def scan(
     answer_stats: Sequence[AnswerStats],
     tokenizers: TokenizerCache,
     described: Iterable[ModelDetails] = (),
+    folders: str = "",
 ) -> Inventory:
-    """Read the disk and the catalogues; `described` are models that the hub described. Blocks, for
-    seconds when `tokenizers` is new."""
+    """Read the disk and the catalogues; `described` are models that the hub described, `folders`
+    those of the setting. Blocks, for seconds when `tokenizers` is new."""
     entries, problem = _entries(library)
     models = known_models(library.cache, entries)
+    found, loadable = _found(library, folders)
+    known_names = {model.name for model in models}
+    models += [model for model in loadable if model.name not in known_names]
     names = {model.name for model in models}
     models += [model for model in described if model.name not in names]
     names |= {model.name for model in models}
@@ -71,9 +82,23 @@ def scan(
         tuple(
             e.name for e in entries if e.custom and is_repository(e.name) and e.name not in names
         ),
+        found,
         _free_bytes(library.cache.folder),
-        problem,
+        problem or " ".join(missing_places(folders)),
     )
+
+
+def _found(library: Library, folders: str) -> tuple[tuple[FoundModel, ...], list[ModelDetails]]:
+    """What other programs keep, and the details of what can be loaded."""
+    found, loadable = [], []
+    for each in find_models((*library.places(), *user_places(folders))):
+        if each.kind is Kind.MLX and each.fault is None:
+            try:
+                loadable.append(find_model(str(each.path), library.cache, ()))
+            except (ModelError, OSError) as error:
+                each = replace(each, fault=str(error))
+        found.append(each)
+    return tuple(found), loadable
 
 
 def _entries(library: Library) -> tuple[tuple[Entry, ...], str]:

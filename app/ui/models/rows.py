@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from textual.content import Content
 
 from app.models.cache import Installed, is_repository
 from app.models.draft_selection import DraftCandidate
+from app.models.found import FoundModel, Kind
 from app.models.overview import ModelOverview
 from app.models.speedup import MAX_RATIO
 from app.models.trash import TrashedModel
@@ -35,6 +36,8 @@ class RowKind(StrEnum):
     MODEL = "model"
     FOUND = "found"
     """On the hub; only its name is known."""
+    GGUF = "gguf"
+    """A file that another program keeps."""
     DOWNLOAD = "download"
     TRASH = "trash"
     SEARCH = "search"
@@ -70,12 +73,18 @@ def row_key(kind: RowKind, name: str) -> str:
 def installed_rows(
     inventory: Inventory, text: str, is_target: Callable[[ModelOverview], bool]
 ) -> list[Row]:
-    """The embedded pair, the models on this machine, and the trash."""
-    installed = [each for each in inventory.models if each.model.installed]
+    """The embedded pair, the installed models, what other programs keep, and the trash."""
+    elsewhere = {str(each.path) for each in inventory.found}
+    installed = [
+        each
+        for each in inventory.models
+        if each.model.installed and each.model.name not in elsewhere
+    ]
     names = {each.model.name for each in installed}
     rows = [_model(each, inventory, is_target(each)) for each in installed]
     rows += [_unusable(each) for each in inventory.installed if each.repository not in names]
     rows.sort(key=lambda row: (row.name != "embedded", row.name.casefold()))
+    rows += [_found(each, inventory, is_target) for each in inventory.found]
     return _matching([*rows, *map(_trashed, inventory.trash)], text)
 
 
@@ -108,7 +117,7 @@ def _matching(rows: Iterable[Row], text: str) -> list[Row]:
     words = text.casefold().split()
 
     def matches(row: Row) -> bool:
-        searched = f"{row.name} {' '.join(row.facts)}".casefold()
+        searched = f"{row.name} {row.label} {' '.join(row.facts)}".casefold()
         return all(word in searched for word in words)
 
     return list(filter(matches, rows))
@@ -176,6 +185,22 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Ro
         details = [(f"! {_fault(installed)}", WARN)]
     mark = "◆" if is_target else "✓" if model.installed else " "
     return Row(RowKind.MODEL, model.name, tuple(filter(None, facts)), tuple(details), mark)
+
+
+def _found(
+    found: FoundModel, inventory: Inventory, is_target: Callable[[ModelOverview], bool]
+) -> Row:
+    """By its path, because that is how it is loaded."""
+    name, label, program = str(found.path), sanitize_line(found.name), f"{found.program} · "
+    overview = inventory.find(name)
+    if overview is not None and found.fault is None:
+        row = _model(overview, inventory, is_target(overview))
+        return replace(row, label=label, details=((program, DIM), *row.details))
+    facts, is_gguf = (formatting.size(found.size),), found.kind is Kind.GGUF
+    state = (f"! {found.fault}", WARN) if found.fault else ("⏎ details, and to convert it", DIM)
+    kind = RowKind.GGUF if is_gguf else RowKind.MODEL
+    details = ((program, DIM), state)
+    return Row(kind, name, (*facts, "GGUF") if is_gguf else facts, details, label=label)
 
 
 def _unusable(installed: Installed) -> Row:

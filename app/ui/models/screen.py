@@ -15,6 +15,7 @@ from textual.widgets import OptionList, Static
 
 from app.models.draft_selection import DraftCandidate, TokenizerCache
 from app.models.fit import Machine
+from app.models.found import FoundModel
 from app.models.library import Library
 from app.models.overview import ModelOverview
 from app.models.text import memory_heading
@@ -94,14 +95,17 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         pair_status: Callable[[], PairStatus],
         tokenizers: TokenizerCache,
         measure: Callable[[], str],
+        convert: Callable[[FoundModel], str],
+        folders: Callable[[], str],
     ) -> None:
-        """`answer_stats` returns those of stored answers; `measure` times the loaded pair
-        and returns a message."""
+        """`answer_stats` returns those of stored answers; `measure` times the loaded pair and
+        `convert` a GGUF file, and both return a message; `folders` are those of the setting."""
         self._details = Static(markup=False)
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
         self._library, self._jobs, self._machine = library, jobs, machine
         self._answer_stats, self._pair_status = answer_stats, pair_status
         self._tokenizers, self._measure = tokenizers, measure
+        self._convert, self._folders = convert, folders
         self._tasks = ModelTasks(library)
         self._inventory = Inventory(machine)
         self._loading = True
@@ -130,9 +134,11 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     async def _rescan(self, go_to: str = "") -> None:
         """Read the disk and the catalogues again."""
         stats = await self._answer_stats()
-        described = list(self._tasks.described.values())
+        described, folders = list(self._tasks.described.values()), self._folders()
         self._inventory = await in_background(
-            lambda: scan(self._library(), self._machine, stats, self._tokenizers, described)
+            lambda: scan(
+                self._library(), self._machine, stats, self._tokenizers, described, folders
+            )
         )
         self._loading = False
         if self._inventory.problem:
@@ -179,6 +185,23 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         if self.has_class("-wide"):
             row = self._highlighted
             self._details.update(self._details_of(row) if row else "")
+            if row is not None and self._unread(row) is not None:
+                self.run_in_turn(partial(self._read_header, row))
+
+    def _unread(self, row: Row) -> FoundModel | None:
+        """The GGUF file of a row whose header was not read."""
+        found = self._inventory.found_model(row.name) if row.kind is RowKind.GGUF else None
+        unread = found is not None and not found.fault and found.path not in self._tasks.summaries
+        return found if unread else None
+
+    async def _read_header(self, row: Row) -> None:
+        """For the row that is highlighted: others were only passed."""
+        highlighted = self._highlighted
+        if highlighted is None or highlighted.key != row.key:
+            return
+        if (found := self._unread(row)) is not None:
+            await in_background(partial(self._tasks.summarise, found.path))
+            self._draw_details()
 
     @property
     def _highlighted(self) -> Row | None:
@@ -205,8 +228,15 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
                 self.run_in_turn(partial(self._describe, name))
             case RowKind.ADD:
                 self.run_in_turn(partial(self._add, name))
+            case RowKind.GGUF:
+                self.run_in_turn(partial(self._open_gguf, row))
             case _:
                 self._show_actions(row)
+
+    async def _open_gguf(self, row: Row) -> None:
+        if (found := self._unread(row)) is not None:
+            await in_background(partial(self._tasks.summarise, found.path))
+        self._show_actions(row)
 
     def _show_actions(self, row: Row) -> None:
         choices = [(action.label, action) for action in self._actions_of(row)]
@@ -216,6 +246,9 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         overview = self._inventory.find(row.name)
         if row.kind is RowKind.MODEL and overview is not None:
             return detail_text.model_text(overview, self._inventory)
+        found = self._inventory.found_model(row.name)
+        if row.kind in (RowKind.MODEL, RowKind.GGUF) and found is not None:
+            return detail_text.found_text(found, self._tasks.summaries.get(found.path))
         details = "".join(text for text, _ in row.details).strip()
         if row.kind is RowKind.MODEL:
             return detail_text.fault_text(row.name, details.removeprefix("! "))
@@ -230,6 +263,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             case RowKind.DOWNLOAD:
                 job = self._jobs.find(row.name)
                 return actions.job_actions(row.name, job, self._inventory)
+            case RowKind.GGUF:
+                return actions.gguf_actions(self._inventory.found_model(row.name))
             case RowKind.TRASH:
                 return actions.trash_actions(row.name, self._inventory)
             case _:
@@ -262,6 +297,9 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
                 self._start(partial(tasks.pause_elsewhere, name))
             case Do.ADD:
                 self.run_in_turn(partial(self._add, name))
+            case Do.CONVERT:
+                if (found := self._inventory.found_model(name)) is not None:
+                    self.show_message(self._convert(found))
             case Do.REMOVE:
                 self._remove(name)
             case Do.REMOVE_OLDER:
@@ -332,6 +370,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             self._jobs.cancel(row.name)
         elif row.kind is RowKind.MODEL and self._inventory.installed_model(row.name) is not None:
             self._remove(row.name)
+        elif (found := self._inventory.found_model(row.name)) is not None:
+            self.show_message(f"{found.name} is not specchat's: delete it where it comes from.")
         else:
             self.show_message("Nothing here can be deleted.")
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.models import catalogue, trash
+from app.models.gguf.file import GgufError
+from app.models.gguf.summary import GgufSummary, summarise
 from app.models.library import Library
 from app.models.model_details import ModelDetails, find_model
 from app.models.unfinished import pause
@@ -29,8 +32,18 @@ class ModelTasks:
         self._library = library
         self.described: dict[str, ModelDetails] = {}
         """Models that the hub described, by their names."""
+        self.summaries: dict[Path, GgufSummary | str] = {}
+        """What the headers of GGUF files say, or why they cannot be read."""
         self._search: tuple[str, tuple[str, ...]] = ("", ())
         self._removed: list[str] = []
+
+    def summarise(self, path: Path) -> None:
+        """Read the header of a GGUF file, unless that was done."""
+        if path not in self.summaries:
+            try:
+                self.summaries[path] = summarise(path)
+            except GgufError as error:
+                self.summaries[path] = str(error)
 
     def pause_elsewhere(self, name: str) -> Result:
         """A download that another process runs."""

@@ -1,0 +1,209 @@
+"""Finds the models that other programs keep on this machine. They are used where they are: nothing
+here copies, changes or deletes them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from app.models.bounded_walk import Folder, bounded_walk
+from app.models.check import check_files
+from app.models.errors import ModelError
+from app.models.gguf.file import is_gguf, parts_of
+from app.models.ollama import ollama_models
+
+_PART = re.compile(r"(.*)-\d{5}-of-(\d{5})", re.IGNORECASE)
+SEPARATOR = ":"
+"""Between the folders of the setting, as in PATH."""
+
+
+class Kind(StrEnum):
+    MLX = "mlx"
+    """A folder that can be loaded as it is."""
+    GGUF = "gguf"
+    """A file that must be converted."""
+
+
+class Program(StrEnum):
+    LM_STUDIO = "LM Studio"
+    OLLAMA = "Ollama"
+    LLAMA_CPP = "llama.cpp"
+    USER = "your folder"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """`path` is a folder, or a GGUF file, of a split one the first part; `size` is in bytes on
+    disk. `fault` says why it cannot be used, if it cannot. `aliases` are other names that Ollama
+    has for the same file."""
+
+    name: str
+    kind: Kind
+    program: Program
+    path: Path
+    size: int
+    fault: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder in which `program` keeps models."""
+
+    program: Program
+    folder: Path
+
+
+def default_places() -> tuple[Place, ...]:
+    """Where other programs keep their models by default. Not all exist."""
+    home = Path.home()
+    caches = home / "Library/Caches" if sys.platform == "darwin" else _cache_home(home)
+    return (
+        Place(Program.LM_STUDIO, home / ".lmstudio/models"),
+        Place(Program.LM_STUDIO, home / ".cache/lm-studio/models"),
+        Place(Program.OLLAMA, _variable("OLLAMA_MODELS") or home / ".ollama/models"),
+        Place(Program.LLAMA_CPP, _variable("LLAMA_CACHE") or caches / "llama.cpp"),
+    )
+
+
+def user_places(folders: str) -> tuple[Place, ...]:
+    """The folders of the setting `models.folders`."""
+    paths = map(_path, folders.split(SEPARATOR))
+    return tuple(Place(Program.USER, path) for path in paths if path is not None)
+
+
+def missing_places(folders: str) -> tuple[str, ...]:
+    """A sentence for each folder of the setting that is not there."""
+    names = filter(None, map(str.strip, folders.split(SEPARATOR)))
+    return tuple(
+        f"There is no folder '{name}', which the setting models.folders names."
+        for name in names
+        if not _is_folder(_path(name))
+    )
+
+
+def find_models(places: Iterable[Place]) -> tuple[FoundModel, ...]:
+    """The models in `places`, in their order; what is in several of them, or linked, is in the
+    first only. Reads no weights. Takes milliseconds for each model."""
+    found: dict[str, FoundModel] = {}
+    for place in places:
+        models = _of_ollama(place) if place.program is Program.OLLAMA else _in_folders(place)
+        for model in sorted(models, key=lambda model: model.name.casefold()):
+            found.setdefault(os.path.realpath(model.path), model)
+    return tuple(found.values())
+
+
+def _in_folders(place: Place) -> Iterator[FoundModel]:
+    inside: set[Path] = set()
+    """MLX models and the folders in them, which are not searched for others."""
+    for folder in bounded_walk(place.folder):
+        if folder.path.parent in inside:
+            inside.add(folder.path)
+            continue
+        if _has_mlx_model(folder):
+            inside.add(folder.path)
+            yield _mlx_model(place, folder)
+        yield from _gguf_models(place, folder)
+
+
+def _has_mlx_model(folder: Folder) -> bool:
+    weights = any(name.endswith(".safetensors") for name in folder.files)
+    return weights and "config.json" in folder.files
+
+
+def _mlx_model(place: Place, folder: Folder) -> FoundModel:
+    relative = folder.path.relative_to(place.folder)
+    name = relative.as_posix() if relative.parts else folder.path.name
+    fault = None
+    try:
+        # Opening what is not a file, such as a pipe, could wait for ever.
+        broken = [path for path in check_files(folder.path) if not path.is_file()]
+        if broken:
+            fault = f"'{broken[0]}' is missing, or not a file: download the model again"
+    except ModelError as error:
+        fault = str(error)
+    except OSError as error:
+        fault = f"'{folder.path}' cannot be read ({error.strerror}): check its permissions"
+    size = _total_size(folder.path, folder.files)
+    return FoundModel(name, Kind.MLX, place.program, folder.path, size, fault)
+
+
+def _gguf_models(place: Place, folder: Folder) -> Iterator[FoundModel]:
+    """One for each file, or for all parts of a split one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for file in folder.files:
+        # mmproj: what lets a model see pictures, not a model.
+        if file.lower().endswith(".gguf") and "mmproj" not in file.lower():
+            stem = file[: -len(".gguf")]
+            part = _PART.fullmatch(stem)
+            groups.setdefault((part[1], part[2]) if part else (stem, ""), []).append(file)
+    for (stem, _), files in groups.items():
+        path = folder.path / files[0]
+        size = _total_size(folder.path, files)
+        yield FoundModel(stem, Kind.GGUF, place.program, path, size, _gguf_fault(path))
+
+
+def _of_ollama(place: Place) -> Iterator[FoundModel]:
+    """One for each file; `latest` is its name only if it has no other."""
+    names: dict[Path, list[str]] = {}
+    faults: dict[Path, str | None] = {}
+    for model in ollama_models(place.folder):
+        names.setdefault(model.path, []).append(model.name)
+        faults[model.path] = model.fault
+    for path, labels in names.items():
+        name, *aliases = sorted(labels, key=lambda label: (label.endswith(":latest"), label))
+        fault = faults[path] or _gguf_fault(path)
+        size = _total_size(path.parent, [path.name])
+        yield FoundModel(name, Kind.GGUF, place.program, path, size, fault, tuple(aliases))
+
+
+def _gguf_fault(path: Path) -> str | None:
+    try:
+        parts_of(path)
+        if path.is_file() and is_gguf(path):
+            return None
+        readable = os.access(path, os.R_OK)
+    except ModelError as error:
+        return str(error)
+    except OSError:
+        readable = False
+    if not readable:
+        return f"'{path}' cannot be read: check its permissions"
+    return f"'{path}' is not a GGUF file: download the model again"
+
+
+def _total_size(folder: Path, files: Iterable[str]) -> int:
+    """Bytes, following links."""
+    total = 0
+    for name in files:
+        with suppress(OSError):
+            total += (folder / name).stat().st_size
+    return total
+
+
+def _cache_home(home: Path) -> Path:
+    return _variable("XDG_CACHE_HOME") or home / ".cache"
+
+
+def _variable(name: str) -> Path | None:
+    return _path(os.environ.get(name, ""))
+
+
+def _path(text: str) -> Path | None:
+    """None for nothing, and for what cannot be a path."""
+    text = text.strip()
+    with suppress(RuntimeError, ValueError, OSError):
+        return Path(text).expanduser().absolute() if text and "\0" not in text else None
+    return None
+
+
+def _is_folder(path: Path | None) -> bool:
+    with suppress(OSError):
+        return path is not None and path.is_dir()
+    return False

@@ -1,0 +1,233 @@
+"""What other programs keep, on the models screen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.models.draft_selection import TokenizerCache
+from app.models.fit import mac_with
+from app.models.found import default_places
+from app.models.library import Library, default_library
+from app.protocol.commands import Load
+from app.settings.definitions import Models, Settings
+from app.settings.file import SettingsFile
+from app.ui.app import SpecchatApp
+from app.ui.models import tasks
+from app.ui.models.inventory import scan
+from tests.fakes import FakeEngine
+from tests.models import kept
+from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
+from tests.ui.models.conftest import BIG, model_files
+from tests.ui.models.test_choosing import choose, do, open_dialog, open_models
+
+pytestmark = pytest.mark.asyncio
+
+Here = Callable[..., Awaitable[None]]
+Make = Callable[..., SpecchatApp]
+WIDE = (200, 50)
+
+
+@pytest.fixture
+def library(library: Library, home: Path) -> Library:
+    """This machine's other programs are those of the tests' own home."""
+    return replace(library, places=default_places)
+
+
+def mlx(home: Path, name: str, layers: int) -> Path:
+    folder = home / ".lmstudio/models" / name
+    for file, content in model_files(layers).items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    return folder
+
+
+def lines_with(pilot: Pilot[None], text: str) -> list[int]:
+    return [n for n, line in enumerate(screen_text(pilot).splitlines()) if text in line]
+
+
+async def test_they_are_a_group_below_the_installed_ones(app: Make, here: Here, home: Path) -> None:
+    await here(BIG)
+    mlx(home, "aaa/first", 30)
+    kept.ollama(home / ".ollama/models", "mistral", "7b")  # a name that is not in its path
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "● installed 4", "aaa/first", "mistral:7b", "· GGUF")
+        await until_shown(pilot, "LM Studio · fits", "Ollama · ⏎ details, and to convert it")
+        (big,), (first,), (mistral,) = (
+            lines_with(pilot, each) for each in (BIG, "aaa/first", "mistral:7b")
+        )
+        assert big < first < mistral
+        await pilot.press(*"mistral")
+        await until_gone(pilot, BIG)
+        await until_shown(pilot, "mistral:7b")
+
+
+async def test_nothing_of_this_machine_is_found_unless_the_app_says_so(
+    library: Library, home: Path
+) -> None:
+    mlx(home, "aaa/first", 30)
+
+    def found(library: Library) -> int:
+        return len(scan(library, mac_with(32 * 10**9), (), TokenizerCache()).found)
+
+    assert found(library) == 1
+    assert found(Library(library.cache)) == 0
+    assert default_library().places() == ()
+
+
+async def test_an_mlx_model_is_loaded_from_its_folder(app: Make, home: Path) -> None:
+    folder = mlx(home, "people/large", 30)
+    draft = mlx(home, "people/little", 2)
+    engine = FakeEngine()
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "large", "with little")
+        await choose(pilot, "large", "Use with little")
+        await do(pilot, "Load now")
+        await until(pilot, lambda: len(loads(engine)) == 2, "the pair")
+        assert (loads(engine)[1].target, loads(engine)[1].draft) == (str(folder), str(draft))
+
+
+def loads(engine: FakeEngine) -> list[Load]:
+    return [command for command in engine.commands if isinstance(command, Load)]
+
+
+async def test_an_mlx_model_is_a_draft_for_an_installed_one(
+    app: Make, here: Here, home: Path
+) -> None:
+    await here(BIG)
+    mlx(home, "people/little", 2)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "3.5x faster · with little")
+
+
+async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
+    mlx(home, "people/large", 30)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "large")
+        dialog = await open_dialog(pilot, "large")
+        await until_shown(
+            pilot,
+            "people/large",
+            "in the folder of LM Studio: ~/.lmstudio/models/people/large",
+            "specchat never changes or deletes it.",
+            "Memory without a draft",
+        )
+        labels = [label for label, _ in dialog.choices]
+        assert labels == ["Use without a draft: always reads in full"]
+
+
+async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, home: Path) -> None:
+    kept.lm_studio(home)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "Big-Q4_K_M")
+        dialog = await open_dialog(pilot, "big")
+        await until_shown(
+            pilot, "A Model", "256, Q4_K_M, qwen3, context 41K", "must be converted before"
+        )
+        assert [label for label, _ in dialog.choices] == ["Convert…"]
+        await do(pilot, "Convert")
+        path = "~/.lmstudio/models/gguf-people/Big-GGUF/Big-Q4_K_M.gguf"
+        await until_shown(pilot, "`specchat models add", f"{path}` converts it.")
+
+
+async def test_a_path_with_spaces_is_quoted(app: Make, home: Path) -> None:
+    kept.gguf_file(home / ".lmstudio/models/a b/c/d.gguf")
+    async with app().run_test(size=WIDE) as pilot:
+        await open_models(pilot, "  d ")
+        await open_dialog(pilot, "gguf")
+        await do(pilot, "Convert")
+        await until_shown(pilot, f"models add '{home}/.lmstudio/models/a b/c/d.gguf'")
+
+
+async def test_headers_are_read_beside_the_list_only_when_highlighted(
+    app: Make, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    threads: list[threading.Thread] = []
+    read = tasks.summarise
+
+    def recorded(path: Path) -> object:
+        reads.append(path.name)
+        threads.append(threading.current_thread())
+        return read(path)
+
+    monkeypatch.setattr(tasks, "summarise", recorded)
+    for name in ("one", "two"):
+        kept.gguf_file(home / f".lmstudio/models/a/b/{name}.gguf")
+    async with app().run_test(size=WIDE) as pilot:
+        await open_models(pilot, "two")
+        assert reads == []
+        await pilot.press("down")
+        await until_shown(pilot, "256, Q4_K_M, qwen3")
+        await pilot.press("up", "down")
+        await pilot.pause()
+        assert reads == ["one.gguf"]
+        assert threads != [threading.main_thread()]
+
+
+async def test_headers_of_rows_that_were_only_passed_are_not_read(
+    app: Make, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    go_on = threading.Event()
+    read = tasks.summarise
+
+    def slow(path: Path) -> object:
+        reads.append(path.stem)
+        assert go_on.wait(10)
+        return read(path)
+
+    monkeypatch.setattr(tasks, "summarise", slow)
+    for name in ("a", "b", "c"):
+        kept.gguf_file(home / f".lmstudio/models/x/y/{name}.gguf")
+    async with app().run_test(size=WIDE) as pilot:
+        await open_models(pilot, "GGUF")
+        await pilot.press("down")
+        await until(pilot, lambda: reads == ["a"], "the first header")
+        await pilot.press("down", "down")
+        go_on.set()
+        await until(pilot, lambda: reads[-1] == "c", "the last header")
+        assert reads == ["a", "c"]
+
+
+async def test_a_damaged_file_offers_nothing(app: Make, home: Path) -> None:
+    kept.ollama(home / ".ollama/models", "llama", "8b").unlink()
+    path = kept.gguf_file(home / ".lmstudio/models/a/b/short.gguf")
+    path.write_bytes(path.read_bytes()[:100])
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "llama:8b", "Ollama · ! Its file")
+        dialog = await open_dialog(pilot, "llama")
+        assert dialog.choices == []
+        await pilot.press("escape", "ctrl+u")
+        await open_dialog(pilot, "short")
+        await until_shown(pilot, "is damaged")
+
+
+async def test_an_unusable_mlx_model_says_why(app: Make, home: Path) -> None:
+    (mlx(home, "people/large", 30) / "tokenizer.json").unlink()
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "people/large", "LM Studio · ! ")
+        dialog = await open_dialog(pilot, "large")
+        await until_shown(pilot, "has no tokenizer.json")
+        assert dialog.choices == []
+
+
+async def test_deleting_is_refused(app: Make, home: Path) -> None:
+    folder = mlx(home, "people/large", 30)
+    async with app().run_test(size=SMALL) as pilot:
+        await open_models(pilot, "large")
+        await pilot.press("down", "ctrl+d")
+        await until_shown(pilot, "people/large is not specchat's")
+        assert folder.is_dir()
+
+
+async def test_the_folders_of_the_setting_are_searched(app: Make, home: Path) -> None:
+    kept.gguf_file(home / "mine/some.gguf")
+    settings = Settings(models=Models(folders="~/mine:/nowhere"))
+    async with app(settings=SettingsFile(settings=settings)).run_test(size=SMALL) as pilot:
+        await open_models(pilot, "some", "your folder · ", "There is no folder '/nowhere'")
