@@ -177,7 +177,7 @@ def _disk_errors() -> Iterator[None]:
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """ModelError when the disk of `folder` has not so many bytes free."""
+    """ModelError when the disk of `folder` has fewer bytes free."""
     free = shutil.disk_usage(folder).free
     if needed + _SPARE > free:
         raise ModelError(

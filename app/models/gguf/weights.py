@@ -44,7 +44,7 @@ class Plan:
     bits: int | None = None
     group: int = GROUP
     heads: int | None = None
-    """Of so many heads the rows are to be put into another order."""
+    """The number of heads whose rows have another order in the file; None if the order is ours."""
     offset: float = 0.0
     """Added to each number."""
 
