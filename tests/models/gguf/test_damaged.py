@@ -128,11 +128,10 @@ def refused_or_read(path: Path) -> bool:
     """Whether it was refused; anything but a ModelError is a crash."""
     try:
         planned = plan_conversion([path])
-        json.dumps(planned.config)
-        list(planned.lines())
     except ModelError as error:
-        assert "\n" not in str(error)
-        return True
+        return "\n" not in str(error)
+    json.dumps(planned.config)
+    list(planned.lines())
     return False
 
 
@@ -176,7 +175,7 @@ def test_damaged_anywhere_it_is_refused_or_read(
 def test_a_part_that_is_missing_is_named(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "m-00001-of-00003.gguf"
     path.write_bytes(whole)
-    with pytest.raises(ModelError, match="m-00002-of-00003.gguf is missing"):
+    with pytest.raises(ModelError, match=r"m-00002-of-00003\.gguf is missing"):
         read_gguf(path)
 
 
