@@ -11,6 +11,7 @@ from typing import Protocol
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.sigint import cancel_on_sigint
 from app.models.cache import ModelCache
+from app.models.found import default_places, find_models
 from app.models.progress import Progress
 from app.paths import display_path
 from app.util.formatting import size
@@ -36,7 +37,8 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Progre
     stop = Event()
     try:
         with cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
-            planned = convert.plan_conversion(whole, options.bits, options.as_name)
+            name = options.as_name or convert.repository_of(paths[0], _title(paths[0]))
+            planned = convert.plan_conversion(whole, options.bits, name.rpartition("/")[2])
             for line in planned.lines():
                 _say(line)
             _say(f"It needs {size(planned.size)} in {display_path(cache.folder)}.")
@@ -47,13 +49,15 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Progre
         return INTERRUPTED
     finally:
         display.clear()
-    if done.changed:
-        _say(
-            f"The weights that were changed, {done.changed:.0%} of all, differ by {done.error:.2%}"
-            " (root mean square)."
-        )
+    _say(done.loss)
     _say(f"{done.repository} is installed ({size(done.size)}).")
     return 0
+
+
+def _title(path: Path) -> str:
+    """What the program calls the model that keeps it in this file, if one does."""
+    found = find_models(default_places()) if path.name.startswith("sha256") else ()
+    return next((each.name for each in found if each.path == path), "")
 
 
 def _say(line: str) -> None:

@@ -59,7 +59,7 @@ class Conversion:
 
     def lines(self) -> Iterator[str]:
         """What it is, and what will be lost in it: one sentence each."""
-        matrices = [each for each in self.plans if len(each.tensor.shape) > 1]
+        matrices = [each for each in self.plans if each.is_matrix]
         kinds = Counter(each.tensor.kind for each in matrices)
         names = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
         yield f"{self.config['model_type']}, {len(matrices)} matrices: {names}."
@@ -86,14 +86,25 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """An installed model. `error` is the relative error of the weights that were not held exactly,
-    root mean square, and `changed` the share of all weights that these are."""
+    """An installed model. `error` is the relative error of the matrices that were not held exactly,
+    root mean square, and `changed` the share of all weights in them. Norms are held in the type of
+    the rest."""
 
     repository: str
     folder: Path
     size: int
     error: float
     changed: float
+
+    @property
+    def loss(self) -> str:
+        """What was lost, in a sentence."""
+        if not self.changed:
+            return "Every matrix is exactly as in the file."
+        return (
+            f"The weights that were changed, {self.changed:.0%} of all, differ by"
+            f" {self.error:.2%} (root mean square)."
+        )
 
 
 def plan_conversion(
@@ -110,7 +121,7 @@ def plan_conversion(
         raise GgufError(f"'{paths[0]}' has more tokens than embeddings", "use another file")
     config |= special_ids(gguf) | _quantisation(plans)
     total = sum(_bytes(*output) for each in plans for output in each.outputs().values())
-    repository = f"{ORGANISATION}/{name or _name(paths[0])}"
+    repository = f"{ORGANISATION}/{name}" if name else repository_of(paths[0])
     if not is_repository(repository):
         raise ModelError(
             f"{name!r} cannot be the name of a model",
@@ -119,10 +130,13 @@ def plan_conversion(
     return Conversion(gguf, repository, config, tokenizer, tokenizer_config, plans, total)
 
 
-def _name(path: Path) -> str:
-    """A repository's name from that of a file."""
-    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", path.name, flags=re.IGNORECASE)
-    return re.sub(r"[^\w.]+|_{2,}|\.{2,}", "-", stem, flags=re.ASCII).strip("-.")[:90] or "model"
+def repository_of(path: Path, title: str = "") -> str:
+    """What the model of a file is called once it is installed. `title` is used where the file is
+    named after its digest, as Ollama's are."""
+    name = title if title and path.name.startswith("sha256") else path.name
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", name, flags=re.IGNORECASE)
+    stem = re.sub(r"[^\w.]+|_{2,}|\.{2,}", "-", stem, flags=re.ASCII).strip("-.")[:90]
+    return f"{ORGANISATION}/{stem or 'model'}"
 
 
 def _bytes(dtype: str, shape: Iterable[int]) -> int:
@@ -252,8 +266,9 @@ class _Writer:
         manifest = Manifest(conversion.repository, commit, tuple(self._files))
         blobs = {file.digest: self._folder / file.path for file in self._files}
         folder = self._cache.publish(manifest, blobs)
-        weights = sum(_count(each) for each in conversion.plans)
-        changed = sum(_count(each) for each in conversion.plans if not each.is_exact)
+        matrices = [each for each in conversion.plans if each.is_matrix]
+        weights = sum(map(_count, matrices))
+        changed = sum(_count(each) for each in matrices if not each.is_exact)
         return Converted(
             conversion.repository, folder, manifest.size, self._error.relative, changed / weights
         )

@@ -57,12 +57,12 @@ class Plan:
     def is_exact(self) -> bool:
         kind = self.tensor.kind
         if self.bits is None:
-            return kind in ("F32", self.dtype_kind) or self.dtype == "float32"
+            return self.dtype in (FLOATS.get(kind), "float32")
         return kind in EXACT and self.keeps_codes and self.dtype != "bfloat16"
 
     @property
-    def dtype_kind(self) -> str:
-        return next(kind for kind, dtype in FLOATS.items() if dtype == self.dtype)
+    def is_matrix(self) -> bool:
+        return len(self.tensor.shape) > 1
 
     @property
     def module(self) -> str:
@@ -130,7 +130,7 @@ def _bits(tensor: Tensor, wanted: int | None) -> tuple[int | None, int]:
 
 @dataclass(slots=True)
 class Error:
-    """The sum of squared errors and of squares of what was not held exactly."""
+    """The sum of squared errors and of squares of the matrices that were not held exactly."""
 
     wrong: float = 0.0
     total: float = 0.0
@@ -185,7 +185,7 @@ def _convert_rows(planned: Plan, rows: Codes, error: Error) -> tuple[NDArray[Any
         if planned.heads is not None and len(planned.tensor.shape) == 1:
             floats = floats.reshape(planned.heads, -1, 2).swapaxes(1, 2).reshape(1, -1)
         stored = to_dtype(floats, planned.dtype)
-        if not planned.is_exact:
+        if planned.is_matrix and not planned.is_exact:
             error.add(floats, from_dtype(stored, planned.dtype))
         return (stored,)
     kind = planned.tensor.kind

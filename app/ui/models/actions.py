@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 
 from app.models.cache import is_repository
 from app.models.draft_selection import DraftCandidate
@@ -60,7 +61,8 @@ def gguf_actions(found: FoundModel | None) -> list[Action]:
     """For a file that another program keeps, which is never removed here."""
     if found is None or found.fault is not None:
         return []
-    return [Action("Convert…", Do.CONVERT, (str(found.path),))]
+    size = formatting.size(found.size)
+    return [Action(f"Convert it once · needs about {size}", Do.CONVERT, (str(found.path),))]
 
 
 def trash_actions(name: str, inventory: Inventory) -> list[Action]:
@@ -78,6 +80,8 @@ def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action
     if job is None and partial is not None and partial.running:
         return [Action("Pause", Do.PAUSE_ELSEWHERE, names)]
     checking = job is not None and job.kind is JobKind.CHECK
+    if job is not None and job.source is not None and job.state is not JobState.DONE:
+        return _conversion_actions(job, job.source)
     if job is not None and job.state is JobState.DONE:
         overview = inventory.find(name)
         use = _use(overview) if overview and overview.model.installed else ()
@@ -93,6 +97,15 @@ def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action
         deleting = f", deleting {formatting.size(done)}" if done else ""
         actions.append(Action(f"Cancel{deleting}", Do.CANCEL, names))
     return actions
+
+
+def _conversion_actions(job: Job, source: Path) -> list[Action]:
+    if not job.state.ended:
+        return [Action("Stop converting", Do.PAUSE, (job.repository,))]
+    return [
+        Action("Convert it again", Do.CONVERT, (str(source),)),
+        Action("Remove from this list", Do.DISMISS, (job.repository,)),
+    ]
 
 
 def maintenance_actions(name: str, inventory: Inventory) -> Iterator[Action]:

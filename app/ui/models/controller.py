@@ -13,9 +13,7 @@ from app.errors import UserError
 from app.models.cache import ModelCache
 from app.models.draft_selection import TokenizerCache
 from app.models.fit import Machine, mac_with
-from app.models.found import FoundModel
 from app.models.library import Library, default_library
-from app.paths import shell_path
 from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats
@@ -69,7 +67,6 @@ class ModelsController:
             self._pair_status,
             self._tokenizers,
             self._measure,
-            self._convert,
             lambda: self._settings.values.models.folders,
         )
         self._app.push_screen(screen, self._on_choice)
@@ -106,10 +103,6 @@ class ModelsController:
             return reason
         self._send_measure(CalibrateCosts())
         return "Measuring the pair on a few thousand random tokens. A question stops it."
-
-    def _convert(self, found: FoundModel) -> str:
-        """Returns a message: how a GGUF file is converted."""
-        return f"`specchat models add {shell_path(found.path)}` converts it."
 
     def _machine(self) -> Machine:
         memory = self._memory()

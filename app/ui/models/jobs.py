@@ -1,5 +1,5 @@
-"""Downloads and checks on threads: they continue when the screen that started them has closed, and
-post messages to the app."""
+"""Downloads, checks and conversions on threads: they continue when the screen that started them
+has closed, and post messages to the app."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -28,6 +29,7 @@ JOIN_SECONDS = 3.0
 class JobKind(StrEnum):
     DOWNLOAD = "download"
     CHECK = "check"
+    CONVERSION = "conversion"
 
 
 class JobState(StrEnum):
@@ -44,10 +46,11 @@ class JobState(StrEnum):
 
 @dataclass(eq=False)
 class Job:
-    """`message` says how it ended; `stop` ends what runs."""
+    """`message` says how it ended; `stop` ends what runs. `source` is the GGUF file to convert."""
 
     repository: str
     kind: JobKind
+    source: Path | None = None
     state: JobState = JobState.WAITING
     progress: Progress = field(default_factory=lambda: Progress(0, 0, 0.0, None))
     message: str = ""
@@ -92,11 +95,20 @@ class Jobs:
 
     def start(self, repository: str, kind: JobKind = JobKind.DOWNLOAD) -> None:
         """Start a job or resume a paused one. Does nothing while the model has an active job."""
+        self._add(Job(repository, kind))
+
+    def convert(self, source: Path, title: str) -> None:
+        """Convert a GGUF file. `title` names the model if the file's own name does not."""
+        from app.models.gguf.convert import repository_of  # loads NumPy
+
+        self._add(Job(repository_of(source, title), JobKind.CONVERSION, source))
+
+    def _add(self, job: Job) -> None:
         with self._lock:
-            if self.is_active(repository) or self._closing:
+            if self.is_active(job.repository) or self._closing:
                 return
-            self._jobs.pop(repository, None)  # the last one started comes last
-            self._jobs[repository] = Job(repository, kind)
+            self._jobs.pop(job.repository, None)  # the last one started comes last
+            self._jobs[job.repository] = job
             self._start_waiting()
         self._post_change()
 
@@ -117,8 +129,10 @@ class Jobs:
         with self._lock:
             job = self._jobs.get(repository)
             if job is not None and self.is_active(repository):
-                job.cancelled = True
+                job.cancelled = job.kind is not JobKind.CONVERSION  # of one, nothing is left
                 self.pause(repository)
+                if not job.cancelled:
+                    return
             if not self.is_active(repository):
                 self._jobs.pop(repository, None)
                 self._run(lambda: self._discard(repository))
@@ -168,8 +182,7 @@ class Jobs:
 
     def _work(self, job: Job) -> None:
         try:
-            work = self._download if job.kind is JobKind.DOWNLOAD else self._check
-            state, message = work(job)
+            state, message = self._work_of(job.kind)(job)
         except UserError as error:
             state, message = JobState.FAILED, str(error)
         except Exception as error:  # else the thread would end without a message
@@ -185,6 +198,30 @@ class Jobs:
             self._discard(job.repository)
         else:
             self._post(self.Ended(job))
+
+    def _work_of(self, kind: JobKind) -> Callable[[Job], tuple[JobState, str]]:
+        match kind:
+            case JobKind.DOWNLOAD:
+                return self._download
+            case JobKind.CHECK:
+                return self._check
+            case JobKind.CONVERSION:
+                return self._convert
+
+    def _convert(self, job: Job) -> tuple[JobState, str]:
+        from app.models.gguf import convert
+
+        assert job.source is not None
+        stopped, name = threading.Event(), job.repository
+        self._set_stop(job, stopped.set)
+        planned = convert.plan_conversion([job.source], name=name.partition("/")[2])
+        try:
+            done = convert.install(
+                planned, self._library().cache, partial(self._on_progress, job), stopped.is_set
+            )
+        except convert.ConversionStopped:
+            return JobState.PAUSED, f"Conversion of {name} stopped: nothing is left of it."
+        return JobState.DONE, f"{name} is installed ({formatting.size(done.size)}). {done.loss}"
 
     def _download(self, job: Job) -> tuple[JobState, str]:
         from app.models.pull import Outcome, Pull  # slow to import: no start should wait for it
@@ -224,7 +261,7 @@ class Jobs:
         # What cannot be deleted now stays in the list, to be tried again.
         with suppress(UserError):
             discard(self._library().cache, repository)
-        cancelled = Job(repository, JobKind.DOWNLOAD, JobState.DONE)
+        cancelled = Job(repository, JobKind.DOWNLOAD, state=JobState.DONE)
         cancelled.message = f"Download of {repository} cancelled."
         self._post(self.Ended(cancelled))
 

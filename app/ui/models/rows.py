@@ -251,6 +251,8 @@ def _progress(job: Job) -> str:
         return f"{parts[0]} · {job.state}"
     if job.kind is JobKind.CHECK:
         parts.append("checking its files")
+    elif job.kind is JobKind.CONVERSION:
+        parts.append("converting")
     if progress.speed:
         parts.append(f"{formatting.size(int(progress.speed))}/s")
     if progress.seconds_left is not None and progress.done < progress.total:

@@ -95,17 +95,16 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         pair_status: Callable[[], PairStatus],
         tokenizers: TokenizerCache,
         measure: Callable[[], str],
-        convert: Callable[[FoundModel], str],
         folders: Callable[[], str],
     ) -> None:
         """`answer_stats` returns those of stored answers; `measure` times the loaded pair and
-        `convert` a GGUF file, and both return a message; `folders` are those of the setting."""
+        returns a message; `folders` are those of the setting."""
         self._details = Static(markup=False)
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
         self._library, self._jobs, self._machine = library, jobs, machine
         self._answer_stats, self._pair_status = answer_stats, pair_status
         self._tokenizers, self._measure = tokenizers, measure
-        self._convert, self._folders = convert, folders
+        self._folders = folders
         self._tasks = ModelTasks(library)
         self._inventory = Inventory(machine)
         self._loading = True
@@ -299,7 +298,9 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
                 self.run_in_turn(partial(self._add, name))
             case Do.CONVERT:
                 if (found := self._inventory.found_model(name)) is not None:
-                    self.show_message(self._convert(found))
+                    jobs.convert(found.path, found.name)
+                    self.list.filter.value = ""
+                    self._go_to_tab(Tab.DOWNLOADS)
             case Do.REMOVE:
                 self._remove(name)
             case Do.REMOVE_OLDER:

@@ -22,6 +22,7 @@ from app.ui.models import tasks
 from app.ui.models.inventory import scan
 from tests.fakes import FakeEngine
 from tests.models import kept
+from tests.models.gguf.making import write_gguf
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, model_files
 from tests.ui.models.test_choosing import choose, do, open_dialog, open_models
@@ -129,19 +130,24 @@ async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, ho
         await until_shown(
             pilot, "A Model", "256, Q4_K_M, qwen3, context 41K", "must be converted before"
         )
-        assert [label for label, _ in dialog.choices] == ["Convert…"]
+        (label,) = [label for label, _ in dialog.choices]
+        assert label.startswith("Convert it once · needs about ")
         await do(pilot, "Convert")
-        path = "~/.lmstudio/models/gguf-people/Big-GGUF/Big-Q4_K_M.gguf"
-        await until_shown(pilot, "`specchat models add", f"{path}` converts it.")
+        # It has one tensor only.
+        await until_shown(pilot, "! local/Big-Q4_K_M", "has no usable", "attention.head_count")
 
 
-async def test_a_path_with_spaces_is_quoted(app: Make, home: Path) -> None:
-    kept.gguf_file(home / ".lmstudio/models/a b/c/d.gguf")
+async def test_a_gguf_file_is_converted_and_installed(app: Make, home: Path) -> None:
+    path = home / ".lmstudio/models/people/tiny-GGUF/tiny.gguf"
+    path.parent.mkdir(parents=True)
+    write_gguf(path, "llama")
     async with app().run_test(size=WIDE) as pilot:
-        await open_models(pilot, "  d ")
-        await open_dialog(pilot, "gguf")
+        await open_models(pilot, "tiny")
+        await open_dialog(pilot, "tiny")
         await do(pilot, "Convert")
-        await until_shown(pilot, f"models add '{home}/.lmstudio/models/a b/c/d.gguf'")
+        await until_shown(pilot, "✓ local/tiny", "Every matrix is exactly as in the file.")
+        await pilot.press("enter")
+        await until_shown(pilot, "Use without a draft: always reads in full")
 
 
 async def test_headers_are_read_beside_the_list_only_when_highlighted(
