@@ -14,6 +14,10 @@ from types import TracebackType
 POLL_SECONDS = 0.05
 
 
+PATIENCE = 60.0
+"""Seconds after which a test gives up: these machines are slow at times."""
+
+
 class Terminal:
     """Runs one command in tmux. As a context manager it kills its server at the end, and only its.
 
@@ -69,12 +73,15 @@ class Terminal:
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p")
 
-    def wait_for(self, *texts: str, seconds: float = 30) -> str:
+    def wait_for(self, *texts: str, seconds: float = PATIENCE) -> str:
         """The first screen that shows all of `texts`."""
         return self.wait_until(lambda screen: all(text in screen for text in texts), seconds, texts)
 
     def wait_until(
-        self, condition: Callable[[str], bool], seconds: float = 30, what: object = "a condition"
+        self,
+        condition: Callable[[str], bool],
+        seconds: float = PATIENCE,
+        what: object = "a condition",
     ) -> str:
         deadline = time.monotonic() + seconds
         while not condition(screen := self.screen()):

@@ -207,6 +207,7 @@ async def test_stopped_again_the_old_answers_are_back() -> None:
         engine.stepping = True
         await pilot.press("ctrl+a")
         await until_gone(pilot, "Two?")
+        await until(pilot, lambda: len(engine.asks) == 3)
         engine.advance_to(lambda event: isinstance(event, Token))
         await pilot.press("escape")
         await until_shown(pilot, "■ stopped", "Two?")
