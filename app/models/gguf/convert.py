@@ -34,7 +34,6 @@ from app.util.atomic_files import make_folder, temp_file
 from app.util.formatting import size
 
 ORGANISATION = "local"
-BITS = (4, 8, 16, 32)
 _SPARE = 64 << 20
 """Bytes that stay free on the disk."""
 _WEIGHTS = "model.safetensors"

@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from app.models.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -125,6 +126,8 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def _mapped(path: Path) -> NDArray[np.uint8]:
+    import numpy as np  # slow: finding GGUF files does not need it
+
     try:
         with path.open("rb") as file:
             if file.read(4) != MAGIC:
@@ -195,6 +198,8 @@ class _Reader:
 
     def _array(self) -> Any:
         """A list of strings, or an array of numbers (N,)."""
+        import numpy as np
+
         kind, length = self._unpack("IQ")
         if kind == _STRING:
             if length > _MAX_STRINGS:
