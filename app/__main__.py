@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+REPEAT_SECONDS = 0.02
 
 
 def main() -> int:
+    sys.unraisablehook = _repeat_interrupt
     try:
         from app.cli.main import run
         from app.cli.streams import guard_streams
@@ -18,6 +26,18 @@ def main() -> int:
         status = 130  # INTERRUPTED in app/cli/exit_codes.py
     _exit_at_once_if_busy(status)
     return status
+
+
+def _repeat_interrupt(unraisable: UnraisableHookArgs) -> None:
+    """Ctrl-C once more when Python dropped it, as it does inside `__del__` and weak references'
+    callbacks (each import has one)."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        main_thread = threading.main_thread().ident
+        again = threading.Timer(REPEAT_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _exit_at_once_if_busy(status: int) -> None:

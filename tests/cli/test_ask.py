@@ -299,6 +299,29 @@ def test_ctrl_c_at_any_moment_ends_with_130(room: Path, moment: float) -> None:
     assert "Traceback" not in err
 
 
+CALLBACK = """
+import os, signal, sys, time, weakref
+import app.__main__ as m, app.cli.main
+
+def run(arguments):
+    gone = set()
+    reference = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del gone  # Python drops what is raised here
+    time.sleep(30)
+    return 0
+
+app.cli.main.run = run
+sys.exit(m.main())
+"""
+
+
+def test_ctrl_c_that_python_drops_is_repeated() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CALLBACK], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_what_is_read_may_be_kept_in_fewer_bits(
     room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
