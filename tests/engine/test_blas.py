@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,31 @@ def test_it_is_loaded_once_and_reported_afterwards() -> None:
     ).splitlines()
     assert "libopenblas" in first
     assert first == second == late
+
+
+@pytest.mark.parametrize(
+    ("flags", "kernels"),
+    [
+        ("flags : fpu avx2 fma avx512f avx512cd avx512bw avx512dq avx512vl", "SKYLAKEX"),
+        ("flags : fpu avx2 fma avx512f", "HASWELL"),
+        ("flags : fpu sse2", None),
+        ("Features : fp asimd", None),
+    ],
+)
+def test_kernels_for_the_cpu(
+    flags: str, kernels: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas.os, "environ", environment := dict[str, str]())
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    blas._choose_kernels(tmp_path / "cpuinfo")
+    assert environment.get("OPENBLAS_CORETYPE") == kernels
+
+
+def test_kernels_that_the_user_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "ZEN")
+    (tmp_path / "cpuinfo").write_text("flags : avx2 fma\n")
+    blas._choose_kernels(tmp_path / "cpuinfo")
+    assert os.environ["OPENBLAS_CORETYPE"] == "ZEN"
 
 
 def test_after_mlx_it_is_too_late() -> None:
