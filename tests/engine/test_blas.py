@@ -50,7 +50,7 @@ def test_it_is_loaded_once_and_reported_afterwards() -> None:
 def test_kernels_for_the_cpu(
     flags: str, kernels: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blas.os, "environ", environment := dict[str, str]())
+    monkeypatch.setattr(os, "environ", environment := dict[str, str]())
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
     blas._choose_kernels(tmp_path / "cpuinfo")
     assert environment.get("OPENBLAS_CORETYPE") == kernels
