@@ -12,13 +12,14 @@ LOG := .venv/setup.log
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
 	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
-.PHONY: help run demo real-models test test-slow picture pictures recording lint shell dist formula
+.PHONY: help run demo real-models test test-slow test-real picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
 	@echo "make demo       ask about a long text, sparsely and in full, side by side"
 	@echo "make test       the quick tests"
 	@echo "make test-slow  the slow tests"
+	@echo "make test-real  the tests with real models, which it fetches"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make picture    draw the README's map from a run of the demo"
 	@echo "make pictures   record the app in all its states, for tests and docs"
@@ -35,10 +36,14 @@ demo: $(STAMP)
 	@$(BIN)/python -m app demo
 
 test: $(STAMP)
-	@$(TESTS) -m "not slow"
+	@$(TESTS) -m "not slow and not real"
 
 test-slow: $(STAMP)
-	@$(TESTS) -m slow
+	@$(TESTS) -m "slow and not real"
+
+# In one process, because each needs gigabytes and all cores.
+test-real: $(STAMP)
+	@$(BIN)/python -m pytest -q -p no:xdist -m real
 
 real-models: $(STAMP)
 	@$(BIN)/python -m tests.real.packages
