@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -32,6 +32,16 @@ class ScoredPrompt:
     importance: Importance
     tuning: Tuning
     cached: NDArray[np.bool_]
+
+    def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
+        """Whether the draft would score this prompt the same, with this tuning."""
+        earlier = self.prompt
+        return (
+            replace(self.tuning, recall_share=tuning.recall_share) == tuning
+            and earlier.answer_prefix_len == prompt.answer_prefix_len
+            and earlier.question_start == prompt.question_start
+            and np.array_equal(earlier.ids, prompt.ids)
+        )
 
     def select(self, keep: float) -> tuple[Selection, Selected]:
         selection = select(self.importance, self.prompt.pinned, keep, self.tuning, self.cached)

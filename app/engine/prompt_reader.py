@@ -191,6 +191,11 @@ class PromptReader:
                 return baseline_scorers.random_scores(prompt.ids, tuning.chunk)
             case Scoring.LEXICAL:
                 return baseline_scorers.bm25_scores(prompt.ids, prompt.question_start, tuning.chunk)
+        scored = self._conversation.scored
+        if scored is not None and scored.is_of(prompt, tuning):
+            buckets = _buckets(scored.importance * ~prompt.pinned)
+            self._clock.emit(ImportanceMap(self._ask.turn, buckets, 1, 1))
+            return scored.importance
         return self._draft_importance(prompt)
 
     def _draft_importance(self, prompt: Prompt) -> Importance:
@@ -266,9 +271,13 @@ def _seconds_until(
 def _importance_map(
     turn: int, observer: AttentionObserver, expected: int, eligible: NDArray[np.bool_]
 ) -> ImportanceMap:
-    importance = observer.importance * eligible
+    buckets = _buckets(observer.importance * eligible)
+    return ImportanceMap(turn, buckets, observer.observed, expected)
+
+
+def _buckets(importance: Importance) -> tuple[float, ...]:
+    """The means of equal parts, the highest of which is 1."""
     count = min(BUCKETS, len(importance))
     starts = np.arange(count) * len(importance) // count
     means = np.add.reduceat(importance, starts) / np.diff([*starts, len(importance)])
-    buckets = tuple((means / max(float(means.max()), 1e-12)).tolist())
-    return ImportanceMap(turn, buckets, observer.observed, expected)
+    return tuple((means / max(float(means.max()), 1e-12)).tolist())

@@ -100,6 +100,8 @@ class Turn:
         self._clock.check_cancel()
         if (found := self._cache.drop_damaged()) is not None:
             self._emit(EngineWarning(found, self._ask.conversation))
+        if self._ask.read_again:
+            self._cache.target.clear()
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         self._read(prompt, plan)

@@ -52,7 +52,8 @@ class Ask:
 
     Turns of one `conversation` (any name) share a cache; without it nothing is cached. A
     `forced_answer` is fed instead of a generated one, and its loss measured. With
-    `skip_memory_check` the turn runs even if it is predicted not to fit.
+    `skip_memory_check` the turn runs even if it is predicted not to fit. With `read_again` the
+    target uses nothing that it cached before; the draft does.
     """
 
     turn: int
@@ -64,6 +65,7 @@ class Ask:
     forced_answer: str | None = None
     conversation: str | None = None
     skip_memory_check: bool = False
+    read_again: bool = False
 
     @property
     def question(self) -> str:

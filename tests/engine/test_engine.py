@@ -174,6 +174,25 @@ def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
             assert (selected.selected_tokens > first.selected_tokens) == (keep > 0.2)
 
 
+def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded: Driver) -> None:
+    fresh = loaded.answer(replace(question(turn=1), keep_ratio=0.5))
+    first_map = loaded.of(ImportanceMap)[-1]
+    loaded.answer(replace(question(turn=2), conversation="x", keep_ratio=0.1))
+    loaded.events.clear()
+    again = replace(question(turn=3), conversation="x", keep_ratio=0.5, read_again=True)
+    finished = loaded.answer(again)
+    assert Phase.SCORE not in _phases(loaded)
+    assert loaded.of(ImportanceMap)[-1].buckets == pytest.approx(first_map.buckets, abs=1e-3)
+    assert finished.generated_ids == fresh.generated_ids
+    assert finished.statistics is not None
+    assert fresh.statistics is not None
+    assert finished.statistics.reused_tokens == 0
+    assert finished.statistics.read_tokens == fresh.statistics.read_tokens
+    other = replace(again.messages[-1], text="What is the code of gate 8?")
+    loaded.answer(replace(again, turn=4, messages=(other,)))
+    assert Phase.SCORE in _phases(loaded)
+
+
 def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
     ask = question(tokens=4)
     first = loaded.answer(ask)
