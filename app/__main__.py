@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def _repeat_interrupt(unraisable: UnraisableHookArgs) -> None:
-    """Ctrl-C once more when Python dropped it, as it does inside `__del__` and weak references'
+    """Ctrl-C again when Python dropped it, as it does inside `__del__` and weak references'
     callbacks (each import has one)."""
     if unraisable.exc_type is KeyboardInterrupt:
         main_thread = threading.main_thread().ident

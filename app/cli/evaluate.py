@@ -28,6 +28,7 @@ from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.eval.figure import accuracy_figure
+from app.eval.real_documents import Corpus
 from app.eval.report import Study, as_json, markdown, table
 from app.eval.results_log import ResultsLog
 from app.eval.runner import (
@@ -38,7 +39,16 @@ from app.eval.runner import (
     Status,
     results_name,
 )
-from app.eval.suites import GROUPS, PERPLEXITY, SUITES, DoesNotFit, continuation
+from app.eval.suites import (
+    GROUPS,
+    NEED_FILES,
+    PERPLEXITY,
+    REAL,
+    REWORDED,
+    SUITES,
+    DoesNotFit,
+    continuation,
+)
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import EMBEDDED
 from app.protocol.commands import CachePolicy, Load
@@ -141,11 +151,12 @@ def _command(options: argparse.Namespace) -> str:
 def _settings(options: argparse.Namespace) -> Settings:
     """Raises UserError for the first option that makes no sense."""
     suites = _suites(options.suite)
-    if bool(options.files) != (PERPLEXITY in suites):
-        raise UserError(
-            f"The {PERPLEXITY} suite and --file go together",
-            f"give --suite {PERPLEXITY} and the files to measure it on with --file",
-        )
+    about_files = [name for name in suites if name in NEED_FILES]
+    if about_files and not options.files:
+        raise UserError(f"The {about_files[0]} suite asks about files", "name them with --file")
+    if options.files and not about_files:
+        known = ", ".join(name for name in SUITES if name in NEED_FILES)
+        raise UserError("No chosen suite asks about files", f"leave --file out, or add {known}")
     lengths = parse_list(options.length, parse_prompt_length)
     keeps = parse_list(options.keep, _keep)
     scorings = parse_list(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
@@ -279,7 +290,9 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
 
 
 def _check_files(settings: Settings, tokens: Tokens) -> None:
-    for document in settings.files:
+    if any(name in settings.suites for name in (REAL, REWORDED)):
+        Corpus(settings.files, tokens).check()
+    for document in settings.files if PERPLEXITY in settings.suites else ():
         offsets = tokens.offsets(document.text)
         for length in settings.lengths:
             try:

@@ -40,8 +40,8 @@ def load_openblas() -> str | None:
 
 
 def _choose_kernels(cpu_info: Path = Path("/proc/cpuinfo")) -> None:
-    """Tell OpenBLAS which kernels to use: for a CPU that is newer than itself, it uses those of 2004
-    (3.2 times the time for a prefill, measured). Setting OPENBLAS_CORETYPE overrides it."""
+    """Tell OpenBLAS which kernels to use. For a CPU newer than itself it chooses those of 2004: a
+    prefill then takes 3.2 times as long (measured). Setting OPENBLAS_CORETYPE overrides it."""
     try:
         found = re.search("^flags.*", cpu_info.read_text(), re.MULTILINE)
     except OSError:

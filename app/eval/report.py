@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from app.eval import guard_stats, results
+from app.eval import guard_stats, real_results, results
 from app.eval.guard_stats import GuardStats
+from app.eval.real_results import RealCell
 from app.eval.results import (
     EQUIVALENCE_MARGIN,
     EquivalencePoint,
@@ -39,6 +40,12 @@ EQUIVALENCE = (
     f" {100 * EQUIVALENCE_MARGIN:.0f} points of dense, how many times faster the first token then"
     " comes than with a full prefill, and how many times slower than with the default scoring"
     f" ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
+)
+
+REAL_DOCUMENTS = (
+    "Passage: the items whose answer's passage was read whole. Loss: of the right answer, nats a"
+    " token; change: sparse minus dense, with its 95 % interval. Same: answers with the same tokens"
+    " as dense."
 )
 
 
@@ -71,6 +78,10 @@ class Study:
     @cached_property
     def perplexities(self) -> tuple[Perplexity, ...]:
         return results.perplexities(self.records)
+
+    @cached_property
+    def real(self) -> tuple[RealCell, ...]:
+        return real_results.real_cells(self.records)
 
     @cached_property
     def guard(self) -> GuardStats | None:
@@ -201,6 +212,20 @@ def _perplexity_table(rows: Sequence[Perplexity]) -> Table:
     return Table(head, body)
 
 
+def _real_table(rows: Iterable[RealCell]) -> Table:
+    head = ["suite", "scoring", "length", "keep", "n", "passage, %", "95 %"]
+    head += ["loss", "dense loss", "change", "same, %"]
+    body = []
+    for r in rows:
+        row = [r.suite, r.scoring, f"{r.length:,}", f"{r.keep:g}", str(r.n)]
+        row += [_percent(r.passage.share), _range(r.passage)]
+        row += ["" if loss is None else f"{loss:.2f}" for loss in (r.loss, r.dense_loss)]
+        change = "" if r.change is None else f"{r.change:+.2f}"
+        row.append(change if r.margin is None else f"{change} ± {r.margin:.2f}")
+        body.append([*row, "" if r.agreed is None else _percent(r.agreed.share)])
+    return Table(head, body, texts=2)
+
+
 def _guard_table(guard: GuardStats) -> Table:
     body = []
     for r in guard.suites:
@@ -243,6 +268,8 @@ def table(study: Study) -> str:
     if study.perplexities:
         title = f"Perplexity of the next {FORCED_TOKENS} tokens of each file"
         parts.append(f"{title}\n{_perplexity_table(study.perplexities).plain()}")
+    if study.real:
+        parts.append(f"{_wrapped(REAL_DOCUMENTS)}\n{_real_table(study.real).plain()}")
     if study.guard is not None:
         parts.append(
             f"{_wrapped(_guard_summary(study.guard))}\n{_guard_table(study.guard).plain()}"
@@ -276,6 +303,8 @@ def markdown(study: Study, figure: str) -> str:
     if study.perplexities:
         rows = _perplexity_table(study.perplexities).markdown()
         parts += [f"## Perplexity of the next {FORCED_TOKENS} tokens", rows]
+    if study.real:
+        parts += ["## Real documents", REAL_DOCUMENTS, _real_table(study.real).markdown()]
     if study.guard is not None:
         parts += ["## The guard", _guard_summary(study.guard), _guard_table(study.guard).markdown()]
     if notes := study.notes():
@@ -360,6 +389,7 @@ def as_json(study: Study) -> str:
         "cases": [asdict(cell) for cell in study.cases],
         "equal": [asdict(row) for row in study.equals],
         "perplexity": [asdict(row) for row in study.perplexities],
+        "real": [asdict(cell) for cell in study.real],
         "guard": None if study.guard is None else asdict(study.guard),
         "records": [asdict(record) for record in study.records],
     }

@@ -135,7 +135,7 @@ def paired(records: Iterable[Record], mode: Mode) -> list[Pair]:
     return [(dense[r.item], r) for r in records if r.mode == mode and r.item in dense]
 
 
-def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -151,7 +151,7 @@ def cells(records: Iterable[Record], by_case: bool = False) -> tuple[ResultCell,
         return (sparse.suite, case, sparse.length, sparse.scoring, sparse.keep)
 
     pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].suite != PERPLEXITY]
-    found = [_cell(name, group) for name, group in _grouped(pairs, key).items()]
+    found = [_cell(name, group) for name, group in grouped(pairs, key).items()]
     return tuple(sorted(found, key=_cell_order))
 
 
@@ -207,7 +207,7 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> ResultCell:
 def sparse_cells(records: Iterable[Record]) -> tuple[SparseCell, ...]:
     """One cell for each suite, length, scoring and keep, in that order."""
     sparse = [record for record in records if record.mode == Mode.SPARSE]
-    groups = _grouped(sparse, lambda r: (r.suite, r.length, r.scoring, r.keep))
+    groups = grouped(sparse, lambda r: (r.suite, r.length, r.scoring, r.keep))
     found = [_sparse_cell(*key, group) for key, group in groups.items()]
     return tuple(sorted(found, key=_cell_order))
 
@@ -236,8 +236,8 @@ def equivalence_points(records: Iterable[Record]) -> tuple[EquivalencePoint, ...
     """One row for each length and scoring, where several keeps were measured."""
     safe = [pair for pair in paired(records, Mode.SPARSE) if SUITES[pair[1].suite].safe]
     groups = {
-        key: _grouped(pairs, lambda pair: pair[1].keep)
-        for key, pairs in _grouped(safe, lambda pair: (pair[1].length, pair[1].scoring)).items()
+        key: grouped(pairs, lambda pair: pair[1].keep)
+        for key, pairs in grouped(safe, lambda pair: (pair[1].length, pair[1].scoring)).items()
     }
     order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1])))
     at = {key: _smallest_equal(groups[key]) for key in order if len(groups[key]) > 1}
@@ -289,7 +289,7 @@ def _equal(
 def perplexities(records: Iterable[Record]) -> tuple[Perplexity, ...]:
     """One row for each length, scoring and keep of the perplexity suite."""
     pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].suite == PERPLEXITY]
-    groups = _grouped(pairs, lambda pair: (pair[1].length, pair[1].scoring, pair[1].keep))
+    groups = grouped(pairs, lambda pair: (pair[1].length, pair[1].scoring, pair[1].keep))
     order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1]), key[2]))
     return tuple(_perplexity(*key, groups[key]) for key in order)
 

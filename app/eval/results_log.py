@@ -12,7 +12,7 @@ from app.protocol.commands import Load
 from app.protocol.options import Mode
 
 PACKAGE = Path(__file__).parent.parent
-REPORTING = ("results", "guard_stats", "report", "figure")
+REPORTING = ("results", "real_results", "guard_stats", "report", "figure")
 """Files that have no part in measuring."""
 SMALL = 64 * 2**20
 """Bytes. Larger files are identified by their time, smaller ones by their content."""
@@ -34,7 +34,8 @@ DENSE = ReadConfig(Mode.FULL)
 class Record:
     """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
     the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
-    `loss` nats a token of a forced text, `spread` how evenly importance lay on the prompt."""
+    `loss` nats a token of a forced text or of the right answer, `spread` how evenly importance lay
+    on the prompt, `passage` the share of the answer's passage that was read."""
 
     item: str
     digest: str
@@ -58,6 +59,7 @@ class Record:
     failed: str | None = None
     loss: float | None = None
     spread: float | None = None
+    passage: float | None = None
 
     @property
     def config(self) -> ReadConfig:
@@ -115,7 +117,7 @@ def _parse(line: bytes) -> Record | None:
     names = {field.name for field in fields(Record)}
     try:
         content = json.loads(line)
-        record = Record(**content) if set(content) == names else None
+        record = Record(**content) if set(content) <= names else None
         hash(record and (record.item, record.config))
     except (ValueError, TypeError):
         return None

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 
 from app.chat.engine_session import EngineSession
+from app.eval.judge import judge, normalised_entropy, share_selected
+from app.eval.real_documents import Corpus
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest, pair_digest
-from app.eval.suites import PERPLEXITY, SUITES, DoesNotFit, Item, continuation, item_id, make
-from app.eval.tasks import is_correct
+from app.eval.suites import (
+    NEED_FILES,
+    PERPLEXITY,
+    SUITES,
+    DoesNotFit,
+    Item,
+    continuation,
+    item_id,
+    make,
+)
 from app.eval.tokens import Tokens
 from app.protocol.commands import Ask, Load
-from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned
+from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason
@@ -35,7 +44,7 @@ SPARSE_OVERHEAD = 0.15
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The configurations to measure: every scoring with each of `tunings`, which hold everything
-    else, and the published one if `published`. `files` are the perplexity suite's."""
+    else, and the published one if `published`. `files` are for the suites that ask about files."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -147,6 +156,7 @@ class Runner:
         self._session, self._settings, self._log = session, settings, log
         self._tokens, self._context = tokens, context
         self._tunings = settings.tunings_by_name
+        self._corpus = Corpus(settings.files, tokens)
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
         """The messages so far of every unfinished chat."""
         self._turn = 0
@@ -219,6 +229,8 @@ class Runner:
                 document = settings.files[key.index]
                 offsets = self._tokens.offsets(document.text)
                 item = continuation(document, key.length, offsets, self._tokens.count)
+            elif key.suite in NEED_FILES:
+                item = self._corpus.item(key.suite, key.index, key.length, settings.seed)
             else:
                 suite, seed = SUITES[key.suite], settings.seed
                 count, held_out = self._tokens.count, settings.held_out
@@ -247,6 +259,8 @@ class Runner:
 
     def _measure(self, item: Item, config: ReadConfig) -> Record | None:
         """Runs the item's turns; None when it was cancelled."""
+        if item.passage is not None:
+            return self._measure_real(item, config)
         if item.chat is None:
             return self._run_turn(item, config, item.messages)[0]
         if all(chat != item.chat for chat, _ in self._chats):
@@ -265,6 +279,17 @@ class Runner:
             history.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
         return record
 
+    def _measure_real(self, item: Item, config: ReadConfig) -> Record | None:
+        """The model's answer, and the likelihood of the right one. Times are not compared: what the
+        draft scored once serves all keeps."""
+        record, finished = self._run_turn(item, config, item.messages)
+        if record is None or finished is None:
+            return record
+        right, _ = self._run_turn(replace(item, forced=item.answer), config, item.messages)
+        if right is None:
+            return None
+        return replace(record, ttft=0.0, loss=right.loss, failed=right.failed)
+
     def _run_turn(
         self, item: Item, config: ReadConfig, messages: tuple[Message, ...]
     ) -> tuple[Record | None, Finished | None]:
@@ -272,6 +297,7 @@ class Runner:
         self._turn += 1
         guard: str | None = None
         buckets: tuple[float, ...] | None = None
+        passage: float | None = None
         event: Event | None = None
         for event in self._session.run(self._ask(item, config, messages)):
             if self._stopped:
@@ -280,6 +306,8 @@ class Runner:
                 guard = event.guard or guard
             if isinstance(event, ImportanceMap):
                 buckets = event.buckets
+            if isinstance(event, Selected) and item.passage and config.mode is Mode.SPARSE:
+                passage = share_selected(event, item.passage)
         empty = Record(
             item.id,
             item.digest,
@@ -292,6 +320,7 @@ class Runner:
             config.scoring,
             guard=guard,
             spread=None if buckets is None else round(normalised_entropy(buckets), 4),
+            passage=passage,
         )
         if isinstance(event, Failed):
             return None if self._stopped else replace(empty, failed=event.message), None
@@ -300,7 +329,7 @@ class Runner:
             return replace(empty, failed="Memory was nearly used up."), None
         if event.finish_reason is FinishReason.CANCELLED or event.statistics is None:
             return None, None
-        return _judge(empty, item, event), event
+        return judge(empty, item, event), event
 
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(
@@ -308,6 +337,7 @@ class Runner:
             seed=zlib.crc32(item.id.encode()),
         )
         tuning = self._tunings.get(config.scoring, TUNING)
+        conversation = None if item.chat is None else f"{item.chat}/{config}"
         return Ask(
             self._turn,
             messages,
@@ -316,37 +346,9 @@ class Runner:
             sampling,
             tuning,
             item.forced,
-            None if item.chat is None else f"{item.chat}/{config}",
+            conversation if item.passage is None else item.id,
+            read_again=item.passage is not None,
         )
-
-
-def _judge(record: Record, item: Item, event: Finished) -> Record:
-    statistics = event.statistics
-    assert statistics is not None
-    missing = item.forced is not None and statistics.forced_loss is None
-    return replace(
-        record,
-        right=item.forced is None and is_correct(event.text, item.expected, item.check),
-        answer=event.text,
-        tokens=hashlib.sha256(repr(event.generated_ids).encode()).hexdigest()[:12],
-        prompt_tokens=statistics.prompt_tokens,
-        read_fraction=round(statistics.read_fraction, 6),
-        ttft=round(statistics.ttft, 6),
-        reading=str(statistics.reading),
-        ended=str(event.finish_reason),
-        fallback=statistics.fallback,
-        failed="The engine did not measure this text." if missing else None,
-        loss=statistics.forced_loss,
-    )
-
-
-def normalised_entropy(buckets: Sequence[float]) -> float:
-    """The exponential of the entropy of the buckets' shares, over their number: 1 when all are
-    equal, near 0 when one has everything."""
-    total = sum(buckets)
-    shares = [bucket / total for bucket in buckets if bucket > 0]
-    entropy = -sum(share * math.log(share) for share in shares)
-    return math.exp(entropy) / len(buckets) if shares else 0.0
 
 
 class _EtaClock:

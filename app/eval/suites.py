@@ -23,6 +23,9 @@ TOLERANCE = 0.02
 TRIES = 8
 DOCUMENT = "document.txt"
 PERPLEXITY, RECALL = "perplexity", "recall"
+REAL, REWORDED = "real", "real-reworded"
+NEED_FILES = frozenset({PERPLEXITY, REAL, REWORDED})
+"""Suites that ask about files."""
 FORCED_TOKENS = 256
 """How much of a file is measured after what was read of it."""
 CONTINUE = "Continue the document where it ends."
@@ -78,7 +81,8 @@ class Suite:
 @dataclass(frozen=True)
 class Item:
     """One question about one document. `tokens` is about what its prompt takes; `forced` is the
-    text to be measured instead of an answer."""
+    text to be measured instead of an answer; `passage` are the document's characters that hold the
+    answer, where that is known: of such items the likelihood of `answer` is measured, too."""
 
     id: str
     suite: str
@@ -94,6 +98,7 @@ class Item:
     forced: str | None = None
     chat: str | None = None
     """The conversation that this is a turn of; its earlier answers are then the model's."""
+    passage: tuple[int, int] | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -165,10 +170,12 @@ _SUITES = (
         None,
         chat=True,
     ),
+    Suite(REAL, ()),
+    Suite(REWORDED, ()),
     Suite(PERPLEXITY, (), None),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
-DEFAULT = tuple(name for name in SUITES if name not in (PERPLEXITY, RECALL))
+DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL})
 GROUPS = {"all": DEFAULT, "needle": NEEDLES}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)

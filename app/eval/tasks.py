@@ -43,6 +43,7 @@ class Check(StrEnum):
     """How an answer is judged; white space and case are ignored."""
 
     HOLDS_ALL = "holds all"
+    HOLDS_ANY = "holds any"
     LAST_NUMBER = "last number"
     NOT_SAID = "not said"
 
@@ -70,7 +71,8 @@ def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
         numbers = re.findall(r"\d+", plain)
         return bool(numbers) and numbers[-1] == expected[0]
     patterns = (re.escape(" ".join(e.casefold().split())) for e in expected)
-    return all(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in patterns)
+    enough = any if check is Check.HOLDS_ANY else all
+    return enough(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in patterns)
 
 
 def phrase(rng: Random, name: str, held_out: bool) -> str:

@@ -226,7 +226,14 @@ REFUSALS = {
         "compared with a full prefill",
     ),
     "no file": (["--suite", "perplexity"], "--file"),
-    "no perplexity": (["--file", "{room}/text.txt"], "--suite perplexity"),
+    "no suite for a file": (
+        ["--file", "{room}/text.txt"],
+        "leave --file out, or add real, real-reworded, perplexity",
+    ),
+    "not the real documents": (
+        ["--suite", "real", "--file", "{room}/text.txt"],
+        "'gpl-3.0.txt' that is asked about is missing: fetch the documents",
+    ),
     "no such file": (["--suite", "perplexity", "--file", "{room}/nothing"], "nothing"),
     "a short file": (
         ["--suite", "perplexity", "--length", "32k", "--file", "{room}/text.txt"],

@@ -9,9 +9,9 @@ import pytest
 
 from app.eval import results
 from app.eval.guard_stats import guard_stats
+from app.eval.judge import normalised_entropy
 from app.eval.results import wilson
 from app.eval.results_log import Record
-from app.eval.runner import normalised_entropy
 from app.protocol.options import Mode
 from app.protocol.stats import Reading
 

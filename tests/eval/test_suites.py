@@ -19,7 +19,7 @@ from app.eval.suites import (
     DEFAULT,
     FORCED_TOKENS,
     GROUPS,
-    PERPLEXITY,
+    NEED_FILES,
     SUITES,
     DoesNotFit,
     Item,
@@ -34,7 +34,7 @@ from app.models.embedded import target_path
 from app.protocol.prompt import Document
 
 TOKENS = FolderTokens(target_path())
-NAMES = [name for name in SUITES if name != PERPLEXITY]
+NAMES = [name for name in SUITES if name not in NEED_FILES]
 ANY_LENGTH = "json array of 80"
 
 
@@ -282,7 +282,7 @@ def test_a_later_turn_brings_the_document_with_the_first_message() -> None:
 
 
 def test_the_names() -> None:
-    assert PERPLEXITY not in DEFAULT
+    assert not NEED_FILES & set(DEFAULT)
     assert set(GROUPS["needle"]) < set(DEFAULT)
     assert {name for name, suite in SUITES.items() if suite.safe is False} == {
         "count",

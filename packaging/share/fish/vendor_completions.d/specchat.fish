@@ -200,7 +200,7 @@ complete -c specchat -n '__fish_seen_subcommand_from eval' -l published -d 'also
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l sparse-only -d 'skip the comparison with full prefill'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l tune -x -d 'values of a parameter, such as chunk=16,32; can be repeated'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l ablate -x -d 'like --tune, but one value at a time, added to --tune'
-complete -c specchat -n '__fish_seen_subcommand_from eval' -l file -r -F -d 'a text for the perplexity suite; can be repeated'
+complete -c specchat -n '__fish_seen_subcommand_from eval' -l file -r -F -d 'a text for the suites perplexity and real; can be repeated'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l json -r -F -d 'write the settings, the results and every run as JSON'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l report -r -F -d 'write a Markdown report with a chart'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l fresh -d 'discard earlier results'

@@ -1,0 +1,125 @@
+"""Questions about real documents, whose answers are known (`real.toml`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import PurePath
+from random import Random
+
+from app.errors import UserError
+from app.eval.suites import RESERVED, REWORDED, DoesNotFit, Item, item_id
+from app.eval.tasks import Check
+from app.eval.tokens import Tokens
+from app.eval.words import load
+from app.protocol.prompt import Document
+
+SEPARATOR = "\n\n"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What `passage` says, which occurs once in the document of this name: asked in the document's
+    own words, and `reworded`. An answer is right when it has one of `expected`."""
+
+    document: str
+    passage: str
+    question: str
+    reworded: str
+    answer: str
+    expected: tuple[str, ...]
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """The characters of the passage, whatever its white space, if it occurs once."""
+        pattern = r"\s+".join(re.escape(word) for word in self.passage.split())
+        found = [match.span() for match in re.finditer(pattern, text)]
+        return found[0] if len(found) == 1 else None
+
+
+def _alternating(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    """The first fact of each document, then the second of each, and so on."""
+    names = dict.fromkeys(fact.document for fact in facts)
+    groups = [[fact for fact in facts if fact.document == name] for name in names]
+    return tuple(chain.from_iterable(zip(*groups, strict=True)))
+
+
+FACTS = _alternating([Fact(**each) for each in load("real.toml")["facts"]])
+
+
+class Corpus:
+    """The documents of `FACTS` among the files, and excerpts of them that have a fact."""
+
+    def __init__(self, files: Sequence[Document], tokens: Tokens) -> None:
+        self._texts = {PurePath(document.name).name: document.text for document in files}
+        self._tokens = tokens
+        self._offsets: dict[str, Sequence[tuple[int, int]]] = {}
+
+    def check(self) -> None:
+        """Raises UserError when a document is missing, or is another version."""
+        for fact in FACTS:
+            if fact.find(self._texts.get(fact.document, "")) is None:
+                problem = "differs" if fact.document in self._texts else "is missing"
+                raise UserError(
+                    f"The document {fact.document!r} that is asked about {problem}",
+                    "fetch the documents with `make real-texts`, and give their folder with --file",
+                )
+
+    def item(self, suite: str, index: int, length: int, seed: int) -> Item:
+        """Item `index`: an excerpt, so that the prompt has about `length` tokens. Both suites have
+        the same excerpts. Raises DoesNotFit."""
+        fact = FACTS[index % len(FACTS)]
+        question = fact.reworded if suite == REWORDED else fact.question
+        around = RESERVED + self._tokens.count(question)
+        name, text, passage = self._source(fact, length)
+        border = _excerpt(
+            self._token_offsets(name, text),
+            passage,
+            length - around,
+            Random(f"{seed}/{length}/{index}"),
+        )
+        start, end = border
+        return Item(
+            item_id(suite, length, index),
+            suite,
+            fact.document,
+            length,
+            Document(fact.document, text[start:end]),
+            question,
+            fact.answer,
+            fact.expected,
+            Check.HOLDS_ANY,
+            length,
+            passage=(passage[0] - start, passage[1] - start),
+        )
+
+    def _source(self, fact: Fact, length: int) -> tuple[str, str, tuple[int, int]]:
+        """The fact's document; where that is too short, all documents, one after the other."""
+        text = self._texts[fact.document]
+        name = fact.document
+        if len(self._token_offsets(name, text)) < length:
+            name, text = "", SEPARATOR.join(self._texts.values())
+        passage = fact.find(text)
+        if passage is None:
+            raise DoesNotFit(f"the answer's passage is not once in {fact.document}")
+        return name, text, passage
+
+    def _token_offsets(self, name: str, text: str) -> Sequence[tuple[int, int]]:
+        if name not in self._offsets:
+            self._offsets[name] = self._tokens.offsets(text)
+        return self._offsets[name]
+
+
+def _excerpt(
+    offsets: Sequence[tuple[int, int]], passage: tuple[int, int], count: int, rng: Random
+) -> tuple[int, int]:
+    """The characters of `count` tokens around a passage, which may be anywhere in them."""
+    first = sum(end <= passage[0] for _, end in offsets)
+    last = sum(start < passage[1] for start, _ in offsets)
+    if last - first > count:
+        raise DoesNotFit(f"its passage alone takes {last - first} tokens")
+    if len(offsets) < count:
+        raise DoesNotFit(f"the documents have only {len(offsets):,} tokens")
+    begin = rng.randint(max(0, last - count), min(first, len(offsets) - count))
+    return offsets[begin][0], offsets[begin + count - 1][1]

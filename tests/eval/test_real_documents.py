@@ -1,0 +1,153 @@
+"""Questions about real documents: excerpts that have the answer, and what is recorded of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat.engine_session import EngineSession
+from app.errors import UserError
+from app.eval.real_documents import FACTS, Corpus, Fact
+from app.eval.real_results import real_cells
+from app.eval.results_log import Record, ResultsLog
+from app.eval.runner import Runner, Settings
+from app.eval.suites import REAL, REWORDED, DoesNotFit
+from app.eval.tasks import Check, is_correct
+from app.eval.tokens import FolderTokens
+from app.models.embedded import draft_path, target_path
+from app.protocol.commands import CachePolicy, Load
+from app.protocol.options import BackgroundPolicy, Mode, Scoring
+from app.protocol.prompt import Document
+
+TOKENS = FolderTokens(target_path())
+FILLER = "Between two facts nothing is said that anybody could ask about. "
+
+
+def documents(filler: int) -> tuple[Document, ...]:
+    """Stand-ins for the real ones: every passage, `filler` sentences after each."""
+    texts: dict[str, str] = {}
+    for fact in FACTS:
+        passage = fact.passage.replace(" ", "\n", 1)
+        texts[fact.document] = texts.get(fact.document, "") + f"{passage}. {FILLER * filler}"
+    return tuple(Document(f"texts/{name}", text) for name, text in texts.items())
+
+
+SHORT, LONG = documents(2), documents(40)
+
+
+def words(text: str) -> set[str]:
+    return {word[:6] for word in re.findall(r"[a-z]{4,}", text.lower())}
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.question)
+def test_a_fact(fact: Fact) -> None:
+    assert is_correct(fact.answer, fact.expected, Check.HOLDS_ANY)
+    assert any(each.casefold() in fact.passage.casefold() for each in fact.expected)
+    assert words(fact.question) & words(fact.passage), "in the document's own words"
+    assert not words(fact.reworded) & words(fact.passage), "in other words"
+    assert not is_correct(fact.reworded, fact.expected, Check.HOLDS_ANY)
+
+
+def test_documents_alternate() -> None:
+    names = [fact.document for fact in FACTS]
+    assert len(set(names[:4])) == 4
+    assert set(Counter(names).values()) == {len(FACTS) // 4}
+
+
+@pytest.mark.parametrize(("files", "length"), [(LONG, 500), (LONG, 2000), (SHORT, 2000)])
+def test_an_excerpt_has_its_length_and_the_passage(
+    files: tuple[Document, ...], length: int
+) -> None:
+    corpus = Corpus(files, TOKENS)
+    corpus.check()
+    depths = []
+    for index, fact in enumerate(FACTS):
+        item = corpus.item(REAL, index, length, 0)
+        assert item.passage is not None
+        start, end = item.passage
+        text = item.document.text
+        assert text[start:end].split() == fact.passage.split()
+        assert TOKENS.count(text) == pytest.approx(length - TOKENS.count(item.question), abs=60)
+        depths.append(start / len(text))
+        other = corpus.item(REWORDED, index, length, 0)
+        assert (item.question, other.question) == (fact.question, fact.reworded)
+    assert min(depths) < 0.3
+    assert max(depths) > 0.7
+
+
+def test_an_item_is_the_same_for_the_same_seed() -> None:
+    one, again = (Corpus(LONG, TOKENS) for _ in range(2))
+    assert one.item(REAL, 11, 500, 7) == again.item(REAL, 11, 500, 7)
+    assert one.item(REAL, 11, 500, 7) != one.item(REAL, 11, 500, 8)
+    further = one.item(REAL, 11 + len(FACTS), 500, 7)
+    assert further.question == one.item(REAL, 11, 500, 7).question
+    assert further.document != one.item(REAL, 11, 500, 7).document
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(DoesNotFit, match="the documents have only"):
+        Corpus(SHORT, TOKENS).item(REAL, 0, 1_000_000, 0)
+    with pytest.raises(DoesNotFit, match="its passage alone takes"):
+        Corpus(LONG, TOKENS).item(REAL, 0, 60, 0)
+
+
+def test_documents_that_are_missing_or_differ() -> None:
+    with pytest.raises(
+        UserError, match="is missing: fetch .* `make real-texts`"
+    ):
+        Corpus(LONG[1:], TOKENS).check()
+    other = replace(LONG[0], text="Something else.")
+    with pytest.raises(UserError, match="differs"):
+        Corpus((other, *LONG[1:]), TOKENS).check()
+
+
+def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
+    settings = Settings((REAL,), (500,), (0.1, 1.0), (Scoring.LEXICAL,), n=2, files=LONG)
+    log = ResultsLog(tmp_path / "results.jsonl")
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(Load(str(target_path()), str(draft_path())))
+        outcome = Runner(session, settings, log, TOKENS).run()
+    log.close()
+    assert outcome.complete
+    by_keep = {
+        (record.item, record.keep if record.mode == Mode.SPARSE else None): record
+        for record in outcome.records
+    }
+    for index in range(2):
+        dense, some, everything = (by_keep[f"real/500/{index}", k] for k in (None, 0.1, 1.0))
+        assert dense.passage is None
+        assert everything.passage == 1.0
+        assert some.passage is not None
+        assert dense.loss == pytest.approx(everything.loss, abs=1e-3)
+        assert some.loss != pytest.approx(dense.loss, abs=1e-3)
+        assert dense.answer == everything.answer
+        assert not any(record.failed for record in (dense, some, everything))
+
+
+def record(item: int, mode: Mode, **values: object) -> Record:
+    scoring = "both" if mode is Mode.SPARSE else ""
+    base = Record(f"real/500/{item}", "", "", REAL, "", 500, str(mode), 0.1, scoring)
+    return replace(base, **values)  # type: ignore[arg-type]
+
+
+def test_cells() -> None:
+    records = [
+        record(0, Mode.FULL, loss=1.0, tokens="a"),
+        record(0, Mode.SPARSE, loss=1.5, tokens="a", passage=1.0),
+        record(1, Mode.FULL, loss=2.0, tokens="b"),
+        record(1, Mode.SPARSE, loss=3.5, tokens="c", passage=0.4),
+        record(2, Mode.FULL, loss=9.0, tokens="b"),
+        record(2, Mode.SPARSE, failed="No.", loss=9.0, passage=1.0),
+    ]
+    (cell,) = real_cells(records)
+    assert (cell.n, cell.loss, cell.dense_loss, cell.change) == (2, 2.5, 1.5, 1.0)
+    assert cell.margin == pytest.approx(1.96 * 0.5)
+    assert cell.passage.share == 0.5
+    assert cell.agreed is not None
+    assert cell.agreed.share == 0.5
+    (alone,) = real_cells([each for each in records if each.mode == Mode.SPARSE])
+    assert (alone.n, alone.loss, alone.dense_loss, alone.agreed) == (2, 2.5, None, None)
