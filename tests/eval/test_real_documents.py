@@ -96,9 +96,7 @@ def test_what_does_not_fit() -> None:
 
 
 def test_documents_that_are_missing_or_differ() -> None:
-    with pytest.raises(
-        UserError, match="is missing: fetch .* `make real-texts`"
-    ):
+    with pytest.raises(UserError, match=r"is missing: fetch .* `make real-texts`"):
         Corpus(LONG[1:], TOKENS).check()
     other = replace(LONG[0], text="Something else.")
     with pytest.raises(UserError, match="differs"):
