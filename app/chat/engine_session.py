@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Cancel, Close, Load
+from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Cancel, Close, Load, Reselect
 from app.protocol.cost_model import Costs
 from app.protocol.engine import Engine
-from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded
+from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded, Selected
 
 
 class EngineError(UserError):
@@ -64,6 +64,13 @@ class EngineSession:
         """The events of a turn, the last of which is `Finished` or `Failed`."""
         self._engine.send(command)
         return self._events_until(Finished)
+
+    def reselect(self, command: Reselect) -> Selected:
+        """What the last turn would have selected; it must have scored its prompt."""
+        self._engine.send(command)
+        *_, event = self._events_until(Selected)
+        assert isinstance(event, Selected)
+        return event
 
     def cancel(self, turn: int) -> None:
         """Safe in a signal handler: it only marks the turn."""

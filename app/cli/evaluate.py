@@ -43,8 +43,6 @@ from app.eval.suites import (
     GROUPS,
     NEED_FILES,
     PERPLEXITY,
-    REAL,
-    REWORDED,
     SUITES,
     DoesNotFit,
     continuation,
@@ -290,7 +288,7 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
 
 
 def _check_files(settings: Settings, tokens: Tokens) -> None:
-    if any(name in settings.suites for name in (REAL, REWORDED)):
+    if NEED_FILES & set(settings.suites) - {PERPLEXITY}:
         Corpus(settings.files, tokens).check()
     for document in settings.files if PERPLEXITY in settings.suites else ():
         offsets = tokens.offsets(document.text)

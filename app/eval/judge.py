@@ -33,9 +33,11 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
     )
 
 
-def share_selected(event: Selected, passage: tuple[int, int]) -> float:
-    """Of the passage's characters, the share in selected spans."""
-    start, end = passage
+def share_selected(event: Selected, item: Item) -> float | None:
+    """Of the characters of the answer's passage, the share in selected spans; None without one."""
+    if item.passage is None:
+        return None
+    start, end = item.passage
     selected = sum(max(0, min(end, text.end) - max(start, text.start)) for text in event.texts)
     return round(selected / (end - start), 4)
 

@@ -67,10 +67,10 @@ class Corpus:
                 )
 
     def item(self, suite: str, index: int, length: int, seed: int) -> Item:
-        """Item `index`: an excerpt, so that the prompt has about `length` tokens. Both suites have
-        the same excerpts. Raises DoesNotFit."""
+        """Item `index`: an excerpt, so that the prompt has about `length` tokens. All suites
+        have the same excerpts. Raises DoesNotFit."""
         fact = FACTS[index % len(FACTS)]
-        question = fact.reworded if suite == REWORDED else fact.question
+        question = fact.reworded if suite.endswith(REWORDED) else fact.question
         around = RESERVED + self._tokens.count(question)
         name, text, passage = self._source(fact, length)
         border = _excerpt(

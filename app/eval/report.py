@@ -22,7 +22,7 @@ from app.eval.results import (
 )
 from app.eval.results_log import Record
 from app.eval.runner import TUNING, Settings
-from app.eval.suites import FORCED_TOKENS, PERPLEXITY
+from app.eval.suites import FORCED_TOKENS, ONLY_PASSAGES, PERPLEXITY
 from app.protocol.options import DEFAULT_TUNING, Mode
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import Table
@@ -100,7 +100,8 @@ class Study:
     @property
     def answers(self) -> list[Record]:
         """Runs that should end in an answer."""
-        return [record for record in self.records if record.suite != PERPLEXITY]
+        without = {PERPLEXITY, *ONLY_PASSAGES}
+        return [record for record in self.records if record.suite not in without]
 
     def notes(self) -> list[str]:
         """What should not be overlooked, a sentence each."""

@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean, median
 from typing import Any, TypeVar
 
 from app.eval.results_log import Record
-from app.eval.suites import PERPLEXITY, SUITES
+from app.eval.suites import ONLY_PASSAGES, PERPLEXITY, SUITES
 from app.protocol.options import DEFAULT_TUNING, Mode, Scoring
 from app.protocol.stats import Reading
 
@@ -206,7 +206,8 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> ResultCell:
 
 def sparse_cells(records: Iterable[Record]) -> tuple[SparseCell, ...]:
     """One cell for each suite, length, scoring and keep, in that order."""
-    sparse = [record for record in records if record.mode == Mode.SPARSE]
+    answered = (record for record in records if record.suite not in ONLY_PASSAGES)
+    sparse = [record for record in answered if record.mode == Mode.SPARSE]
     groups = grouped(sparse, lambda r: (r.suite, r.length, r.scoring, r.keep))
     found = [_sparse_cell(*key, group) for key, group in groups.items()]
     return tuple(sorted(found, key=_cell_order))

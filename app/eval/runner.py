@@ -17,6 +17,7 @@ from app.eval.real_documents import Corpus
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from app.eval.suites import (
     NEED_FILES,
+    ONLY_PASSAGES,
     PERPLEXITY,
     SUITES,
     DoesNotFit,
@@ -26,7 +27,7 @@ from app.eval.suites import (
     make,
 )
 from app.eval.tokens import Tokens
-from app.protocol.commands import Ask, Load
+from app.protocol.commands import Ask, Load, Reselect
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
@@ -60,16 +61,16 @@ class Settings:
     sparse_only: bool = False
 
     def configs(self, suite: str) -> tuple[ReadConfig, ...]:
-        """How each item of a suite is read: dense first, since the others are compared with it,
-        unless `sparse_only`."""
+        """How each item of a suite is read: dense first, if the others are compared with it."""
         sparse = [
             ReadConfig(Mode.SPARSE, keep, name)
             for name in self.tunings_by_name
             for keep in self.keeps
         ]
-        if self.auto and suite != PERPLEXITY:
+        if self.auto and suite not in {PERPLEXITY, *ONLY_PASSAGES}:
             sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, tuning_name(TUNING)))
-        return tuple(sparse) if self.sparse_only else (DENSE, *sparse)
+        alone = self.sparse_only or suite in ONLY_PASSAGES
+        return tuple(sparse) if alone else (DENSE, *sparse)
 
     @property
     def tunings_by_name(self) -> dict[str, Tuning]:
@@ -160,6 +161,8 @@ class Runner:
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
         """The messages so far of every unfinished chat."""
         self._turn = 0
+        self._last_found: Record | None = None
+        """The last turn's, if it only looked for a passage."""
         self._stopped = False
         self._code = code_digest()
         self._records: dict[tuple[str, ReadConfig], Record] = {}
@@ -259,6 +262,8 @@ class Runner:
 
     def _measure(self, item: Item, config: ReadConfig) -> Record | None:
         """Runs the item's turns; None when it was cancelled."""
+        if item.suite in ONLY_PASSAGES:
+            return self._find_passage(item, config)
         if item.passage is not None:
             return self._measure_real(item, config)
         if item.chat is None:
@@ -277,6 +282,22 @@ class Runner:
                 return record
             ids = finished.generated_ids
             history.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
+        return record
+
+    def _find_passage(self, item: Item, config: ReadConfig) -> Record | None:
+        """Whether the passage is selected. The draft scores once for all keeps, and what the target
+        reads does not matter."""
+        last = self._last_found
+        if last is not None and (last.item, last.scoring) == (item.id, config.scoring):
+            event = self._session.reselect(Reselect(self._turn, config.keep))
+            return replace(
+                last,
+                keep=config.keep,
+                read_fraction=round(event.selected_tokens / event.prompt_tokens, 6),
+                passage=share_selected(event, item),
+            )
+        record, finished = self._run_turn(item, config, item.messages)
+        self._last_found = None if finished is None else record
         return record
 
     def _measure_real(self, item: Item, config: ReadConfig) -> Record | None:
@@ -306,8 +327,8 @@ class Runner:
                 guard = event.guard or guard
             if isinstance(event, ImportanceMap):
                 buckets = event.buckets
-            if isinstance(event, Selected) and item.passage and config.mode is Mode.SPARSE:
-                passage = share_selected(event, item.passage)
+            if isinstance(event, Selected) and config.mode is Mode.SPARSE:
+                passage = share_selected(event, item)
         empty = Record(
             item.id,
             item.digest,
@@ -331,9 +352,15 @@ class Runner:
             return None, None
         return judge(empty, item, event), event
 
+    def _max_tokens(self, item: Item) -> int:
+        expected = self._tokens.count(item.answer)
+        if item.passage is None:
+            return 2 * expected + EXTRA_ANSWER_TOKENS
+        return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_ANSWER_TOKENS // 2
+
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(
-            max_tokens=2 * self._tokens.count(item.answer) + EXTRA_ANSWER_TOKENS,
+            max_tokens=self._max_tokens(item),
             seed=zlib.crc32(item.id.encode()),
         )
         tuning = self._tunings.get(config.scoring, TUNING)

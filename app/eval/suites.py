@@ -23,8 +23,10 @@ TOLERANCE = 0.02
 TRIES = 8
 DOCUMENT = "document.txt"
 PERPLEXITY, RECALL = "perplexity", "recall"
-REAL, REWORDED = "real", "real-reworded"
-NEED_FILES = frozenset({PERPLEXITY, REAL, REWORDED})
+REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
+ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED})
+"""Suites that look for the answer's passage among what is selected, and have no answer written."""
+NEED_FILES = frozenset({PERPLEXITY, REAL, REAL + REWORDED, *ONLY_PASSAGES})
 """Suites that ask about files."""
 FORCED_TOKENS = 256
 """How much of a file is measured after what was read of it."""
@@ -171,7 +173,9 @@ _SUITES = (
         chat=True,
     ),
     Suite(REAL, ()),
-    Suite(REWORDED, ()),
+    Suite(REAL + REWORDED, ()),
+    Suite(PASSAGE, (), None),
+    Suite(PASSAGE + REWORDED, (), None),
     Suite(PERPLEXITY, (), None),
 )
 SUITES = {suite.name: suite for suite in _SUITES}

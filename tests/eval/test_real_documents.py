@@ -13,9 +13,10 @@ from app.chat.engine_session import EngineSession
 from app.errors import UserError
 from app.eval.real_documents import FACTS, Corpus, Fact
 from app.eval.real_results import real_cells
+from app.eval.results import sparse_cells
 from app.eval.results_log import Record, ResultsLog
 from app.eval.runner import Runner, Settings
-from app.eval.suites import REAL, REWORDED, DoesNotFit
+from app.eval.suites import ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
 from app.eval.tasks import Check, is_correct
 from app.eval.tokens import FolderTokens
 from app.models.embedded import draft_path, target_path
@@ -73,7 +74,7 @@ def test_an_excerpt_has_its_length_and_the_passage(
         assert text[start:end].split() == fact.passage.split()
         assert TOKENS.count(text) == pytest.approx(length - TOKENS.count(item.question), abs=60)
         depths.append(start / len(text))
-        other = corpus.item(REWORDED, index, length, 0)
+        other = corpus.item(REAL + REWORDED, index, length, 0)
         assert (item.question, other.question) == (fact.question, fact.reworded)
     assert min(depths) < 0.3
     assert max(depths) > 0.7
@@ -124,6 +125,31 @@ def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
         assert some.loss != pytest.approx(dense.loss, abs=1e-3)
         assert dense.answer == everything.answer
         assert not any(record.failed for record in (dense, some, everything))
+
+
+def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
+    keeps, scorings = (0.1, 0.3), (Scoring.QUESTION, Scoring.LEXICAL)
+    settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, files=LONG)
+    log = ResultsLog(tmp_path / "results.jsonl")
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(Load(str(target_path()), str(draft_path())))
+        runner = Runner(session, settings, log, TOKENS)
+        outcome = runner.run()
+        turns = runner._turn
+    log.close()
+    found = {
+        (record.suite, record.item[-1], record.scoring, record.keep): record
+        for record in outcome.records
+        if record.mode == Mode.SPARSE
+    }
+    assert len(found) == 2 * 2 * 2 * 2
+    for (suite, *rest), record in found.items():
+        assert record.passage == found[REAL, *rest].passage
+        assert record.read_fraction == pytest.approx(found[REAL, *rest].read_fraction, abs=1e-5)
+        assert (record.loss is None) == (suite in ONLY_PASSAGES)
+    assert turns == 2 * (2 + 2 * 5)
+    assert {cell.suite for cell in sparse_cells(outcome.records)} == {REAL}
+    assert [cell.n for cell in real_cells(outcome.records)] == [2] * 8
 
 
 def record(item: int, mode: Mode, **values: object) -> Record:
