@@ -228,7 +228,7 @@ REFUSALS = {
     "no file": (["--suite", "perplexity"], "--file"),
     "no suite for a file": (
         ["--file", "{room}/text.txt"],
-        "leave --file out, or add real, real-reworded, perplexity",
+        "leave --file out, or add real, real-reworded, passage, passage-reworded, perplexity",
     ),
     "not the real documents": (
         ["--suite", "real", "--file", "{room}/text.txt"],
