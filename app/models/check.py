@@ -88,9 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
         _check_amount(path, data)
         content = json.loads(data)
     except OSError as error:
-        raise ModelError(
-            f"'{path}' cannot be read ({error.strerror})", "check its permissions"
-        ) from None
+        raise ModelError.unreadable(path, error) from None
     except (ValueError, RecursionError):
         raise ModelError(f"'{path}' is not valid JSON", _REDOWNLOAD) from None
     if not isinstance(content, dict):
@@ -170,9 +168,7 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
             length = int.from_bytes(file.read(8), "little")
             header = file.read(length) if length <= min(_MAX_HEADER, size - 8) else None
     except OSError as error:
-        raise ModelError(
-            f"'{path}' cannot be read ({error.strerror})", "check its permissions"
-        ) from None
+        raise ModelError.unreadable(path, error) from None
     if header is None:
         raise ModelError(f"'{path}' is truncated or not a safetensors file", _REDOWNLOAD)
     return size, length, header

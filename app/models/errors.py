@@ -5,12 +5,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
 
 from app.errors import UserError
 
 
 class ModelError(UserError):
     """A model is not installed, or its folder cannot be used."""
+
+    @classmethod
+    def unreadable(cls, path: Path, error: OSError) -> Self:
+        reason = error.strerror or type(error).__name__
+        return cls(f"'{path}' cannot be read ({reason})", "check its permissions")
 
 
 class DownloadError(ModelError):

@@ -129,7 +129,7 @@ def _mlx_model(place: Place, folder: Folder) -> FoundModel:
     except ModelError as error:
         fault = str(error)
     except OSError as error:
-        fault = f"'{folder.path}' cannot be read ({error.strerror}): check its permissions"
+        fault = str(ModelError.unreadable(folder.path, error))
     size = _total_size(folder.path, folder.files)
     return FoundModel(name, Kind.MLX, place.program, folder.path, size, fault)
 

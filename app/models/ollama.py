@@ -59,7 +59,7 @@ def _blob_fault(blob: Path) -> str | None:
     try:
         return None if blob.is_file() else f"Its file '{blob.name}' is missing: {_AGAIN}"
     except OSError as error:
-        return f"'{blob}' cannot be read ({error.strerror}): check its permissions"
+        return str(ModelError.unreadable(blob, error))
 
 
 def _model_digest(manifest: Path) -> str | None:

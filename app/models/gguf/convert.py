@@ -170,7 +170,7 @@ def install(
                 " name with --as",
             )
         with _empty_folder(cache, conversion.repository.partition("/")[2]) as folder:
-            check_space(folder, conversion.size)
+            check_space(folder, conversion.size, "The converted model")
             return _Writer(conversion, cache, folder, on_progress, stopped).run()
 
 
@@ -189,12 +189,12 @@ def _disk_errors() -> Iterator[None]:
         ) from None
 
 
-def check_space(folder: Path, needed: int) -> None:
-    """ModelError when the disk of `folder` has fewer bytes free."""
+def check_space(folder: Path, needed: int, what: str) -> None:
+    """ModelError when the disk of `folder` has fewer bytes free than `what` needs."""
     free = shutil.disk_usage(folder).free
     if needed + _SPARE > free:
         raise ModelError(
-            f"The converted model needs {size(needed)}, and {size(free)} is free on the disk",
+            f"{what} needs {size(needed)}, and {size(free)} is free on the disk",
             "free some space, or set HF_HUB_CACHE to a folder on another disk",
         )
 
@@ -209,7 +209,7 @@ def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...
     with _disk_errors():
         cache.prepare()
         with _empty_folder(cache, "joined") as folder:
-            check_space(folder, sum(path.stat().st_size for path in paths))
+            check_space(folder, sum(path.stat().st_size for path in paths), "The joined file")
             whole = folder / paths[0].name
             with whole.open("wb") as file:
                 for path in paths:
@@ -300,7 +300,7 @@ class _Writer:
         write(len(text).to_bytes(8, "little"))
         write(text)
         for planned in self._conversion.plans:
-            for _, values in convert(planned, self._error, self._check):
+            for values in convert(planned, self._error, self._check):
                 write(values.tobytes())
                 self._meter.add(values.nbytes)
                 self._check()

@@ -134,8 +134,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
                 raise GgufError(f"'{path}' is not a GGUF file", "use a file that ends in .gguf")
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise GgufError(f"'{path}' cannot be read ({reason})", "check its permissions") from None
+        raise GgufError.unreadable(path, error) from None
 
 
 class _Reader:

@@ -40,8 +40,7 @@ def summarise(path: Path) -> GgufSummary:
     try:
         status = path.stat()
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise GgufError(f"'{path}' cannot be read ({reason})", "check its permissions") from None
+        raise GgufError.unreadable(path, error) from None
     return _summary(path, status.st_mtime_ns, status.st_size)
 
 

@@ -147,7 +147,7 @@ class Error:
 
 def convert(
     planned: Plan, error: Error, check: Callable[[], object] = lambda: None
-) -> Iterator[tuple[str, NDArray[Any]]]:
+) -> Iterator[NDArray[Any]]:
     """The tensors of `planned.outputs()`, in that order, as bytes that safetensors hold. `check` is
     called after every 16 million numbers and may raise; `error` is added to."""
     rows, order = _rows(planned), _order(planned)
@@ -158,8 +158,8 @@ def convert(
         chosen = slice(start, start + step) if order is None else order[start : start + step]
         parts.append(_convert_rows(planned, rows[chosen], error))
         check()
-    for name, pieces in zip(planned.outputs(), zip(*parts, strict=True), strict=True):
-        yield name, np.concatenate(pieces)
+    for pieces in zip(*parts, strict=True):
+        yield np.concatenate(pieces)
 
 
 def _rows(planned: Plan) -> Codes:
@@ -169,21 +169,23 @@ def _rows(planned: Plan) -> Codes:
 
 
 def _order(planned: Plan) -> NDArray[np.int64] | None:
-    """Of each row where it is in the file. llama.cpp pairs dimensions of a head that are neighbours
-    when it rotates, mlx-lm those half a head apart."""
-    if planned.heads is None:
+    """Of each row where it is in the file, if not in our order. A bias is one row."""
+    if planned.heads is None or not planned.is_matrix:
         return None
-    # A bias is one row in the file, and its numbers are what is to be put in order.
-    count = planned.tensor.shape[0]
-    order = np.arange(count).reshape(planned.heads, -1, 2).swapaxes(1, 2).reshape(count)
-    return order if len(planned.tensor.shape) > 1 else None
+    return _halves_apart(np.arange(planned.tensor.shape[0]), planned.heads)
+
+
+def _halves_apart(values: NDArray[Any], heads: int) -> NDArray[Any]:
+    """llama.cpp pairs dimensions of a head that are neighbours when it rotates, mlx-lm those half a
+    head apart."""
+    return values.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
 def _convert_rows(planned: Plan, rows: Codes, error: Error) -> tuple[NDArray[Any], ...]:
     if planned.bits is None:
         floats = dequantise(planned.tensor.kind, rows) + np.float32(planned.offset)
-        if planned.heads is not None and len(planned.tensor.shape) == 1:
-            floats = floats.reshape(planned.heads, -1, 2).swapaxes(1, 2).reshape(1, -1)
+        if planned.heads is not None and not planned.is_matrix:
+            floats = _halves_apart(floats, planned.heads)[None]
         stored = to_dtype(floats, planned.dtype)
         if planned.is_matrix and not planned.is_exact:
             error.add(floats, from_dtype(stored, planned.dtype))
