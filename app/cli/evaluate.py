@@ -27,7 +27,7 @@ from app.cli.inputs import read_inputs
 from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
-from app.eval.figure import accuracy_figure
+from app.eval.figure import results_figure
 from app.eval.real_documents import Corpus
 from app.eval.report import Study, as_json, markdown, table
 from app.eval.results_log import ResultsLog
@@ -63,7 +63,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """Measures what is not in the results log yet, prints the table and writes the files; returns
     the exit status. Everything that can be checked is checked before a model loads."""
     settings = _settings(options)
-    outputs = _outputs(options)
+    outputs = _outputs(options, settings)
     load = _load(options, settings)
     tokens = FolderTokens(Path(load.target))
     _check_files(settings, tokens)
@@ -224,13 +224,16 @@ def _choice(text: str, kind: type[E], what: str) -> E:
 
 def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
     """Every combination of the values in `combined`, then the first of these with each of the
-    values in `alone`."""
+    values in `alone`; without those that skip every layer."""
     values = _tuning_values(combined)
     chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
     tunings = [replace(TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
     for name, others in _tuning_values(alone).items():
         tunings += [replace(tunings[0], **{name: value}) for value in others]  # type: ignore[arg-type]
-    return tuple(dict.fromkeys(tunings))
+    observing = [tuning for tuning in tunings if tuning.skip_layers < tuning.layers]
+    if not observing:
+        raise UserError("No layer is left to observe", "give a skip_layers below layers")
+    return tuple(dict.fromkeys(observing))
 
 
 def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
@@ -306,7 +309,7 @@ def _check_files(settings: Settings, tokens: Tokens) -> None:
 # -------------------------------------------------------------------------------- the outputs
 
 
-def _outputs(options: argparse.Namespace) -> dict[Path, Callable[[Study], str]]:
+def _outputs(options: argparse.Namespace, settings: Settings) -> dict[Path, Callable[[Study], str]]:
     """The files to write. Raises UserError when one cannot be written."""
     outputs: dict[Path, Callable[[Study], str]] = {}
     if options.report:
@@ -317,9 +320,11 @@ def _outputs(options: argparse.Namespace) -> dict[Path, Callable[[Study], str]]:
             )
         drawn = report.with_suffix(".svg")
         outputs[report] = lambda study: markdown(study, drawn.name)
-        if not options.sparse_only:  # the picture's dashed lines are what was read in full
-            title = "Accuracy over keep"
-            outputs[drawn] = lambda study: accuracy_figure(study.cells, f"{title}: {study.title}")
+        if set(settings.suites) != {PERPLEXITY} and not options.sparse_only:
+            title = "Sparse reading over keep"
+            outputs[drawn] = lambda study: results_figure(
+                study.cells, study.real, f"{title}: {study.title}"
+            )
     if options.json:
         if Path(options.json) in outputs:
             raise UserError("--json and --report name the same file", "give two names")

@@ -294,8 +294,9 @@ def markdown(study: Study, figure: str) -> str:
     parts.append(f"```sh\n{study.command}\n```")
     if study.sparse_only:
         parts += [NOTHING_DENSE, _sparse_table(study.sparse_only).markdown()]
+    if (study.cells or study.real) and not study.settings.sparse_only:
+        parts.append(f"![Shares over keep, one panel a suite]({figure})")
     if study.cells:
-        parts.append(f"![Accuracy over keep, one panel a suite]({figure})")
         parts += _overview(study)
         if study.equals:
             points = _equivalence_table(study.equals).markdown()

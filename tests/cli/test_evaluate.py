@@ -53,6 +53,13 @@ def test_the_table_goes_to_output(reader: Reader, capsys: pytest.CaptureFixture[
     assert len(reader.asks) == 3 * 5
 
 
+def test_bands_of_layers(reader: Reader) -> None:
+    bands = ["--tune", "layers=0.5,1", "--tune", "skip_layers=0,0.5"]
+    assert run([*SHORT, *bands]) == 0
+    tunings = {(ask.tuning.layers, ask.tuning.skip_layers) for ask in reader.asks}
+    assert tunings == {(0.5, 0.0), (1.0, 0.0), (1.0, 0.5)}
+
+
 def test_results_are_kept_and_fresh_forgets_them(
     reader: Reader, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +215,7 @@ REFUSALS = {
     "a tuning without value": (["--tune", "chunk"], "NAME=VALUE"),
     "a chunk of nothing": (["--tune", "chunk=0"], "'0' is not a valid chunk"),
     "an even pool": (["--tune", "pool=4"], "odd"),
+    "no layer": (["--tune", "layers=0.5", "--tune", "skip_layers=0.5"], "No layer is left"),
     "carry above 1": (["--tune", "carry=2"], "from 0 to 1"),
     "recall at times": (["--tune", "recall=maybe"], "choose from yes, no"),
     "scoring as tuning": (["--tune", "scoring=both"], "--scoring"),

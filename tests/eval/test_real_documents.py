@@ -11,9 +11,11 @@ import pytest
 
 from app.chat.engine_session import EngineSession
 from app.errors import UserError
+from app.eval.figure import results_figure
 from app.eval.real_documents import FACTS, Corpus, Fact
-from app.eval.real_results import real_cells
-from app.eval.results import sparse_cells
+from app.eval.real_results import RealCell, real_cells
+from app.eval.report import _real_table
+from app.eval.results import sparse_cells, wilson
 from app.eval.results_log import Record, ResultsLog
 from app.eval.runner import Runner, Settings
 from app.eval.suites import ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
@@ -175,3 +177,31 @@ def test_cells() -> None:
     assert cell.agreed.share == 0.5
     (alone,) = real_cells([each for each in records if each.mode == Mode.SPARSE])
     assert (alone.n, alone.loss, alone.dense_loss, alone.agreed) == (2, 2.5, None, None)
+
+
+def test_what_is_drawn_and_written() -> None:
+    cell = RealCell(PASSAGE, 500, "both", 0.1, 4, wilson(3, 4), None)
+    answered = replace(
+        cell, suite=REAL, loss=2.0, dense_loss=1.5, change=0.5, agreed=wilson(1, 4), margin=0.1
+    )
+    drawn = results_figure((), (answered, cell), "t")
+    assert "real, read (n = 4)" in drawn
+    assert "passage, read (n = 4)" in drawn
+    assert "500 tokens, both, keep 0.1: 3 of 4 passages read" in drawn
+    rows = _real_table((answered, cell)).plain().splitlines()
+    assert rows[-2].split() == [
+        "real",
+        "both",
+        "500",
+        "0.1",
+        "4",
+        "75.0",
+        "30–95",
+        "2.00",
+        "1.50",
+        "+0.50",
+        "±",
+        "0.10",
+        "25.0",
+    ]
+    assert rows[-1].split() == ["passage", "both", "500", "0.1", "4", "75.0", "30–95"]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.eval.figure import accuracy_figure
+from app.eval.figure import results_figure
 from app.eval.report import Study, as_json, markdown, table
 from app.eval.results_log import Record
 from app.eval.runner import Settings
@@ -150,7 +150,7 @@ def test_the_same_results_make_the_same_texts(study: Study) -> None:
     again = replace(study, records=tuple(reversed(study.records)))
     assert markdown(again, "a.svg") == markdown(study, "a.svg")
     assert table(again) == table(study)
-    assert accuracy_figure(again.cells, "t") == accuracy_figure(study.cells, "t")
+    assert results_figure(again.cells, (), "t") == results_figure(study.cells, (), "t")
 
 
 def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
@@ -172,7 +172,7 @@ def test_the_figure_is_well_formed_and_inside_its_frame(
     suites: tuple[str, ...], scorings: tuple[str, ...]
 ) -> None:
     study = Study(SETTINGS, ("a & b", None), "", "", "", records(suites, (1024, 4096), scorings))
-    root = ElementTree.fromstring(accuracy_figure(study.cells, f"Accuracy: {study.title} <x>"))
+    root = ElementTree.fromstring(results_figure(study.cells, (), f"Accuracy: {study.title} <x>"))
     width, height = (float(root.attrib[name]) for name in ("width", "height"))
     texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
     for suite in suites:
@@ -202,7 +202,7 @@ def coordinates(node: ElementTree.Element) -> list[tuple[float, float]]:
 
 def test_a_point_is_drawn_where_its_accuracy_is() -> None:
     study = Study(SETTINGS, ("t", None), "", "", "", records(("quote",), (1024,), ("both",), n=4))
-    root = ElementTree.fromstring(accuracy_figure(study.cells, "t"))
+    root = ElementTree.fromstring(results_figure(study.cells, (), "t"))
     (group,) = root.iter(f"{SVG}g")
     labels = {n.text: float(n.attrib["y"]) - 4 for n in group.iter(f"{SVG}text") if n.text}
     circles = [float(n.attrib["cy"]) for n in group.iter(f"{SVG}circle")]
@@ -214,7 +214,7 @@ def test_a_point_is_drawn_where_its_accuracy_is() -> None:
 def test_one_keep_still_makes_a_figure() -> None:
     some = tuple(r for r in records(("quote",), (1024,), ("both",)) if r.keep != 0.05)
     cells = [c for c in Study(SETTINGS, ("t", None), "", "", "", some).cells if c.keep == 0.2]
-    ElementTree.fromstring(accuracy_figure(cells, "t"))
+    ElementTree.fromstring(results_figure(cells, (), "t"))
 
 
 def test_a_suite_without_unsafe_items_says_so() -> None:
