@@ -12,7 +12,7 @@ LOG := .venv/setup.log
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
 	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
-.PHONY: help run demo real-models real-texts test test-slow test-real picture pictures recording lint shell dist formula
+.PHONY: help run demo real-models real-texts real-report test test-slow test-real picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-real  the tests with real models, which it fetches"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-texts  fetch the real documents that evaluations ask about into .cache/real"
+	@echo "make real-report  measure real models on real documents for docs/real-models (hours)"
 	@echo "make picture    draw the README's map from a run of the demo"
 	@echo "make pictures   record the app in all its states, for tests and docs"
 	@echo "make recording  record the README's recording from a real run of the embedded pair"
@@ -51,6 +52,9 @@ real-models: $(STAMP)
 
 real-texts: $(STAMP)
 	@$(BIN)/python -m tests.real.documents
+
+real-report: $(STAMP)
+	@$(BIN)/python -m tests.real.report
 
 picture: $(STAMP)
 	@$(BIN)/python -m app demo --picture assets/map.svg

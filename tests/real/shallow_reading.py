@@ -141,8 +141,8 @@ python -m tests.real.shallow_reading
 ```
 
 SmolLM2 135M, {length:,} tokens, {items} questions a suite, selected by its own attention. By how
-many nats a token the right answer is less likely than after a full reading (with its 95 % interval),
-if the tokens that are not selected go through so many of the layers:
+many nats a token the right answer is less likely than after a full reading (with its 95 %
+interval), if the tokens that are not selected go through so many of the layers:
 
 {table}
 """

