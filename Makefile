@@ -12,11 +12,13 @@ LOG := .venv/setup.log
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
 	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
-.PHONY: help run demo real-models real-texts real-report test test-slow test-real picture pictures recording lint shell dist formula
+.PHONY: help run demo demo-real real-models real-texts real-report test test-slow test-real picture \
+	pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
 	@echo "make demo       ask about a long text, sparsely and in full, side by side"
+	@echo "make demo-real  the same by a real model, SmolLM2 135M (fetches 93 MB into .cache/real)"
 	@echo "make test       the quick tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-real  the tests with real models, which it fetches"
@@ -36,6 +38,9 @@ run: $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/python -m app demo
+
+demo-real: $(STAMP)
+	@HF_HUB_CACHE="$(CURDIR)/.cache/real" $(BIN)/python -m app demo --real
 
 test: $(STAMP)
 	@$(TESTS) -m "not slow and not real"

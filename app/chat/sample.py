@@ -1,4 +1,4 @@
-"""The text that ships with the program, and a question that shows what it can do with it."""
+"""The text that ships with the program, and questions that show what can be done with it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from app.protocol.prompt import Document
 
 FILE = "gpl-3.0.txt"
 QUESTION = 'What does it say of "patent license"?'
+REAL_QUESTION = "What is the GPL?"
+"""For a small model that is real."""
+_SECOND_HALF = "\n  7. Additional Terms.\n"
 
 
 def sample() -> Document:
     """Waits for the disk. Raises OSError."""
     return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
+
+
+def first_half() -> Document:
+    """Half of it, which a real model reads in half a minute. Raises OSError."""
+    text, _, _ = sample().text.partition(_SECOND_HALF)
+    return Document(f"{FILE} (first half)", text)

@@ -44,6 +44,11 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--picture", metavar="SVG", help="draw what the sparse answer read as an SVG file"
     )
+    demo.add_argument(
+        "--real",
+        action="store_true",
+        help="by a real model, SmolLM2 135M, which is downloaded once (93 MB)",
+    )
     settings = commands.add_parser("settings", help="print the settings and the path of their file")
     settings.add_argument("--json", action="store_true", help="print them as JSON")
     _add_doctor(

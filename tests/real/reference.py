@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.models.errors import ModelError
-from tests.real.packages import MODELS, gguf_file
+from app.models.packaged import gguf_file
+from tests.real.packages import CACHE, MODELS
 from tests.real.texts import passages
 
 FILE = Path(__file__).with_suffix(".npz")
@@ -103,7 +104,7 @@ def main() -> int:
     found: Arrays = {}
     try:
         for model in MODELS:
-            with gguf_file(model) as path:
+            with gguf_file(model, CACHE) as path:
                 found |= {f"{model.name}/{key}": each for key, each in _reference(path).items()}
     except ModelError as error:
         sys.stderr.write(f"{error}\n")

@@ -14,7 +14,8 @@ import pytest
 from mlx_lm.utils import load_model, load_tokenizer
 from numpy.typing import NDArray
 
-from tests.real.packages import GEMMA3, SMOLLM2, RealModel
+from app.models.packaged import SMOLLM2, PackagedModel
+from tests.real.packages import GEMMA3
 from tests.real.reference import FILE, READ, digest, positions
 
 pytestmark = pytest.mark.real
@@ -26,7 +27,7 @@ MIN_COSINE = 1 - 1e-8
 
 
 @cache
-def reference(model: RealModel) -> dict[str, NDArray[Any]]:
+def reference(model: PackagedModel) -> dict[str, NDArray[Any]]:
     with np.load(FILE) as file:
         names = [name for name in file.files if name.startswith(f"{model.name}/")]
         return {name.partition("/")[2]: file[name] for name in names}
@@ -35,7 +36,7 @@ def reference(model: RealModel) -> dict[str, NDArray[Any]]:
 @pytest.mark.skipif(sys.platform != "linux", reason="weights are dequantised only on Linux")
 @MODELS
 def test_logits_are_those_of_torch(
-    model: RealModel, fixture: str, request: pytest.FixtureRequest
+    model: PackagedModel, fixture: str, request: pytest.FixtureRequest
 ) -> None:
     expected = reference(model)
     compute, _ = load_model(request.getfixturevalue(fixture))
@@ -52,7 +53,7 @@ def test_logits_are_those_of_torch(
 
 @MODELS
 def test_texts_have_the_ids_of_llama_cpp(
-    model: RealModel, fixture: str, request: pytest.FixtureRequest, texts: dict[str, list[str]]
+    model: PackagedModel, fixture: str, request: pytest.FixtureRequest, texts: dict[str, list[str]]
 ) -> None:
     folder: Path = request.getfixturevalue(fixture)
     expected, tokenizer = reference(model), load_tokenizer(folder)

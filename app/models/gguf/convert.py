@@ -160,18 +160,26 @@ def install(
 ) -> Converted:
     """Write it and publish it. Raises ModelError, also when the disk has not enough space, and
     ConversionStopped soon after `stopped` returns true."""
-    with _disk_errors():
-        cache.prepare()
-    with lock_model(cache, conversion.repository), _disk_errors():
+    with working_folder(cache, conversion.repository) as folder:
         if cache.find(conversion.repository) is not None:
             raise ModelError(
                 f"{conversion.repository} is installed already",
                 f"remove it with `specchat models rm {conversion.repository}`, or choose another"
                 " name with --as",
             )
-        with _empty_folder(cache, conversion.repository.partition("/")[2]) as folder:
-            check_space(folder, conversion.size, "The converted model")
-            return _Writer(conversion, cache, folder, on_progress, stopped).run()
+        check_space(folder, conversion.size, "The converted model")
+        return _Writer(conversion, cache, folder, on_progress, stopped).run()
+
+
+@contextmanager
+def working_folder(cache: ModelCache, repository: str) -> Iterator[Path]:
+    """An empty folder for what becomes a model, which no other process has. It is deleted at the
+    end of the block. ModelError, also for an OSError in the block."""
+    with _disk_errors():
+        cache.prepare()
+    name = repository.partition("/")[2]
+    with lock_model(cache, repository), _disk_errors(), _empty_folder(cache, name) as folder:
+        yield folder
 
 
 @contextmanager

@@ -104,6 +104,7 @@ complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_sub
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from verify' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from demo' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from demo' -l picture -r -F -d 'draw what the sparse answer read as an SVG file'
+complete -c specchat -n '__fish_seen_subcommand_from demo' -l real -d 'by a real model, SmolLM2 135M, which is downloaded once (93 MB)'
 complete -c specchat -n '__fish_seen_subcommand_from settings' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from settings' -l json -d 'print them as JSON'
 complete -c specchat -n '__fish_seen_subcommand_from doctor' -s h -l help -d 'show this help message and exit'

