@@ -19,14 +19,14 @@ GEMMA = f"--pair {GEMMA3.repository} {GEMMA3.repository}"
 PASSAGES, ANSWERS = "--suite passage,passage-reworded", "--suite real,real-reworded"
 KEEPS = "--keep 0.05,0.1,0.2,0.5"
 TABLES = {
-    "answers": f"{ANSWERS} {SMOL} --length 1k,2k {KEEPS} --scoring both,lexical --n 24",
+    "answers": f"{ANSWERS} {SMOL} --length 1k {KEEPS} --scoring both,lexical --n 8",
     "scoring": (
         f"{PASSAGES} {SMOL} --length 1k,2k,4k {KEEPS} --n 24"
         " --scoring both,question,lookahead,lexical,random"
     ),
     "gemma": f"{PASSAGES} {GEMMA} --length 4k,16k {KEEPS} --scoring both,lexical --n 12",
-    "embedded": f"{PASSAGES} --length 2k,8k,32k {KEEPS} --scoring both,lexical,random --n 48",
-    "embedded-128k": f"{PASSAGES} --length 128k {KEEPS} --scoring both,lexical,random --n 12",
+    "embedded": f"{PASSAGES} --length 2k,8k {KEEPS} --scoring both,lexical,random --n 48",
+    "embedded-long": f"{PASSAGES} --length 32k,128k {KEEPS} --scoring both,lexical,random --n 12",
     "layers": (
         f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 24"
         " --tune layers=0.2,0.4,0.6,0.8,1 --tune skip_layers=0,0.2,0.4,0.6,0.8"
