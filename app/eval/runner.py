@@ -31,7 +31,7 @@ from app.protocol.commands import Ask, Load, Reselect
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
-from app.protocol.stats import FinishReason
+from app.protocol.stats import FinishReason, Reading
 
 TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
@@ -296,8 +296,9 @@ class Runner:
                 read_fraction=round(event.selected_tokens / event.prompt_tokens, 6),
                 passage=share_selected(event, item),
             )
-        record, finished = self._run_turn(item, config, item.messages)
-        self._last_found = None if finished is None else record
+        record, _ = self._run_turn(item, config, item.messages)
+        scored = record is not None and record.reading == Reading.SPARSE
+        self._last_found = record if scored else None  # after a fallback nothing can be reselected
         return record
 
     def _measure_real(self, item: Item, config: ReadConfig) -> Record | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.engine_session import EngineSession
+from app.engine import prompt_reader
+from app.engine.attention_scores import ScoringError
 from app.errors import UserError
 from app.eval.figure import results_figure
 from app.eval.real_documents import FACTS, Corpus, Fact
@@ -152,6 +154,24 @@ def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) ->
     assert turns == 2 * (2 + 2 * 5)
     assert {cell.suite for cell in sparse_cells(outcome.records)} == {REAL}
     assert [cell.n for cell in real_cells(outcome.records)] == [2] * 8
+
+
+def test_a_draft_that_cannot_score_finds_no_passage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ScoringError("it cannot")
+
+    monkeypatch.setattr(prompt_reader, "score", fail)
+    settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.QUESTION,), n=1, files=LONG)
+    log = ResultsLog(tmp_path / "results.jsonl")
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(Load(str(target_path()), str(draft_path())))
+        outcome = Runner(session, settings, log, TOKENS).run()
+    log.close()
+    assert outcome.complete
+    assert [record.passage for record in outcome.records] == [None, None]
+    assert all(record.fallback for record in outcome.records)
 
 
 def record(item: int, mode: Mode, **values: object) -> Record:

