@@ -20,6 +20,7 @@ from app.cli.report import Report
 from app.cli.settings import requested_pair, user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
+from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, SnapshotFailed
@@ -112,7 +113,8 @@ def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> No
     if lacks_document(load, turns, question.documents):
         raise UserError(
             "The embedded pair answers questions about documents",
-            "add one with -f or on standard input, or choose another pair with --target",
+            "add one with -f or on standard input, or choose another pair with --target:"
+            f" `specchat models pull {SMOLLM2.repository}` downloads a small one (93 MB)",
         )
 
 

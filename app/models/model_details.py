@@ -14,6 +14,7 @@ from app.models.check import read_json
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import ModelSize
+from app.models.packaged import conversion_bits, find_packaged
 from app.models.resolve import resolve_model
 from app.models.weights import listed_bytes, loaded_bytes
 
@@ -40,6 +41,12 @@ class ModelDetails:
         return self.size.name
 
     @property
+    def download(self) -> int:
+        """Bytes to download."""
+        listed = self.entry.download if self.entry is not None else 0
+        return listed or self.size.weight_bytes
+
+    @property
     def installed(self) -> bool:
         return self.folder is not None
 
@@ -61,10 +68,8 @@ def find_model(
         config = read_json(folder / "config.json")
         sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
         return ModelDetails(sized, folder, entry, _quantised(config))
-    if entry is not None and entry.architecture is not None and entry.download:
-        return ModelDetails(
-            ModelSize(name, entry.architecture, entry.download), None, entry, entry.quantised
-        )
+    if entry is not None and (size := listed_size(entry)) is not None:
+        return ModelDetails(size, None, entry, entry.quantised)
     check_repository(name)
     if look_up is None:
         raise ModelError(
@@ -74,6 +79,15 @@ def find_model(
     remote = look_up(name)
     sized = ModelSize(name, parse_architecture(remote.config), listed_bytes(remote.files))
     return ModelDetails(sized, None, entry, _quantised(remote.config))
+
+
+def listed_size(entry: Entry) -> ModelSize | None:
+    """What the catalogue knows of a model's size, if it does."""
+    if entry.architecture is None or not entry.download:
+        return None
+    bits = conversion_bits() if find_packaged(entry.name) is not None else None
+    weights = entry.architecture.parameters * bits // 8 if bits else entry.download
+    return ModelSize(entry.name, entry.architecture, weights)
 
 
 def _quantised(config: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from app.models.catalogue import Entry, catalogue
 from app.models.draft_selection import best_draft, draft_candidates
-from app.models.fit import Fit, Machine, ModelSize, mac_with
-from app.models.model_details import ModelDetails
+from app.models.fit import Fit, Machine, mac_with
+from app.models.model_details import ModelDetails, listed_size
 
 LONG_DOCUMENT_TOKENS = 65_536
 """A pair that can read this many tokens is preferred to a larger one that cannot."""
@@ -23,16 +23,16 @@ class Recommendation:
     @property
     def download(self) -> int:
         """Bytes to download for both."""
-        return self.target.size.weight_bytes + self.draft.size.weight_bytes
+        return self.target.download + self.draft.download
 
 
 def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
     """The largest target that can read a long document, or the one that can read the longest, with
     its best draft."""
     models = [
-        ModelDetails(ModelSize(entry.name, entry.architecture, entry.download), None, entry)
+        ModelDetails(size, None, entry)
         for entry in entries
-        if entry.architecture is not None and entry.download
+        if (size := listed_size(entry)) is not None
     ]
     found = [
         Recommendation(target, taken.draft, taken.fit)

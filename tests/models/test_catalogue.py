@@ -12,6 +12,7 @@ from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
 from app.models.fit import mac_with
 from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.packaged import SMOLLM2, find_packaged
 
 OURS = catalogue()
 NOWHERE = ModelCache(Path("nowhere"))
@@ -22,16 +23,34 @@ def test_every_entry_says_all_and_its_size_can_be_true(entry: Entry) -> None:
     assert is_repository(entry.name)
     assert all((entry.family, entry.tokenizer, entry.quantised, entry.licence))
     assert entry.architecture is not None
-    assert entry.architecture.context >= 32_768
+    assert entry.architecture.context >= (8_192 if find_packaged(entry.name) else 32_768)
     # 4 bits, scales and offsets; small models that see bring a picture's half as large again.
     bits = entry.download * 8 / entry.architecture.parameters
     assert 4.2 < bits < 7.5
     named = next(
-        float(part[:-1])
+        float(part[:-1]) / {"B": 1, "M": 1000}[part[-1]]
         for part in entry.name.replace("_", "-").upper().split("-")
-        if part.endswith("B") and part[:-1].replace(".", "").isdigit()
+        if part[-1] in "BM" and part[:-1].replace(".", "").isdigit()
     )
     assert entry.architecture.parameters / 1e9 == pytest.approx(named, rel=0.1, abs=0.26)
+
+
+def test_what_is_carried_by_a_package_is_offered_as_large_as_it_is() -> None:
+    entry = find(OURS, SMOLLM2.repository)
+    assert entry is not None
+    assert entry.download == SMOLLM2.download
+    assert entry.licence == SMOLLM2.licence.casefold()
+    assert [each.name for each in OURS if find_packaged(each.name)] == [SMOLLM2.repository]
+
+
+@pytest.mark.parametrize(("platform", "size"), [("linux", 538_060_032), ("darwin", 93_000_000)])
+def test_what_is_converted_here_takes_the_memory_of_its_conversion(
+    platform: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    model = find_model(SMOLLM2.repository, NOWHERE, OURS)
+    assert model.size.weight_bytes == pytest.approx(size, rel=1e-3)
+    assert model.download == SMOLLM2.download
 
 
 def test_names_are_there_once() -> None:

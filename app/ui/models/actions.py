@@ -12,6 +12,7 @@ from app.models.draft_selection import DraftCandidate
 from app.models.embedded import EMBEDDED
 from app.models.found import FoundModel
 from app.models.overview import ModelOverview
+from app.models.packaged import find_packaged
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState
 from app.ui.models.rows import draft_name, short
@@ -86,6 +87,8 @@ def job_actions(name: str, job: Job | None, inventory: Inventory) -> list[Action
         overview = inventory.find(name)
         use = _use(overview) if overview and overview.model.installed else ()
         return [*use, Action("Remove from this list", Do.DISMISS, names)]
+    if find_packaged(name) is not None and not checking:
+        return _packaged_actions(name, job)
     if job is not None and not job.state.ended:
         actions = [Action("Stop checking" if checking else "Pause", Do.PAUSE, names)]
     elif checking:
@@ -108,13 +111,24 @@ def _conversion_actions(job: Job, source: Path) -> list[Action]:
     ]
 
 
+def _packaged_actions(name: str, job: Job | None) -> list[Action]:
+    """Stopped, nothing is left of its download."""
+    if job is not None and not job.state.ended:
+        return [Action("Stop downloading", Do.PAUSE, (name,))]
+    return [
+        Action("Download it again", Do.DOWNLOAD, (name,)),
+        Action("Remove from this list", Do.DISMISS, (name,)),
+    ]
+
+
 def maintenance_actions(name: str, inventory: Inventory) -> Iterator[Action]:
     """For the files of an installed model, even if it cannot be used."""
     installed = inventory.installed_model(name)
     if name == EMBEDDED or installed is None:
         return
     yield Action("Check its files", Do.CHECK, (name,))
-    yield Action("Check the hub for updates", Do.DOWNLOAD, (name,))
+    if not name.startswith("local/"):  # those were converted here
+        yield Action("Check the hub for updates", Do.DOWNLOAD, (name,))
     if installed.older:
         size = formatting.size(installed.older)
         yield Action(f"Move older commits to the trash · {size}", Do.REMOVE_OLDER, (name,))
@@ -124,7 +138,7 @@ def maintenance_actions(name: str, inventory: Inventory) -> Iterator[Action]:
 def _use(overview: ModelOverview) -> Iterator[Action]:
     names, best = (overview.model.name,), overview.best_draft
     if best is not None and not best.draft.installed:
-        size, draft = formatting.size(best.draft.size.weight_bytes), best.draft.name
+        size, draft = formatting.size(best.draft.download), best.draft.name
         yield Action(f"Download its draft {short(draft)} · {size}", Do.DOWNLOAD, (draft,))
     for each in [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]:
         label = f"Use with {draft_name(overview, each)} · {each.speedup():.1f}x faster"
@@ -138,10 +152,10 @@ def _download(overview: ModelOverview) -> Iterator[Action]:
         return
     if best is not None and not best.draft.installed:
         draft = best.draft.name
-        size = formatting.size(model.size.weight_bytes + best.draft.size.weight_bytes)
+        size = formatting.size(model.download + best.draft.download)
         label = f"Download with its draft {short(draft)} · {size}"
         yield Action(label, Do.DOWNLOAD, (draft, model.name))
-    size = formatting.size(model.size.weight_bytes)
+    size = formatting.size(model.download)
     yield Action(f"Download · {size}", Do.DOWNLOAD, (model.name,))
     if model.entry is None:
         yield Action("Add to your catalogue", Do.ADD, (model.name,))

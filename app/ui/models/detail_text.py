@@ -37,7 +37,7 @@ def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
         if installed.fault:
             lines.append(_warn(installed.fault))
     elif not model.installed:
-        size, free = formatting.size(model.size.weight_bytes), formatting.size(inventory.free_bytes)
+        size, free = formatting.size(model.download), formatting.size(inventory.free_bytes)
         lines.append(_dim(f"{size} to download, {free} free on disk"))
     if model.entry is not None and model.entry.measured:
         lines.append(_dim(f"Measured on another machine: {model.entry.measured}."))
@@ -96,7 +96,7 @@ def _drafts(overview: ModelOverview) -> list[Content]:
         return [_dim("No known draft has its tokenizer: every prompt is read in full.")]
     lines = []
     for each in overview.drafts[:MAX_DRAFTS]:
-        size = formatting.size(each.draft.size.weight_bytes)
+        size = formatting.size(each.draft.download)
         download = "" if each.draft.installed else f", {size} to download"
         measured = " (measured)" if each.measured else ""
         line = (

