@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from app.eval.results import SUITE_ORDER, Interval, grouped, scoring_order, wilson
@@ -57,13 +57,11 @@ def _cell(
     if not both:
         return cell
     changes = [sparse - full for full, sparse in both]
-    return RealCell(
-        *key,
-        n,
-        cell.passage,
-        cell.loss,
-        fmean(full for full, _ in both),
-        fmean(changes),
-        1.96 * stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else None,
-        wilson(sum(d.tokens == s.tokens for d, s in pairs), len(pairs)),
+    error = stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else None
+    return replace(
+        cell,
+        dense_loss=fmean(full for full, _ in both),
+        change=fmean(changes),
+        margin=None if error is None else 1.96 * error,
+        agreed=wilson(sum(d.tokens == s.tokens for d, s in pairs), len(pairs)),
     )
