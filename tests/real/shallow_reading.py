@@ -41,7 +41,7 @@ from tests.real.documents import fetch_documents  # noqa: E402
 from tests.real.packages import ROOT, SMOLLM2, fetch  # noqa: E402
 
 REPORT = ROOT / "docs" / "real-models" / "shallow-reading.md"
-LENGTH, ITEMS, KEEPS, STEP = 1024, 12, (0.1, 0.2), 256
+LENGTH, ITEMS, KEEPS, STEP = 1024, 8, (0.1, 0.2), 256
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Of the layers, how many read everything."""
 

@@ -25,6 +25,8 @@ from tests.engine.test_engine import BORDERS
 pytestmark = pytest.mark.real
 SHORT, LONG = 5_000, 9_500
 """Characters: a thousand tokens, and two."""
+STEP = 256
+"""Tokens: steps that follow the machine's pace round differently, and few bits show it."""
 QUESTIONS = ("What is the GPL?", "What does it say about conveying object code?")
 
 
@@ -83,12 +85,13 @@ def test_keeping_everything_is_the_answer_of_plain_mlx_lm(driver: Driver, folder
 def test_a_later_turn_recalls_and_is_the_same_after_a_restart(
     folder: Path, tmp_path: Path, kv_bits: int | None
 ) -> None:
-    stopped, running = (loaded(folder, kv_bits=kv_bits) for _ in range(2))
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
+    stopped = loaded(folder, STEP, kv_bits)
     stopped.engine.send(policy)
     stopped.answer(ask(1))
     stopped.close()  # saved after the first turn
 
+    running = loaded(folder, STEP, kv_bits)
     first = running.answer(ask(1))
     question = later(ask(1), first.text, first.generated_ids, 2)
     expected = running.answer(question).statistics
@@ -98,7 +101,7 @@ def test_a_later_turn_recalls_and_is_the_same_after_a_restart(
     assert min(expected.reused_tokens, expected.recalled_tokens) > 0
     running.close()
 
-    restarted = loaded(folder, kv_bits=kv_bits)
+    restarted = loaded(folder, STEP, kv_bits)
     restarted.engine.send(policy)
     second = restarted.answer(question)
     (restored,) = restarted.of(SnapshotRestored)
