@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache
+from app.engine.foreign_draft import PairPrompts
 from app.engine.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -118,6 +119,13 @@ class ModelPair:
     dense_only: str | None
     prompts: Prompts
 
+    @property
+    def draft_stop_ids(self) -> Iterable[int]:
+        """The draft's end-of-text tokens."""
+        own = self.draft.tokenizer if self.draft is not None else None
+        ids: Iterable[int] = (own or self.target.tokenizer).eos_token_ids
+        return ids
+
 
 def load_pair(
     command: Load,
@@ -140,9 +148,14 @@ def load_pair(
         loaded.unload()  # they take turns; the draft comes first
         gc.collect()
         mx.clear_cache()
-    reader = load_one(command.draft, draft_name, step, None, stopped, backend=backend)
-    prompts.set_vocab_limit(reader.vocab_size)
-    return ModelPair(loaded, reader, refusal, prompts)
+    own_texts = TextProcess() if command.foreign_draft else None
+    reader = load_one(command.draft, draft_name, step, None, stopped, own_texts, backend)
+    if own_texts is None:
+        prompts.set_vocab_limit(reader.vocab_size)
+        return ModelPair(loaded, reader, refusal, prompts)
+    by_draft = PromptBuilder(reader.tokenizer, own_texts, wrote_answers=False)
+    by_draft.set_vocab_limit(reader.vocab_size)
+    return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft))
 
 
 def load_one(
@@ -154,7 +167,8 @@ def load_one(
     text_process: TextProcess | None = None,
     backend: Backend | None = None,
 ) -> LoadedModel:
-    """`texts` is given to a model that is to read texts: a draft has no need of its tokenizer."""
+    """`text_process` is given to a model whose tokenizer is needed: a draft often has the
+    target's."""
     try:
         return _load_one(
             folder, name, StepSize(step, backend=backend), kv_bits, stopped, text_process

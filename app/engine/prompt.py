@@ -35,11 +35,25 @@ _THINKING = "\ue000t{}\ue001"
 _SENTINELS = re.compile("\ue000(t?)(\\d+)\ue001")
 
 _Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""Ids, and of a document where they start and the last one ends."""
+"""Ids, and of a text that may be skipped where they start and the last one ends."""
+_MAY_BE_SKIPPED = frozenset({SegmentKind.DOCUMENT, SegmentKind.HISTORY})
 
 
 class PromptError(ValueError):
     """The conversation cannot be rendered for this model; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A document, or a message's text or thinking, whose tokens may be skipped: those of the prompt
+    from `first` on. `starts` int64 (n + 1,): where each of them starts in the text, and the last
+    one ends, in characters."""
+
+    message: int
+    document: int | None
+    thinking: bool
+    first: int
+    starts: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +62,21 @@ class Prompt:
     each of its n tokens starts and where the last one ends, in characters of the document's text,
     int64 (n + 1,). `user_pins` are ranges `(start, end)` of document tokens that the user pinned.
     The last `answer_prefix_len` tokens are of an answer that is to be continued; they count as part
-    of the generation prompt."""
+    of the generation prompt. `texts` are those that may be skipped. `for_draft` is the same
+    conversation as a draft with another tokenizer reads it."""
 
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
     offsets: dict[tuple[int, int], NDArray[np.int64]]
     user_pins: tuple[tuple[int, int], ...] = ()
     answer_prefix_len: int = 0
+    texts: tuple[PromptText, ...] = ()
+    for_draft: Prompt | None = None
+
+    @property
+    def draft_prompt(self) -> Prompt:
+        """The prompt that the draft reads."""
+        return self.for_draft or self
 
     @property
     def pinned(self) -> NDArray[np.bool_]:
@@ -91,6 +113,7 @@ class _PromptPart:
     special: bool = False
     """Whether special tokens in `text` count as such."""
     first: bool = False
+    thinking: bool = False
 
 
 class Prompts(Protocol):
@@ -100,12 +123,15 @@ class Prompts(Protocol):
 class PromptBuilder:
     """Builds prompts for one tokenizer (an mlx-lm `TokenizerWrapper` over a fast tokenizer)."""
 
-    def __init__(self, tokenizer: Any, texts: TextProcess | None = None) -> None:
-        """`texts`: the process that encodes text, if there is one already."""
+    def __init__(
+        self, tokenizer: Any, texts: TextProcess | None = None, *, wrote_answers: bool = True
+    ) -> None:
+        """`texts`: the process that encodes text, if there is one already. `wrote_answers`: the ids
+        of answers are this tokenizer's."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise PromptError("This model's tokenizer has no tokenizer.json to work with")
-        self._tokenizer = tokenizer
+        self._tokenizer, self._wrote_answers = tokenizer, wrote_answers
         self._texts = texts or TextProcess()
         self._texts.load(backend.to_str())
         self._vocab_limit = 0
@@ -129,6 +155,7 @@ class PromptBuilder:
         ids: list[NDArray[np.int32]] = []
         segments: list[Segment] = []
         offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
+        texts: list[PromptText] = []
         user_pins: list[tuple[int, int]] = []
         at = 0
         parts = list(self._parts(messages))
@@ -141,6 +168,8 @@ class PromptBuilder:
                 continue
             ids.append(tokens)
             segments.append(Segment(part.kind, at, at + len(tokens), part.message, part.document))
+            if part.message is not None and part.kind in _MAY_BE_SKIPPED:
+                texts.append(PromptText(part.message, part.document, part.thinking, at, starts))
             if part.message is not None and part.document is not None:
                 offsets[part.message, part.document] = starts
                 document = messages[part.message].documents[part.document]
@@ -155,7 +184,9 @@ class PromptBuilder:
         joined = np.concatenate(ids)
         if self._vocab_limit and joined.max(initial=0) >= self._vocab_limit:
             raise PromptError("This model's tokenizer has tokens that the model does not know")
-        return Prompt(joined, tuple(segments), offsets, tuple(user_pins), answer_prefix_len)
+        return Prompt(
+            joined, tuple(segments), offsets, tuple(user_pins), answer_prefix_len, tuple(texts)
+        )
 
     def _encode(self, parts: list[_PromptPart], check: Check) -> list[_Tokens]:
         known = [self._known_tokens(part) for part in parts]
@@ -182,11 +213,13 @@ class PromptBuilder:
         if part.kind is SegmentKind.DOCUMENT:
             return self._documents.get(part.text)
         # Ids of another tokenizer, or of unknown origin, count no more than the text beside them.
-        if part.ids is not None and all(0 <= i < self._vocab_size for i in part.ids):
-            ids = part.ids
+        ids = part.ids if self._wrote_answers else None
+        if ids is not None and all(0 <= i < self._vocab_size for i in ids):
             if ids and ids[-1] in self._stop_ids:
                 ids = ids[:-1]  # the template ends the message itself
-            return np.array(ids, np.int32), np.zeros(0, np.int64)
+            # Where each starts is not known, so they count as equally long.
+            starts = np.linspace(0, len(part.text), len(ids) + 1).astype(np.int64)
+            return np.array(ids, np.int32), starts
         return None
 
     def _parts(self, messages: tuple[Message, ...]) -> Iterator[_PromptPart]:
@@ -200,7 +233,7 @@ class PromptBuilder:
             at = match.end()
             if match[1]:
                 thinking = messages[expected].thinking.strip("\n")
-                yield _PromptPart(SegmentKind.HISTORY, thinking, expected)
+                yield _PromptPart(SegmentKind.HISTORY, thinking, expected, thinking=True)
                 continue
             is_last = expected == len(messages) - 1
             yield from _content_parts(messages[expected], expected, is_last)
@@ -278,7 +311,7 @@ def _text_piece(part: _PromptPart) -> TextPiece:
     encoder = "text"
     if part.special:
         encoder = "whole" if part.first else "inner"
-    return TextPiece(part.text, encoder, part.kind is SegmentKind.DOCUMENT)
+    return TextPiece(part.text, encoder, part.kind in _MAY_BE_SKIPPED)
 
 
 def _starts(offsets: bytes, text: str) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from app.engine.attention_scores import AttentionObserver, Importance, ScoringEr
 from app.engine.cache_growth import reserve_capacity
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.draft_scoring import score
+from app.engine.foreign_draft import importance_for_target
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
 from app.engine.positions import Positions
@@ -122,8 +123,9 @@ class PromptReader:
     def can_preview_selection(self, prompt: Prompt) -> bool:
         """Whether the draft has cached the documents, so that scoring is quick."""
         draft = self._conversation.draft
-        ends = (s.end for s in prompt.segments if s.kind is SegmentKind.DOCUMENT)
-        return draft is not None and draft.common_prefix_len(prompt.ids) >= max(ends, default=0)
+        read = prompt.draft_prompt
+        ends = (s.end for s in read.segments if s.kind is SegmentKind.DOCUMENT)
+        return draft is not None and draft.common_prefix_len(read.ids) >= max(ends, default=0)
 
     def preview_selection(self, prompt: Prompt) -> None:
         """Score and select as if nothing were cached, to show it in a turn that skips nothing."""
@@ -203,7 +205,8 @@ class PromptReader:
         if draft is None or cache is None:
             raise ScoringError("no draft model is loaded")
         # The question decides, also for an answer that is continued.
-        ids = prompt.ids[: len(prompt.ids) - prompt.answer_prefix_len]
+        read = prompt.draft_prompt
+        ids = read.ids[: len(read.ids) - read.answer_prefix_len]
         total, tuning = len(ids), self._ask.tuning
         self.work[CostTerm.DRAFT] = work = draft_work(cache, prompt, tuning)
         new = total - cache.common_prefix_len(ids)
@@ -211,7 +214,7 @@ class PromptReader:
             seconds = _seconds_until(self._costs.draft, work, work.cached)
             clock.expect(Phase.SCORE, seconds, total)
         fits = self._ensure_memory(memory_estimates.scoring_need(draft, new, total), total)
-        eligible = ~prompt.pinned[:total]
+        eligible = ~read.pinned[:total]
         report_prefill = clock.report(Phase.SCORE, total)
         started_at, prefilled_at = time.perf_counter(), 0.0
         report_lookahead: Callable[[int], None] | None = None
@@ -235,14 +238,15 @@ class PromptReader:
                     draft.model,
                     cache,
                     ids,
-                    prompt.question_start,
-                    self._pair.target.tokenizer.eos_token_ids,
+                    read.question_start,
+                    self._pair.draft_stop_ids,
                     draft.step,
                     on_step,
                     on_observed,
                     tuning,
                 )
-            return np.pad(importance, (0, prompt.answer_prefix_len))
+            importance = np.pad(importance, (0, read.answer_prefix_len))
+            return importance if read is prompt else importance_for_target(importance, prompt)
         finally:
             if self._ask.conversation is None:
                 cache.clear()  # no later turn needs it, and the target needs the memory
@@ -255,6 +259,7 @@ class PromptReader:
 
 def draft_work(cache: PrefixCache, prompt: Prompt, tuning: Tuning) -> AttentionWork:
     """What the draft reads to score a prompt: always the question, because it is observed."""
+    prompt = prompt.draft_prompt
     total = len(prompt.ids) - prompt.answer_prefix_len
     shared = min(cache.common_prefix_len(prompt.ids), prompt.question_start, total - 1)
     start = cache.rewind_target(shared)

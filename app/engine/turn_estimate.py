@@ -105,7 +105,8 @@ class TurnEstimate:
 
     def _scoring_need(self) -> MemoryNeed | None:
         """None where no draft scores."""
-        draft, cache, ids = self.pair.draft, self.cache.draft, self.prompt.ids
+        draft, cache = self.pair.draft, self.cache.draft
+        ids = self.prompt.draft_prompt.ids
         if draft is None or cache is None or not self._uses_draft:
             return None
         new = len(ids) - cache.common_prefix_len(ids)
