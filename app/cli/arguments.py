@@ -198,7 +198,7 @@ def _models(
         "--draft",
         metavar="D",
         default=default,
-        help="the small model that scores the prompt, with the target's tokenizer",
+        help="the small model that scores the prompt: of any family, or `embedded`",
     )
     if not kv_bits:
         return

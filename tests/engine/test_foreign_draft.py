@@ -51,7 +51,9 @@ GRID = 12
 
 
 def starts_of(counts: list[int]) -> Starts:
-    return np.array([*np.repeat(np.arange(len(counts)), [counts[0] or 1, *counts[1:]]), len(counts)])
+    return np.array(
+        [*np.repeat(np.arange(len(counts)), [counts[0] or 1, *counts[1:]]), len(counts)]
+    )
 
 
 def tokens_on_grid(starts: Starts) -> NDArray[np.intp]:

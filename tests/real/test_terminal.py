@@ -24,9 +24,7 @@ def started(root: Path) -> Terminal:
     return Terminal([*PROGRAM, *PAIR], size=(100, 40), folder=ROOT, environment=environment)
 
 
-def test_a_document_is_asked_about_twice_and_after_a_restart(
-    smollm2: Path, tmp_path: Path
-) -> None:
+def test_a_document_is_asked_about_twice_and_after_a_restart(smollm2: Path, tmp_path: Path) -> None:
     settings = tmp_path / "XDG_CONFIG_HOME" / "specchat" / "settings.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("[answers]\nmax_tokens = 16\n")
