@@ -38,7 +38,7 @@ def resolve_pair(
         return Load(str(target_folder), display_names=(_short_name(target), ""), kv_bits=kv_bits)
     draft_folder = resolve_model(draft, draft=True, cache=cache)
     check_model(draft_folder)
-    foreign = same_tokenizer(target_folder, draft_folder) is not None
+    foreign = not same_tokenizer(target_folder, draft_folder)
     shown = (_short_name(target), "its draft" if draft == target else _short_name(draft))
     return Load(str(target_folder), str(draft_folder), shown, kv_bits, foreign)
 

@@ -27,8 +27,9 @@ class Load:
     """Load a model pair from two folders. Without a draft the target reads densely. Each command is
     answered by one `Loaded` or `Failed`, in order; a later `Load` stops an earlier one.
 
-    `foreign_draft`: it has another tokenizer than the target. `display_names` are for the screen; without them models are named after their folders. With
-    `kv_bits`, 8 or 4, the target's cache is quantised."""
+    `foreign_draft`: it has another tokenizer than the target. `display_names` are for the screen;
+    without them models are named after their folders. With `kv_bits`, 8 or 4, the target's cache is
+    quantised."""
 
     target: str
     draft: str | None = None

@@ -30,10 +30,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refusal(target: Path, draft: Path | None = None) -> str | None:
+def refusal(target: Path) -> str | None:
     """What is said on the way from a folder's name to a prompt for it."""
     try:
-        load = resolve_pair(str(target), None if draft is None else str(draft))
+        load = resolve_pair(str(target))
         load_pair(load).prompts.build(HELLO)
     except (UserError, LoadError, PromptError, NotEnoughMemory) as error:
         return str(error)

@@ -138,7 +138,7 @@ for name in sys.argv[1:]:
     assert _download(name) == folder, (_download(name), folder)
     loaded = load_one(str(folder), name, None)
     assert loaded.info.parameters > 0
-assert same_tokenizer(*map(resolve_model, sys.argv[1:])) is None
+assert same_tokenizer(*map(resolve_model, sys.argv[1:]))
 print("loaded")
 """
 

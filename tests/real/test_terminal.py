@@ -1,5 +1,5 @@
-"""The program with a real model in a real terminal: it reads sparsely, recalls, and goes on after it
-was quit."""
+"""The program with a real model in a real terminal: it reads sparsely, recalls, and goes on after
+it was quit."""
 
 from __future__ import annotations
 
