@@ -54,8 +54,9 @@ RENDER_LIMITS = Limits(1.0, 256 * _MB)
 
 
 def open_limits(size: int) -> Limits:
-    """For a tokenizer.json of this many bytes. One of 33 MB took 2 seconds and 900 MB."""
-    return Limits(2 + size / (2 * _MB), 512 * _MB + 64 * size)
+    """For a tokenizer.json of this many bytes. One of 25 MB took 6 seconds beside other work, and
+    at another time more than 14. One of 33 MB took 900 MB."""
+    return Limits(4 + size / _MB, 512 * _MB + 64 * size)
 
 
 def encode_limits(characters: int) -> Limits:
