@@ -54,7 +54,6 @@ from app.protocol.options import BackgroundPolicy, Scoring, Tuning
 from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
 
-NEED_NO_DRAFT = frozenset({Scoring.RANDOM, Scoring.LEXICAL})
 QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
 """Between two lines of progress: into a file, and on a terminal."""
 
@@ -280,10 +279,10 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
         target or EMBEDDED, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits
     )
     scorings = [tuning.scoring for tuning in settings.tunings_by_name.values()]
-    needed = [scoring for scoring in scorings if scoring not in NEED_NO_DRAFT]
+    needed = [scoring for scoring in scorings if scoring.needs_draft]
     if load.draft is None and (needed or settings.auto):
         what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"
-        free = ",".join(s for s in Scoring if s in NEED_NO_DRAFT)
+        free = ",".join(s for s in Scoring if not s.needs_draft)
         raise UserError(
             f"{what} needs a draft", f"name one with --draft, or choose --scoring {free}"
         )

@@ -17,6 +17,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache
+from app.engine.embedding_scores import EmbeddingSpace
 from app.engine.foreign_draft import PairPrompts
 from app.engine.kv_quantisation import (
     NotQuantisable,
@@ -90,9 +91,17 @@ class LoadedModel:
     """Operations for each token that one attends to, as a share of those for a token itself; 0
     where its config does not say."""
     caches: CacheMaker = field(init=False)
+    _space: EmbeddingSpace | None = None
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
+
+    @property
+    def embedding_space(self) -> EmbeddingSpace:
+        """Of its input embeddings; estimated once, while it is loaded. Raises NoEmbeddings."""
+        if self._space is None:
+            self._space = EmbeddingSpace.of(self.model)
+        return self._space
 
     @property
     def is_loaded(self) -> bool:

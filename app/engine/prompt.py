@@ -96,6 +96,12 @@ class Prompt:
         return int(len(self.ids) - self.pinned.sum())
 
     @property
+    def question(self) -> tuple[int, int]:
+        """The tokens of the question that the user typed in this turn."""
+        found = [(s.start, s.end) for s in self.segments if s.kind is SegmentKind.QUESTION]
+        return found[-1] if found else (self.question_start, len(self.ids))
+
+    @property
     def question_start(self) -> int:
         """Where the question starts that the user typed in this turn; everything from there on is
         observed."""

@@ -15,6 +15,7 @@ from app.engine.attention_scores import AttentionObserver, Importance, ScoringEr
 from app.engine.cache_growth import reserve_capacity
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.draft_scoring import score
+from app.engine.embedding_scores import embedding_scores
 from app.engine.foreign_draft import importance_for_target
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
@@ -193,12 +194,27 @@ class PromptReader:
                 return baseline_scorers.random_scores(prompt.ids, tuning.chunk)
             case Scoring.LEXICAL:
                 return baseline_scorers.bm25_scores(prompt.ids, prompt.question_start, tuning.chunk)
+            case Scoring.EMBEDDING:
+                return self._embedding_importance(prompt)
         scored = self._conversation.scored
         if scored is not None and scored.is_of(prompt, tuning):
             buckets = _buckets(scored.importance * ~prompt.pinned)
             self._clock.emit(ImportanceMap(self._ask.turn, buckets, 1, 1))
             return scored.importance
         return self._draft_importance(prompt)
+
+    def _embedding_importance(self, prompt: Prompt) -> Importance:
+        target = self._pair.target
+        importance = embedding_scores(
+            target.model,
+            target.embedding_space,
+            prompt.ids,
+            prompt.pinned,
+            prompt.question,
+            self._ask.tuning.chunk,
+        )
+        self._clock.emit(ImportanceMap(self._ask.turn, _buckets(importance), 1, 1))
+        return importance
 
     def _draft_importance(self, prompt: Prompt) -> Importance:
         draft, cache, clock = self._pair.draft, self._conversation.draft, self._clock

@@ -42,7 +42,7 @@ def select(
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
     if not np.isfinite(importance).all():  # sorting would put the first chunks before all others
         raise ValueError("some importance is not a finite number")
-    starts, ends = _chunks(pinned, tuning.chunk)
+    starts, ends = chunk_bounds(pinned, tuning.chunk)
     known = 0 if cached is None else len(cached)
     selected = pinned.copy()
     if cached is not None:
@@ -62,7 +62,9 @@ def select(
     return Selection(np.flatnonzero(selected).astype(np.int32), spans)
 
 
-def _chunks(pinned: NDArray[np.bool_], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def chunk_bounds(
+    pinned: NDArray[np.bool_], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Starts and ends of the chunks of every run of eligible tokens."""
     tokens = np.flatnonzero(~pinned)
     run_starts = np.where(np.diff(tokens, prepend=-2) != 1, tokens, 0)

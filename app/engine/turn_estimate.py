@@ -20,7 +20,6 @@ from app.engine.prompt_reader import draft_work
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens, sparse_work
 from app.protocol.memory_model import largest_that_fits
-from app.protocol.options import Scoring
 from app.protocol.stats import Reading
 
 
@@ -68,7 +67,7 @@ class TurnEstimate:
 
     @property
     def _uses_draft(self) -> bool:
-        return self.ask.tuning.scoring not in (Scoring.RANDOM, Scoring.LEXICAL)
+        return self.ask.tuning.scoring.needs_draft
 
     def _dense_work(self) -> AttentionWork:
         target, ids = self.cache.target, self.prompt.ids

@@ -45,6 +45,12 @@ class Scoring(StrEnum):
     """Random chunks: a baseline. Needs no draft."""
     LEXICAL = "lexical"
     """Chunks that share tokens with the question, by BM25: a baseline. Needs no draft."""
+    EMBEDDING = "embedding"
+    """Chunks with words like the question's, by the target's input embeddings. Needs no draft."""
+
+    @property
+    def needs_draft(self) -> bool:
+        return self in (Scoring.LOOKAHEAD, Scoring.QUESTION, Scoring.BOTH)
 
 
 @dataclass(frozen=True, slots=True)
