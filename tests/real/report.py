@@ -26,9 +26,13 @@ TABLES = {
     "gemma": f"{PASSAGES} {GEMMA} --length 4k {KEEPS} --scoring both,lexical --n 16",
     "gemma-long": f"{PASSAGES} {GEMMA} --length 16k {KEEPS} --scoring both,lexical --n 4",
     "embedded": f"{PASSAGES} --length 2k,8k {KEEPS} --scoring both,lexical,random --n 48",
-    "embedded-long": f"{PASSAGES} --length 32k,128k {KEEPS} --scoring both,lexical,random --n 12",
-    "embedding": f"{PASSAGES} {SMOL} --length 2k,8k {KEEPS} --scoring embedding,lexical,random --n 48",
-    "embedding-gemma": f"{PASSAGES} {GEMMA} --length 4k,16k {KEEPS} --scoring embedding,lexical --n 24",
+    "embedded-long": f"{PASSAGES} --length 32k,120k {KEEPS} --scoring both,lexical,random --n 12",
+    "embedding": (
+        f"{PASSAGES} {SMOL} --length 2k,8k {KEEPS} --scoring embedding,lexical,random --n 48"
+    ),
+    "embedding-gemma": (
+        f"{PASSAGES} {GEMMA} --length 4k,16k {KEEPS} --scoring embedding,lexical --n 24"
+    ),
     "layers": (
         f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 8"
         " --tune layers=0.2,0.4,0.6,0.8,1 --tune skip_layers=0,0.2,0.4,0.6,0.8"

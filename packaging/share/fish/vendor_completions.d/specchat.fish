@@ -192,7 +192,7 @@ complete -c specchat -n '__fish_seen_subcommand_from eval' -l kv-bits -x -a 'ful
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l pair -r -F -d 'target and draft in one option, or `embedded`'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l length -x -d 'prompt tokens, such as 1k,4k,32k (default 4k)'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l keep -x -d 'fractions of the prompt to select (default 0.05,0.1,0.2,0.3,0.5,1.0)'
-complete -c specchat -n '__fish_seen_subcommand_from eval' -l scoring -x -d 'scoring methods, of lookahead,question,both,random,lexical (default both)'
+complete -c specchat -n '__fish_seen_subcommand_from eval' -l scoring -x -d 'scoring methods, of lookahead,question,both,random,lexical,embedding (default both)'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l n -x -d 'items per suite and length (default 50)'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l seed -x -d 'seed for generating the items (default 0)'
 complete -c specchat -n '__fish_seen_subcommand_from eval' -l held-out -d 'use phrasings that the embedded pair was not trained on'
