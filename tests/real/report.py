@@ -28,7 +28,7 @@ TABLES = {
     "embedded": f"{PASSAGES} --length 2k,8k {KEEPS} --scoring both,lexical,random --n 48",
     "embedded-long": f"{PASSAGES} --length 32k,120k {KEEPS} --scoring both,lexical,random --n 12",
     "embedding": (
-        f"{PASSAGES} {SMOL} --length 2k,8k {KEEPS} --scoring embedding,lexical,random --n 48"
+        f"{PASSAGES} {SMOL} --length 2k,7k {KEEPS} --scoring embedding,lexical,random --n 48"
     ),
     "embedding-gemma": (
         f"{PASSAGES} {GEMMA} --length 4k,16k {KEEPS} --scoring embedding,lexical --n 24"
