@@ -2,7 +2,8 @@
 
 After SPEED (arXiv 2605.06105): every token goes through the first layers, the selected ones through
 all of them. `python -m tests.real.shallow_reading` measures it with SmolLM2 on the real documents,
-and writes docs/real-models/shallow-reading.md. It is not part of the engine: see there why.
+and writes docs/real-models/shallow-reading.md. It is not part of the engine: docs/real-models.md
+says why.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ python -m tests.real.shallow_reading
 
 SmolLM2 135M, {length:,} tokens, {items} questions a suite, selected by its own attention. By how
 many nats a token the right answer is less likely than after a full reading (with its 95 %
-interval), if the tokens that are not selected go through so many of the layers:
+interval), if the tokens that are not selected go through this share of the layers:
 
 {table}
 """
