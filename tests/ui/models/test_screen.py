@@ -31,7 +31,7 @@ NARROW, WIDE = (60, 20), (200, 50)
 async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> None:
     await here(BIG, DRAFT, OTHER)
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "● installed 4", "○ catalogue 2", "○ downloads 0")
+        await open_models(pilot, "● installed 4", "○ catalogue 30", "○ downloads 0")
         await until_shown(
             pilot,
             "✓ org/big-4bit",
@@ -41,7 +41,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             "Models  may use 24 GB of 32 GB",
         )
         await pilot.press("tab")
-        await until_shown(pilot, "● catalogue 2", "mlx-community/Qwen3.5-2B-MLX-4bit")
+        await until_shown(pilot, "● catalogue 30", "mlx-community/Qwen3.5-2B-MLX-4bit")
         await pilot.press(*"122b")
         await until_shown(pilot, "mlx-community/Qwen3.5-122B-A10B-4bit", "too big")
 
@@ -222,7 +222,7 @@ async def test_adding_a_repository_and_a_folder(
     names = [entry.name for entry in catalogue(library.config_folder) if entry.custom]
     assert names == [BIG, str(folder)]
     async with app().run_test(size=SMALL) as pilot:  # at the next start
-        screen = await open_models(pilot, "● installed 2", "○ catalogue 30")
+        screen = await open_models(pilot, "● installed 2", "○ catalogue 31")
         await pilot.press("tab")
         screen.list.filter.value = "big"
         await until_shown(pilot, BIG, "on the hub")
@@ -237,7 +237,7 @@ async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
     library.config_folder.mkdir()
     (library.config_folder / "catalog.toml").write_text("[[model]]\nname = 3\n")
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "must be text in quotes", "○ catalogue 29")
+        await open_models(pilot, "must be text in quotes", "○ catalogue 30")
 
 
 async def test_hostile_names_are_shown_and_not_obeyed(
