@@ -54,10 +54,3 @@ def shell_path(path: Path) -> str:
     text = display_path(path)
     plain = text.removeprefix("~")
     return text if shlex.quote(plain) == plain else shlex.quote(str(path))
-
-
-def assets_path() -> Path:
-    """Files that ship with the program: in the package once installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "assets"
-    return installed if installed.is_dir() else package.parent / "assets"

@@ -96,7 +96,7 @@ def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float
 
     text = tokenizer()
     text._eos_token_ids = set()  # a random model may generate one
-    decoder = Decoder(1, text, Sampling(max_tokens=tokens), lambda event: None)
+    decoder = Decoder(1, text, Sampling(max_tokens=tokens, speculate=False), lambda event: None)
     times: list[float] = []
 
     def stop() -> FinishReason | None:

@@ -23,11 +23,16 @@ def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tupl
     """Target and draft with random weights, in bfloat16 where there is a GPU, quantised to `bits`
     unless None. `scale` of the layers of both are built. Raises UserError for an unknown shape,
     and for one that does not fit into memory."""
+    found = configs_of(shape)
+    return _build(found["target"], scale, bits), _build(found["draft"], scale, bits)
+
+
+def configs_of(shape: str) -> dict[str, dict[str, Any]]:
+    """Of its target and its draft. Raises UserError for an unknown one."""
     if shape not in shapes():
         known = ", ".join(shapes())
         raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
-    found = shapes()[shape]
-    return _build(found["target"], scale, bits), _build(found["draft"], scale, bits)
+    return shapes()[shape]
 
 
 def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:

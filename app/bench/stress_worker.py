@@ -16,10 +16,10 @@ from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.errors import UserError
-from app.paths import assets_path
 from app.protocol.events import Failed, Finished, PhaseProgress
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
+from app.util.assets import assets_path
 
 FILE = "gpl-3.0.txt"
 CHARACTERS = 3.6

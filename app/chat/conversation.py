@@ -6,7 +6,7 @@ both use it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import takewhile
 
@@ -79,13 +79,21 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError(
             f"top-p {sampling.top_p:g} is out of range", "use more than 0, at most 1"
         )
+    if sampling.top_k < 0:
+        raise QuestionError(f"top-k {sampling.top_k} is out of range", "use 0 or more")
+    if not 0 <= sampling.min_p <= 1:
+        raise QuestionError(f"min-p {sampling.min_p:g} is out of range", "use 0 to 1")
+    if not 0.5 <= sampling.repetition_penalty <= 2:
+        raise QuestionError(
+            f"Repetition penalty {sampling.repetition_penalty:g} is out of range", "use 0.5 to 2"
+        )
     if sampling.seed is not None and not 0 <= sampling.seed < 2**64:
         raise QuestionError(f"Seed {sampling.seed} is out of range", "use 0 to 2^64 - 1")
 
 
 def effective_sampling(overrides: Overrides, default: Sampling) -> Sampling:
     """`default` with the overrides. Invalid ones, from an imported conversation, are ignored."""
-    names = ("max_tokens", "temperature", "top_p", "seed")
+    names = [field.name for field in fields(Sampling) if hasattr(overrides, field.name)]
     chosen = {name: value for name in names if (value := getattr(overrides, name)) is not None}
     sampling = replace(default, **chosen)
     try:
@@ -220,6 +228,9 @@ def merge_statistics(first: Statistics | None, second: Statistics | None) -> Sta
     return replace(
         first,
         generated_tokens=first.generated_tokens + second.generated_tokens,
+        proposed_tokens=first.proposed_tokens + second.proposed_tokens,
+        copied_tokens=first.copied_tokens + second.copied_tokens,
+        plain_rate=second.plain_rate,
         decode_seconds=first.decode_seconds + second.decode_seconds,
         ttft=first.ttft or second.ttft,
         peak_bytes=max(first.peak_bytes, second.peak_bytes),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.models.check import check_model
-from app.models.embedded import EMBEDDED, target_path
+from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.resolve import resolve_model
 from app.models.tokenizers import same_tokenizer
@@ -27,30 +27,29 @@ def resolve_pair(
     cache: ModelCache | None = None,
     kv_bits: int | None = None,
 ) -> Load:
-    """The command that loads this pair, from `cache` or the default one. A target without a draft
-    reads everything, except the embedded target, which has its own. With `kv_bits`, its KV
-    cache is quantised. Raises ModelError, in one sentence."""
+    """The command that loads this pair, from `cache` or the default one. Without a draft it is the
+    built-in one, but the embedded target has its own. With `kv_bits`, the target's KV cache is
+    quantised. Raises ModelError, in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
+    if draft == BUILT_IN:
+        draft = None
     target_folder = resolve_model(target, cache=cache)
     check_model(target_folder)
+    quotes = target == EMBEDDED
     if draft is None:
-        return Load(str(target_folder), display_names=(_short_name(target), ""), kv_bits=kv_bits)
+        shown = _short_name(target), ""
+        return Load(str(target_folder), None, shown, kv_bits, only_quotes=quotes)
     draft_folder = resolve_model(draft, draft=True, cache=cache)
     check_model(draft_folder)
     foreign = not same_tokenizer(target_folder, draft_folder)
     shown = (_short_name(target), "its draft" if draft == target else _short_name(draft))
-    return Load(str(target_folder), str(draft_folder), shown, kv_bits, foreign)
-
-
-def is_embedded(load: Load) -> bool:
-    """Whether the target is the embedded one, which only answers questions about documents."""
-    return load.target == str(target_path())
+    return Load(str(target_folder), str(draft_folder), shown, kv_bits, foreign, quotes)
 
 
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
     """Whether an embedded target, which needs a document, would be asked without one."""
-    if documents or not is_embedded(load):
+    if documents or not load.only_quotes:
         return False
     return not any(turn.question.documents for turn in turns)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.paths import assets_path
 from app.protocol.prompt import Document
+from app.util.assets import assets_path
 
 FILE = "gpl-3.0.txt"
 QUESTION = 'What does it say of "patent license"?'

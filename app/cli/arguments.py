@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.cli.library_arguments import add_conversations, add_models
-from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring, Tuning
+from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring
 from app.util.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
@@ -86,6 +86,15 @@ def parser() -> argparse.ArgumentParser:
     decode.add_argument(
         "--tokens", type=int, default=32, help="tokens of an answer (default %(default)s)"
     )
+    copying = measures.add_parser("copying", help="speed of answers that copy")
+    copying.add_argument("--target", metavar="T", help="the model that answers (default embedded)")
+    copying.add_argument(
+        "--tokens", type=int, default=128, help="the most of an answer (default %(default)s)"
+    )
+    copying.add_argument(
+        "--shape", default="small,windowed", help="shape of random models (default %(default)s)"
+    )
+    copying.add_argument("--length", default="4k", help="prompt tokens (default %(default)s)")
     memory = measures.add_parser("memory", help="peak memory of sparse and full prefill")
     _add_lengths(decode, "small,windowed", "4k,16k")
     _add_lengths(memory, "small", "4k,8k,16k")
@@ -98,12 +107,32 @@ def parser() -> argparse.ArgumentParser:
         "--shape", default="embedded", help="shape of the models (default %(default)s)"
     )
     draft.add_argument("--length", default="8k,16k,32k", help="prompt tokens (default %(default)s)")
+    built_in = measures.add_parser("built-in", help="what it takes the built-in draft to choose")
+    built_in.add_argument(
+        "--shape", default="qwen3-8b+0.6b", help="shape of the embeddings (default %(default)s)"
+    )
+    built_in.add_argument(
+        "--length", default="4k,32k,128k", help="prompt tokens (default %(default)s)"
+    )
     published = measures.add_parser(
         "published", help="published speedups of real model pairs, and the predictions for them"
     )
     published.add_argument("--json", action="store_true", help="print the results as JSON")
     published.set_defaults(runs=None)
-    every = (overhead, store, turns, first, planner, feel, decode, memory, snapshot, draft)
+    every = (
+        overhead,
+        store,
+        turns,
+        first,
+        planner,
+        feel,
+        decode,
+        copying,
+        memory,
+        snapshot,
+        draft,
+        built_in,
+    )
     for measure in every:
         measure.add_argument(
             "--runs",
@@ -198,7 +227,8 @@ def _models(
         "--draft",
         metavar="D",
         default=default,
-        help="the small model that scores the prompt: of any family, or `embedded`",
+        help="the small model that scores the prompt: of any family, `embedded`, or `builtin`,"
+        " which is no model and the default",
     )
     if not kv_bits:
         return
@@ -244,6 +274,24 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--temp", type=float, metavar="T", help="sampling temperature; 0 is greedy")
     ask.add_argument(
         "--top-p", type=float, metavar="P", help="sample only from the most likely tokens"
+    )
+    ask.add_argument(
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="sample only from this many of the most likely tokens",
+    )
+    ask.add_argument(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="sample only from tokens at least this share as likely as the likeliest",
+    )
+    ask.add_argument(
+        "--repetition-penalty",
+        type=float,
+        metavar="R",
+        help="above 1, what the last 64 tokens said becomes less likely",
     )
     ask.add_argument("--seed", type=int, metavar="S", help="seed for sampling")
     ask.add_argument(
@@ -299,8 +347,11 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
         default="0.05,0.1,0.2,0.3,0.5,1.0",
         help="fractions of the prompt to select (default %(default)s)",
     )
-    known, default = ",".join(Scoring), str(Tuning().scoring)
-    say("--scoring", default=default, help=f"scoring methods, of {known} (default %(default)s)")
+    say(
+        "--scoring",
+        help=f"scoring methods, of {','.join(Scoring)} (default {Scoring.JOINED}; with the"
+        f" embedded draft {Scoring.BOTH}, without a draft {Scoring.BUILT_IN})",
+    )
     say("--n", default="50", help="items per suite and length (default %(default)s)")
     say("--seed", default="0", help="seed for generating the items (default %(default)s)")
     say(

@@ -120,8 +120,9 @@ def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> No
 
 def _sampling_options(options: argparse.Namespace) -> dict[str, Any]:
     """The sampling parameters among the options."""
-    values = {"max_tokens": options.max_tokens, "temperature": options.temp}
-    values |= {"top_p": options.top_p, "seed": options.seed}
+    values = {"max_tokens": options.max_tokens, "temperature": options.temp, "seed": options.seed}
+    values |= {"top_p": options.top_p, "top_k": options.top_k, "min_p": options.min_p}
+    values |= {"repetition_penalty": options.repetition_penalty}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -129,7 +130,7 @@ def _with_overrides(
     question: Question, conversation: Conversation, options: argparse.Namespace
 ) -> Question:
     """The conversation's overrides take precedence over the settings, and options over both."""
-    cleared = dict.fromkeys(_sampling_options(options))
+    cleared = {n: None for n in _sampling_options(options) if hasattr(conversation.overrides, n)}
     conversation.overrides = dataclasses.replace(conversation.overrides, **cleared)
     if options.full or options.auto or options.keep is not None:
         return question

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.bench import (
+    built_in,
+    copying,
     decode,
     draft,
     memory,
@@ -31,9 +33,11 @@ BENCHES: tuple[Bench, ...] = (
     ttft.BENCH,
     published.BENCH,
     draft.BENCH,
+    built_in.BENCH,
     planner.BENCH,
     turns.BENCH,
     decode.BENCH,
+    copying.BENCH,
     memory.BENCH,
     snapshot.BENCH,
     store.BENCH,

@@ -22,7 +22,7 @@ from statistics import median, quantiles
 
 from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Row, columns
 from app.bench.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
-from app.paths import assets_path
+from app.util.assets import assets_path
 
 KEYS = [chr(code) for code in range(0x0410, 0x0450)] * 4
 """Letters that nothing else on the screen has."""

@@ -15,7 +15,6 @@ from app.cli.convert_gguf import pull_packaged
 from app.cli.models import Display
 from app.cli.report import Report, stats_line
 from app.models.cache import default_cache
-from app.models.embedded import EMBEDDED
 from app.models.packaged import SMOLLM2
 from app.protocol.commands import Ask
 from app.protocol.events import Finished
@@ -34,7 +33,7 @@ _WORTH_SAYING = 1.05
 def demo(picture: str | None = None, real: bool = False) -> int:
     """Prints the answers in both modes, the map, and the statistics side by side; with `picture`,
     writes the map to an SVG file. With `real`, by a real model, which is fetched if it is not
-    installed, and for which the embedded draft chooses. UserError."""
+    installed, and for which the built-in draft chooses. UserError."""
     document, question, pair = sample(), QUESTION, resolve_pair()
     if real:
         cache = default_cache()
@@ -43,7 +42,7 @@ def demo(picture: str | None = None, real: bool = False) -> int:
             if status := pull_packaged(cache, SMOLLM2, Display(SMOLLM2.name)):
                 return status
         document, question = first_half(), REAL_QUESTION
-        pair = resolve_pair(SMOLLM2.repository, EMBEDDED)
+        pair = resolve_pair(SMOLLM2.repository)
     sys.stdout.write(f"{document.name}, {len(document.text):,} characters. {question}\n")
     with EngineSession() as session:
         session.load(pair)

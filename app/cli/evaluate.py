@@ -9,7 +9,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from enum import StrEnum
@@ -41,6 +41,7 @@ from app.eval.runner import (
 )
 from app.eval.suites import (
     GROUPS,
+    HELD_OUT,
     NEED_FILES,
     PERPLEXITY,
     SUITES,
@@ -48,7 +49,7 @@ from app.eval.suites import (
     continuation,
 )
 from app.eval.tokens import FolderTokens, Tokens
-from app.models.embedded import EMBEDDED
+from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.options import BackgroundPolicy, Scoring, Tuning
 from app.settings.definitions import KvBits
@@ -61,6 +62,7 @@ QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
 def evaluate(options: argparse.Namespace) -> int:
     """Measures what is not in the results log yet, prints the table and writes the files; returns
     the exit status. Everything that can be checked is checked before a model loads."""
+    options.scoring = options.scoring or _default_scoring(options)
     settings = _settings(options)
     outputs = _outputs(options, settings)
     load = _load(options, settings)
@@ -152,7 +154,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     if about_files and not options.files:
         raise UserError(f"The {about_files[0]} suite asks about files", "name them with --file")
     if options.files and not about_files:
-        known = ", ".join(name for name in SUITES if name in NEED_FILES)
+        known = _names(name for name in SUITES if name in NEED_FILES)
         raise UserError("No chosen suite asks about files", f"leave --file out, or add {known}")
     lengths = parse_list(options.length, parse_prompt_length)
     keeps = parse_list(options.keep, _keep)
@@ -190,10 +192,16 @@ def _suites(names: Sequence[str]) -> tuple[str, ...]:
     chosen: set[str] = set()
     for name in ",".join(names or ["all"]).split(","):
         if name not in GROUPS and name not in SUITES:
-            known = ", ".join([*GROUPS, *SUITES])
-            raise UserError(f"There is no suite {name!r}", f"choose from {known}")
+            raise UserError(
+                f"There is no suite {name!r}", f"choose from {_names([*GROUPS, *SUITES])}"
+            )
         chosen.update(GROUPS.get(name, (name,)))
     return tuple(name for name in SUITES if name in chosen)
+
+
+def _names(suites: Iterable[str]) -> str:
+    """With the name of their group for those of one that is too long to list."""
+    return ", ".join(dict.fromkeys("passages" if s in HELD_OUT else s for s in suites))
 
 
 class YesNo(StrEnum):
@@ -265,7 +273,18 @@ def _tuned(name: str, text: str, default: object) -> object:
     return value
 
 
-def _load(options: argparse.Namespace, settings: Settings) -> Load:
+def _default_scoring(options: argparse.Namespace) -> Scoring:
+    """What the engine would choose."""
+    target, draft = _pair(options)
+    if draft is None and target == EMBEDDED:
+        draft = EMBEDDED
+    if draft is None or draft == BUILT_IN:
+        return Scoring.BUILT_IN
+    return Scoring.BOTH if draft == EMBEDDED else Scoring.JOINED
+
+
+def _pair(options: argparse.Namespace) -> tuple[str, str | None]:
+    """The names of target and draft."""
     target, draft = options.target, options.draft
     if options.pair:
         if target or draft:
@@ -275,23 +294,26 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
                 f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
             )
         target, draft = [*options.pair, None][:2]
-    load = resolve_pair(
-        target or EMBEDDED, draft, kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits
-    )
+    return target or EMBEDDED, draft
+
+
+def _load(options: argparse.Namespace, settings: Settings) -> Load:
+    load = resolve_pair(*_pair(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
+    load = replace(load, only_quotes=False)  # what the model itself writes is measured
     scorings = [tuning.scoring for tuning in settings.tunings_by_name.values()]
-    needed = [scoring for scoring in scorings if scoring.needs_draft]
-    if load.draft is None and (needed or settings.auto):
-        what = f"The scoring {str(needed[0])!r}" if needed else "The guard of --auto"
+    needed = [scoring for scoring in scorings if scoring and scoring.needs_draft]
+    if load.draft is None and needed:
         free = ",".join(s for s in Scoring if not s.needs_draft)
         raise UserError(
-            f"{what} needs a draft", f"name one with --draft, or choose --scoring {free}"
+            f"The scoring {str(needed[0])!r} needs a draft model",
+            f"name one with --draft, or choose --scoring {free}",
         )
     return load
 
 
 def _check_files(settings: Settings, tokens: Tokens) -> None:
-    if NEED_FILES & set(settings.suites) - {PERPLEXITY}:
-        Corpus(settings.files, tokens).check()
+    about_passages = [name for name in settings.suites if name in NEED_FILES - {PERPLEXITY}]
+    Corpus(settings.files, tokens).check(about_passages)
     for document in settings.files if PERPLEXITY in settings.suites else ():
         offsets = tokens.offsets(document.text)
         for length in settings.lengths:

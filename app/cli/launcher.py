@@ -15,7 +15,7 @@ from typing import TextIO
 import platformdirs
 
 from app.errors import UserError
-from app.paths import assets_path
+from app.util.assets import assets_path
 from app.util.sanitize import sanitize_line
 
 MARK = "specchat.launcher"

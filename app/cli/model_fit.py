@@ -18,7 +18,7 @@ from app.errors import UserError
 from app.models import catalogue, draft_selection, speedup
 from app.models.cache import ModelCache
 from app.models.draft_selection import DraftCandidate, MeasuredRatio
-from app.models.embedded import EMBEDDED
+from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as estimate
@@ -71,9 +71,9 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     found = _candidates(target, cache, entries, machine)
     if not found:
         raise UserError(
-            f"No draft is known for {target.name}: no smaller model with its tokenizer is installed"
-            " or in the catalogue",
-            "name one with --draft, or use full prefill",
+            f"No other draft is known for {target.name}: no smaller model with its tokenizer is"
+            " installed or in the catalogue",
+            "use the built-in draft, which is the default, or name any model with --draft",
         )
     if options.measure:
         clock = _measure_pairs(target, found, cache)
@@ -101,7 +101,7 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     if target.entry is not None and target.entry.measured:
         yield f"Published measurements: {target.entry.measured}."
     if best is None:
-        yield "None of them is fast enough: full prefill is used."
+        yield "None of them is fast enough: the built-in draft is used."
 
 
 def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
@@ -109,16 +109,17 @@ def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     machine, entries = _machine(options.memory), _entries()
     target = find_model(options.name, cache, entries, _look)
     named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
-    if named:
-        draft: ModelDetails | None = find_model(named, cache, entries, _look, draft=True)
-    else:
+    draft: ModelDetails | None = None
+    if named and named != BUILT_IN:
+        draft = find_model(named, cache, entries, _look, draft=True)
+    elif not named:
         draft = _best_draft(target, cache, entries, machine)
     tokens = _length(options.length) if options.length else None
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
     found = estimate(sized, draft.size if draft else None, machine, tokens)
     yield f"{target.name} · {', '.join(facts(target))}"
-    yield f"with {draft.name} as its draft" if draft else "without a draft, with full prefill"
+    yield f"with {draft.name} as its draft" if draft else "with the built-in draft"
     yield from _estimate_rows(found)
 
 
@@ -154,6 +155,8 @@ def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         parts = [target.name, state, row.fit.verdict]
         if best is not None:
             parts += [f"with {best.draft.name}", f"{best.speedup():.1f}x faster"]
+        elif row.fit.max_tokens:
+            parts += ["with the built-in draft", f"{speedup.built_in_speedup():.1f}x faster"]
         lines.append(_row(size(target.size.weight_bytes), *parts))
     return [
         *lines,
@@ -170,8 +173,8 @@ def _as_json(row: ModelOverview) -> dict[str, object]:
         "weights": target.size.weight_bytes,
         "fits": row.fit.max_tokens,
         "fits_sparse": row.fit.max_sparse_tokens,
-        "draft": best.draft.name if best else None,
-        "speedup": round(best.speedup(), 2) if best else None,
+        "draft": best.draft.name if best else BUILT_IN,
+        "speedup": round(best.speedup() if best else speedup.built_in_speedup(), 2),
     }
 
 

@@ -70,7 +70,7 @@ class Calibration:
         return timings
 
     def _planned_runs(self) -> Iterator[tuple[Mode, int]]:
-        sparsely = self._pair.draft is not None and self._pair.dense_only is None
+        sparsely = self._pair.dense_only is None
         if self._costs.target and (self._costs.draft or not sparsely):
             return
         for mode, tokens in _RUNS:

@@ -13,13 +13,14 @@ import platform
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from app.engine.cost_fit import MAX_TIMINGS, fit_costs
 from app.engine.loader import ModelPair
-from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
+from app.protocol.cost_model import FREE, AttentionWork, Costs, CostTerm, Timing
 
 FORMAT = 2
 MAX_FILES = 40
@@ -31,13 +32,14 @@ class CostStore:
 
     def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
+        self._has_draft = draft is not None
         self._ratios = (
             pair.target.attention_cost_ratio,
             draft.attention_cost_ratio if draft else 0.0,
         )
         self._file = None if folder is None else folder / f"{_key(pair)}.json"
         self._timings = _read(self._file) if self._file else []
-        self.costs: Costs = fit_costs(self._timings, self._ratios)
+        self.costs = self._fit()
 
     def add(self, timings: Sequence[Timing]) -> None:
         """Add timings, and fit the costs again."""
@@ -45,7 +47,11 @@ class CostStore:
         self._timings = _newest([*(known or self._timings), *timings])
         if self._file is not None:
             _write(self._file, self._timings)
-        self.costs = fit_costs(self._timings, self._ratios)
+        self.costs = self._fit()
+
+    def _fit(self) -> Costs:
+        costs = fit_costs(self._timings, self._ratios)
+        return costs if self._has_draft else replace(costs, draft=FREE)
 
 
 def _newest(timings: Sequence[Timing]) -> list[Timing]:

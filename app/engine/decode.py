@@ -1,4 +1,4 @@
-"""Writes the answer: mlx-lm's `generate_step` over a prefilled cache."""
+"""Writes the answer over a prefilled cache, and reports it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.generate import (
-    TextStateMachine,
-    generate_step,
-    make_stop_sequences,
-    make_text_state_machine,
-)
-from mlx_lm.sample_utils import make_sampler
+from mlx_lm.generate import TextStateMachine, make_stop_sequences, make_text_state_machine
+from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from numpy.typing import NDArray
 
 from app.engine.caches import Cache
+from app.engine.copy_index import CopyIndex
+from app.engine.speculation import Gate
+from app.engine.token_stream import Processor, Sampler, TokenStream
 from app.protocol.events import Token
-from app.protocol.options import Sampling
+from app.protocol.options import PENALTY_TOKENS, Sampling
 from app.protocol.stats import FinishReason
 
 FLUSH_SECONDS = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""
 LONGEST_PERIOD = 64
-REPEATS = 10
+REPEATS = 4
 SHORTEST_LOOP = 256
 """Tokens. A table's rule, a row of zeros or some equal lines of code are shorter than that."""
+SENTENCE, SENTENCE_LOOP = 12, 96
+"""Tokens from which on a passage counts as a sentence, and its shortest loop: nobody repeats one on
+purpose."""
 
 
 class Decoder:
@@ -47,6 +48,8 @@ class Decoder:
         self.last_token_at: float | None = None
         self.answer_prefix_len = 0
         """How many of `ids` an earlier turn wrote."""
+        self.proposed = self.copied = 0
+        """Tokens that were verified several at a time, and those of them that were right."""
         self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -62,15 +65,17 @@ class Decoder:
         max_tokens: int,
         stop: Callable[[], FinishReason | None],
         answer_prefix_len: int = 0,
+        quotation: str | None = None,
+        gate: Gate | None = None,
     ) -> FinishReason:
         """Feed the prompt's last token and write until a stop sequence, the limit, a loop if those
         are to end it, or until `stop` returns a reason after a token.
 
         `prompt_ids` is the whole prompt, of which `cache` has all but the last token. Its last
-        `answer_prefix_len` tokens are of the answer, which is continued.
+        `answer_prefix_len` tokens are of the answer, which is continued. With a `quotation`,
+        only that is written.
         """
         sampling = self._sampling
-        mx.random.seed(self.seed)
         stops = make_stop_sequences(self._tokenizer).matcher()
         loop = LoopDetector() if sampling.stop_repeats else None
         detokenizer = self._tokenizer.detokenizer
@@ -83,17 +88,20 @@ class Decoder:
             state, segments = TextStateMachine.split(state, detokenizer.last_segment)
             self.text += "".join(part for name, part in segments if name != "reasoning")
         self.answer_prefix_len = answer_prefix_len
-        tokens = generate_step(
-            mx.array(prompt_ids[-1:]),
+        stream = TokenStream(
             model,
-            max_tokens=max_tokens,
-            sampler=make_sampler(temp=sampling.temperature, top_p=sampling.top_p),
-            prompt_cache=cache,
+            cache,
+            gate or Gate(),
+            CopyIndex(prompt_ids) if sampling.speculate else None,
+            _sampler(sampling),
+            self._processors(quotation),
+            self.seed,
         )
+        tokens = stream.tokens(int(prompt_ids[-1]), max_tokens, len(answer))
         reason = FinishReason.LENGTH
         try:
-            for generated, _ in tokens:
-                token = int(generated)
+            for written in tokens:
+                token = written.token
                 self._record(token)
                 if stops.advance(token):
                     reason = FinishReason.STOP
@@ -109,6 +117,7 @@ class Decoder:
                     break
         finally:
             tokens.close()
+            self.proposed, self.copied = stream.proposed, stream.accepted
         if reason is FinishReason.STOP:  # otherwise half a character or tag may be left to continue
             detokenizer.finalize()
             state, segments = TextStateMachine.split(state, detokenizer.last_segment)
@@ -116,6 +125,28 @@ class Decoder:
             self._add_text([*segments, (name, rest)])
         self.flush()
         return reason
+
+    def _processors(self, quotation: str | None) -> list[Processor]:
+        if quotation is not None:
+            return [self._only(quotation)]
+        penalty = self._sampling.repetition_penalty
+        if penalty == 1:
+            return []
+        found: list[Processor] = make_logits_processors(
+            repetition_penalty=penalty, repetition_context_size=PENALTY_TOKENS
+        )
+        return found
+
+    def _only(self, text: str) -> Callable[[mx.array, mx.array], mx.array]:
+        """A processor of logits that leaves nothing but this text, and then the end."""
+        stop = min(self._tokenizer.eos_token_ids)
+        ids = [*self._tokenizer.encode(text, add_special_tokens=False), stop]
+
+        def only_next(before: mx.array, logits: mx.array) -> mx.array:
+            wanted = ids[min(len(before), len(ids)) - 1]  # the first before is the prompt's last
+            return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
+
+        return only_next
 
     def score_forced(
         self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str
@@ -166,14 +197,32 @@ class Decoder:
         return opened > int(self._tokenizer.rfind_think_end(tail))
 
 
+def _sampler(sampling: Sampling) -> Sampler | None:
+    if sampling.temperature == 0:
+        return None
+
+    def sample(log_probabilities: mx.array) -> mx.array:
+        most = log_probabilities.shape[-1] - 1  # mlx-lm takes no more
+        sampler: Sampler = make_sampler(
+            sampling.temperature,
+            sampling.top_p,
+            sampling.min_p,
+            top_k=min(sampling.top_k, most),
+        )
+        return sampler(log_probabilities)
+
+    return sample
+
+
 class LoopDetector:
     """Detects, token by token, that an answer only repeats itself: a passage of up to
     `LONGEST_PERIOD` tokens, exactly the same `REPEATS` times in a row, and for at least
-    `SHORTEST_LOOP` tokens."""
+    `SHORTEST_LOOP` tokens, or `SENTENCE_LOOP` if it is a sentence."""
 
     def __init__(self) -> None:
         periods = np.arange(1, LONGEST_PERIOD + 1)
-        self._needed = np.maximum(SHORTEST_LOOP, REPEATS * periods) - periods
+        shortest = np.where(periods < SENTENCE, SHORTEST_LOOP, SENTENCE_LOOP)
+        self._needed = np.maximum(shortest, REPEATS * periods) - periods
         self._recent = np.full(LONGEST_PERIOD, -1)
         """The last tokens, the newest first."""
         self._run = np.zeros(LONGEST_PERIOD, np.int64)
@@ -184,4 +233,6 @@ class LoopDetector:
         self._run = np.where(self._recent == token, self._run + 1, 0)
         self._recent[1:] = self._recent[:-1].copy()
         self._recent[0] = token
-        return bool((self._run >= self._needed).any())
+        short = self._run[: SENTENCE - 1]  # what repeats after 2 tokens does so after 12, too
+        looping = self._run >= self._needed
+        return bool((looping[: SENTENCE - 1] if (short >= SENTENCE).any() else looping).any())

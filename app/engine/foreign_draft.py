@@ -34,15 +34,23 @@ def importance_for_target(importance: Importance, prompt: Prompt) -> Importance:
     """
     found = np.zeros(len(prompt.ids), np.float32)
     for text, by_draft in _texts_of_both(prompt):
-        borders, draft_borders = _borders(text.starts), _borders(by_draft.starts)
+        draft_borders = token_borders(by_draft.starts)
         scores = importance[by_draft.first : by_draft.first + len(draft_borders) - 1]
-        until = np.append(0.0, np.cumsum(scores * np.diff(draft_borders)))
-        sums = np.diff(np.interp(borders, draft_borders, until))
-        found[text.first : text.first + len(sums)] = sums / np.diff(borders)
+        tokens = means_between(token_borders(text.starts), draft_borders, scores)
+        found[text.first : text.first + len(tokens)] = tokens
     return found
 
 
-def _borders(starts: NDArray[np.int64]) -> NDArray[np.float64]:
+def means_between(
+    borders: NDArray[np.floating], score_borders: NDArray[np.floating], scores: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """The mean score (n,) of the characters between each two `borders` (n + 1,); each of `scores`
+    (m,) is that of the characters between two of `score_borders` (m + 1,)."""
+    until = np.append(0.0, np.cumsum(scores * np.diff(score_borders)))
+    return np.asarray(np.diff(np.interp(borders, score_borders, until)) / np.diff(borders))
+
+
+def token_borders(starts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Where tokens start and the last one ends. Those that are parts of the same characters, and so
     start at the same one, divide them equally."""
     first, index, count = np.unique(starts[:-1], return_index=True, return_counts=True)

@@ -17,7 +17,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache
-from app.engine.embedding_scores import EmbeddingSpace
+from app.engine.embedding_scores import EmbeddingSpace, NoEmbeddings
 from app.engine.foreign_draft import PairPrompts
 from app.engine.kv_quantisation import (
     NotQuantisable,
@@ -33,6 +33,7 @@ from app.engine.prefill import (
 )
 from app.engine.prompt import PromptBuilder, Prompts
 from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
+from app.engine.speculation import Gate
 from app.protocol.commands import Load
 from app.protocol.events import ModelInfo
 from app.sandbox.process import TextProcess
@@ -90,6 +91,8 @@ class LoadedModel:
     attention_cost_ratio: float = 0.0
     """Operations for each token that one attends to, as a share of those for a token itself; 0
     where its config does not say."""
+    gate: Gate = field(default_factory=Gate)
+    """How many tokens to propose, learnt from answer to answer."""
     caches: CacheMaker = field(init=False)
     _space: EmbeddingSpace | None = None
 
@@ -121,12 +124,14 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A target, perhaps a draft, and why they can only read densely, or None."""
+    """A target, perhaps a draft, and why they can only read densely, or None. `only_quotes`: an
+    answer is a sentence of the documents."""
 
     target: LoadedModel
     draft: LoadedModel | None
     dense_only: str | None
     prompts: Prompts
+    only_quotes: bool = False
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:
@@ -150,9 +155,10 @@ def load_pair(
     loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts, backend)
     prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.set_vocab_limit(loaded.vocab_size)
-    if command.draft is None or draft_name is None:
-        return ModelPair(loaded, None, "No draft model is loaded, so everything is read.", prompts)
     refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
+    quotes = command.only_quotes
+    if command.draft is None or draft_name is None:
+        return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)
     if weight_bytes(Path(command.draft)) > memory.free():
         loaded.unload()  # they take turns; the draft comes first
         gc.collect()
@@ -161,10 +167,19 @@ def load_pair(
     reader = load_one(command.draft, draft_name, step, None, stopped, own_texts, backend)
     if own_texts is None:
         prompts.set_vocab_limit(reader.vocab_size)
-        return ModelPair(loaded, reader, refusal, prompts)
+        return ModelPair(loaded, reader, refusal, prompts, quotes)
     by_draft = PromptBuilder(reader.tokenizer, own_texts, wrote_answers=False)
     by_draft.set_vocab_limit(reader.vocab_size)
-    return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft))
+    return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft), quotes)
+
+
+def _why_unscorable(target: LoadedModel) -> str | None:
+    """Why this model's input embeddings cannot choose what is read, or None."""
+    try:
+        _ = target.embedding_space
+    except NoEmbeddings as error:
+        return f"There is no draft, and {error}, so everything is read."
+    return None
 
 
 def load_one(

@@ -54,6 +54,7 @@ class PromptText:
     thinking: bool
     first: int
     starts: NDArray[np.int64]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ class PromptBuilder:
             ids.append(tokens)
             segments.append(Segment(part.kind, at, at + len(tokens), part.message, part.document))
             if part.message is not None and part.kind in _MAY_BE_SKIPPED:
-                texts.append(PromptText(part.message, part.document, part.thinking, at, starts))
+                place = part.message, part.document, part.thinking
+                texts.append(PromptText(*place, at, starts, part.text))
             if part.message is not None and part.document is not None:
                 offsets[part.message, part.document] = starts
                 document = messages[part.message].documents[part.document]

@@ -3,6 +3,7 @@ important. Tokens that earlier turns cached are not read again."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from app.engine import baseline_scorers, memory, memory_estimates
 from app.engine.attention_scores import AttentionObserver, Importance, ScoringError
+from app.engine.built_in_draft import built_in_scores, join
 from app.engine.cache_growth import reserve_capacity
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.draft_scoring import score
-from app.engine.embedding_scores import embedding_scores
+from app.engine.embedding_scores import NoEmbeddings, embedding_scores
 from app.engine.foreign_draft import importance_for_target
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
@@ -24,7 +26,14 @@ from app.engine.prefill import set_next_position
 from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
+from app.engine.question_likelihood import (
+    BATCH_TOKENS,
+    QuestionFrame,
+    question_likelihood,
+    question_messages,
+)
 from app.engine.selection import Selection
+from app.engine.text_encoder import ENCODER_BYTES, OnPieces, built_in_encoder
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     UNKNOWN_COSTS,
@@ -40,6 +49,10 @@ from app.protocol.options import Scoring, Tuning
 from app.protocol.prompt import SegmentKind
 from app.protocol.stats import Phase
 
+ATTENTION_WEIGHT, LIKELIHOOD_WEIGHT = 0.5, 1.0
+"""Of what the draft finds, beside the built-in one."""
+JOINED_FROM = 10_000_000
+"""Parameters of a draft that costs more than the built-in one."""
 BUCKETS = 200
 """Resolution of the importance heatmap: finer than most terminals are wide."""
 
@@ -86,8 +99,9 @@ class PromptReader:
         if shared == len(ids) - 1:  # the same question again: it has recalled what it needs
             tuning = replace(tuning, recall_share=0.0)
         start = target.rewind(shared)
+        cached = self._cached_before(prompt, tuning)
         importance = self._importance(prompt)
-        selected = self._select(prompt, importance, tuning, target.cached.copy()).positions[:-1]
+        selected = self._select(prompt, importance, tuning, cached).positions[:-1]
         missing = target.uncached(selected)
         if len(missing) and missing[0] < start:
             if target.can_insert_at(int(missing[0])):
@@ -103,6 +117,16 @@ class PromptReader:
         target.set_retain_all(True)
         self._prefill(prompt, missing)
         set_next_position(target.cache, len(ids) - 1)
+
+    def _cached_before(self, prompt: Prompt, tuning: Tuning) -> NDArray[np.bool_]:
+        """Which tokens were cached before the turn; of one that was stopped while it read, before
+        it began, so that the same is selected again."""
+        cached, scored = self._target.cached, self._conversation.scored
+        if scored is not None and scored.is_of(prompt, tuning):
+            selected = scored.select(self._ask.keep_ratio)[0].positions
+            if np.isin(np.flatnonzero(cached), selected).all():
+                return scored.cached
+        return cached.copy()
 
     def resume_position(self, prompt: Prompt) -> int | None:
         """The token from which on the answer at the end of `prompt` must be read again to continue
@@ -122,8 +146,10 @@ class PromptReader:
         set_next_position(target.cache, last)
 
     def can_preview_selection(self, prompt: Prompt) -> bool:
-        """Whether the draft has cached the documents, so that scoring is quick."""
+        """Whether scoring is quick: the draft has cached the documents, or is the built-in one."""
         draft = self._conversation.draft
+        if self._pair.draft is None:
+            return True
         read = prompt.draft_prompt
         ends = (s.end for s in read.segments if s.kind is SegmentKind.DOCUMENT)
         return draft is not None and draft.common_prefix_len(read.ids) >= max(ends, default=0)
@@ -188,33 +214,104 @@ class PromptReader:
         return need.minimum <= free
 
     def _importance(self, prompt: Prompt) -> Importance:
-        tuning = self._ask.tuning
-        match tuning.scoring:
+        tuning, scored = self._ask.tuning, self._conversation.scored
+        if scored is not None and scored.is_of(prompt, tuning):
+            self._show(scored.importance * ~prompt.pinned)
+            return scored.importance
+        match scoring := self._scoring:
             case Scoring.RANDOM:
                 return baseline_scorers.random_scores(prompt.ids, tuning.chunk)
             case Scoring.LEXICAL:
                 return baseline_scorers.bm25_scores(prompt.ids, prompt.question_start, tuning.chunk)
-            case Scoring.EMBEDDING:
-                return self._embedding_importance(prompt)
-        scored = self._conversation.scored
-        if scored is not None and scored.is_of(prompt, tuning):
-            buckets = _buckets(scored.importance * ~prompt.pinned)
-            self._clock.emit(ImportanceMap(self._ask.turn, buckets, 1, 1))
-            return scored.importance
+            case Scoring.EMBEDDING | Scoring.BUILT_IN:
+                importance = self._importance_without_draft(prompt, scoring)
+                self._show_above_middle(importance, prompt)
+                return importance
+            case Scoring.JOINED | Scoring.LIKELIHOOD:
+                return self._joined_importance(prompt, scoring)
         return self._draft_importance(prompt)
 
-    def _embedding_importance(self, prompt: Prompt) -> Importance:
-        target = self._pair.target
-        importance = embedding_scores(
-            target.model,
-            target.embedding_space,
-            prompt.ids,
-            prompt.pinned,
-            prompt.question,
-            self._ask.tuning.chunk,
-        )
-        self._clock.emit(ImportanceMap(self._ask.turn, _buckets(importance), 1, 1))
+    @property
+    def _scoring(self) -> Scoring:
+        draft, scoring = self._pair.draft, self._ask.tuning.scoring
+        if draft is None and (scoring is None or scoring.needs_draft):
+            return Scoring.BUILT_IN
+        if draft is not None and scoring is None:
+            large = draft.info.parameters >= JOINED_FROM
+            return Scoring.JOINED if large else Scoring.BOTH
+        assert scoring is not None
+        return scoring
+
+    def _joined_importance(self, prompt: Prompt, scoring: Scoring) -> Importance:
+        """What the draft finds, and, if there is memory for it, the built-in one: first, because
+        the draft may need the target's memory, and without its weights there are no embeddings."""
+        built_in = None
+        if memory.free() >= ENCODER_BYTES:
+            self._clock.report(Phase.SCORE, len(prompt.draft_prompt.ids))
+            with contextlib.suppress(NoEmbeddings), self._clock.timed(Phase.SCORE):
+                built_in = self._built_in_importance(
+                    prompt, lambda done, pieces: self._clock.check_cancel()
+                )
+        if scoring is Scoring.LIKELIHOOD:
+            by_draft, weight = self._question_likelihood(prompt), LIKELIHOOD_WEIGHT
+        else:
+            by_draft, weight = self._draft_importance(prompt), ATTENTION_WEIGHT
+        if built_in is None:
+            return by_draft
+        chunk = self._ask.tuning.chunk
+        importance = join(built_in, by_draft, weight, prompt.pinned, chunk)
+        self._show_above_middle(importance, prompt)
         return importance
+
+    def _show(self, importance: Importance) -> None:
+        self._clock.emit(ImportanceMap(self._ask.turn, _buckets(importance), 1, 1))
+
+    def _show_above_middle(self, importance: Importance, prompt: Prompt) -> None:
+        """What is less important than most is shown as nothing."""
+        middle = np.median(importance[~prompt.pinned]) if prompt.eligible_tokens else 0.0
+        self._show(np.maximum(importance - middle, 0.0) * ~prompt.pinned)
+
+    def _importance_without_draft(self, prompt: Prompt, scoring: Scoring) -> Importance:
+        target, total = self._pair.target, len(prompt.ids)
+        report = self._clock.report(Phase.SCORE, total)
+        with self._clock.timed(Phase.SCORE):
+            if scoring is Scoring.BUILT_IN:
+                importance = self._built_in_importance(
+                    prompt, lambda done, pieces: report(total * done // pieces)
+                )
+            else:
+                importance = embedding_scores(
+                    target.model,
+                    target.embedding_space,
+                    prompt.ids,
+                    prompt.pinned,
+                    prompt.question,
+                    self._ask.tuning.chunk,
+                )
+        report(total)
+        return importance
+
+    def _built_in_importance(self, prompt: Prompt, on_pieces: OnPieces) -> Importance:
+        encoder, question = built_in_encoder(), self._ask.question
+        chunk = self._ask.tuning.chunk
+        return built_in_scores(self._pair.target, encoder, prompt, question, chunk, on_pieces)
+
+    def _question_likelihood(self, prompt: Prompt) -> Importance:
+        draft, read, clock = self._pair.draft, prompt.draft_prompt, self._clock
+        if draft is None:
+            raise ScoringError("no draft model is loaded")
+        frame = QuestionFrame.of(
+            self._pair.prompts.build(question_messages(), clock.check_cancel).draft_prompt, read
+        )
+        total = len(read.ids)
+        self._ensure_memory(memory_estimates.prefill_need(draft, BATCH_TOKENS, BATCH_TOKENS), total)
+        report = clock.report(Phase.SCORE, total)
+        with clock.timed(Phase.SCORE):
+            likelihood = question_likelihood(
+                draft.model, read, frame, lambda done, pieces: report(total * done // pieces)
+            )
+        self._memory_manager.after_scoring(self._conversation)
+        return likelihood if read is prompt else importance_for_target(likelihood, prompt)
 
     def _draft_importance(self, prompt: Prompt) -> Importance:
         draft, cache, clock = self._pair.draft, self._conversation.draft, self._clock

@@ -49,7 +49,8 @@ def select(
         selected[:known] |= cached
     if len(starts):
         means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
-        order = np.argsort(-_propagate(means, starts, ends, tuning.carry), kind="stable")
+        smoothed = _with_neighbours(means, starts, ends, tuning.neighbours)
+        order = np.argsort(-smoothed, kind="stable")
         earlier = starts[order] < known
         skipped = order[earlier & np.logical_or.reduceat(~selected, starts)[order]]
         new, old = order[~earlier], int(earlier.sum())
@@ -80,14 +81,18 @@ def _mask_of(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) ->
     return np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
 
 
-def _propagate(
+def _with_neighbours(
     means: NDArray[np.floating], starts: NDArray[np.int64], ends: NDArray[np.int64], share: float
 ) -> NDArray[np.float64]:
-    """Each chunk's mean, or `share` times that of the chunk right before it if that is more."""
-    smoothed: list[float] = means.tolist()  # each depends on the one before
-    for index, adjacent in enumerate((starts[1:] == ends[:-1]).tolist(), 1):
-        if adjacent:
-            smoothed[index] = max(smoothed[index], share * smoothed[index - 1])
+    """Each chunk's mean, and `share` times those of the chunks right before and after it; at least
+    `share` times what the one right before it has then: what follows belongs to it more often."""
+    adjacent = starts[1:] == ends[:-1]
+    found = means.astype(np.float64)
+    found[1:] += share * means[:-1] * adjacent
+    found[:-1] += share * means[1:] * adjacent
+    smoothed: list[float] = found.tolist()  # each depends on the one before
+    for index in np.flatnonzero(adjacent).tolist():
+        smoothed[index + 1] = max(smoothed[index + 1], share * smoothed[index])
     return np.array(smoothed)
 
 

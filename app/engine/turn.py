@@ -20,6 +20,8 @@ from app.engine.planner import Plan
 from app.engine.progress import Cancelled, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
+from app.engine.quotation import NEAR, best_sentence, quotes_phrase
+from app.engine.text_encoder import built_in_encoder
 from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
@@ -46,6 +48,12 @@ class TurnError(RuntimeError):
 
 _WAITING = (Phase.WAIT, Phase.RESTORE)
 """Says nothing about the pair's speed."""
+NOTHING_FOUND = (
+    "No sentence of the document seems to answer this. I am a small model that can only quote:"
+    " press Ctrl+L for one that answers in its own words, or run"
+    " `specchat models pull local/smollm2-135m-instruct`."
+)
+"""What a model that only quotes writes instead."""
 MEMORY_EXHAUSTED = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
@@ -104,6 +112,7 @@ class Turn:
             self._cache.target.clear()
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
+        prompt, quotation = self._quote(prompt)
         self._read(prompt, plan)
         self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
@@ -116,15 +125,42 @@ class Turn:
             self._emit(Token(self._ask.turn, ids, ""))
         stop = self._clock.stop_reason
         ended = self._decoder.run(
-            model, target.cache, prompt.ids, room, stop, prompt.answer_prefix_len
+            model,
+            target.cache,
+            prompt.ids,
+            room,
+            stop,
+            prompt.answer_prefix_len,
+            quotation,
+            self._pair.target.gate,
         )
-        # `generate_step` has fed every token that it gave.
+        # Every token that was given was fed.
         target.mark_cached(
             prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32)
         )
         target.append(np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32))
         target.eval()
         return ended
+
+    def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
+        """For a model that only quotes: what it writes, and the prompt in which that is pinned. A
+        phrase in quotation marks it finds itself."""
+        question = self._ask.question
+        continued = prompt.answer_prefix_len or self._ask.forced_answer is not None
+        if not self._pair.only_quotes or continued or quotes_phrase(question, prompt.texts):
+            return prompt, None
+        total = len(prompt.ids)
+        report = self._clock.report(Phase.SCORE, total)
+        with self._clock.timed(Phase.SCORE):
+            found = best_sentence(
+                prompt.texts,
+                question,
+                built_in_encoder(),
+                lambda done, sentences: report(total * done // sentences),
+            )
+        if found is None or found.score < NEAR:
+            return prompt, NOTHING_FOUND
+        return replace(prompt, user_pins=(*prompt.user_pins, found.tokens)), found.text
 
     def _answer_budget(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""
@@ -272,10 +308,10 @@ class Turn:
             return []
         seconds = self._clock.phases
         sparse = self._plan.reading is Reading.SPARSE or self._plan.show_selection
-        if sparse and CostTerm.DRAFT not in work:
-            return []
         timed = {CostTerm.TARGET: seconds.get(Phase.PREFILL, 0.0)}
-        if sparse:
+        if sparse and self._pair.draft is not None:
+            if CostTerm.DRAFT not in work:
+                return []
             timed[CostTerm.DRAFT] = seconds.get(Phase.SCORE, 0.0)
         other = first - self._clock.started_at - sum(timed.values())
         other -= sum(seconds.get(phase, 0.0) for phase in (*_WAITING, Phase.LOAD))
@@ -314,4 +350,7 @@ class Turn:
             peak_bytes=mx.get_peak_memory(),
             fallback=self._fallback,
             forced_loss=self._decoder.forced_loss,
+            proposed_tokens=self._decoder.proposed,
+            copied_tokens=self._decoder.copied,
+            plain_rate=self._pair.target.gate.plain_rate,
         )

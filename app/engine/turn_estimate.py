@@ -58,16 +58,19 @@ class TurnEstimate:
         """Seconds from now until the first token."""
         total, draft = len(self.prompt.ids), self.cache.draft
         full = costs.seconds(ReadPlan(total, self._dense_work()))
-        if draft is None or not self._uses_draft or self.pair.dense_only is not None:
+        if self.pair.dense_only is not None:
             return PredictedTtft(None, full)
-        scoring = draft_work(draft, self.prompt, self.ask.tuning)
+        scoring = AttentionWork(0)
+        if draft is not None and self._uses_draft:
+            scoring = draft_work(draft, self.prompt, self.ask.tuning)
         return PredictedTtft(costs.seconds(ReadPlan(total, self._sparse_work(), scoring)), full)
 
     # ------------------------------------------------------------------------------ inside
 
     @property
     def _uses_draft(self) -> bool:
-        return self.ask.tuning.scoring.needs_draft
+        scoring = self.ask.tuning.scoring
+        return scoring is None or scoring.needs_draft
 
     def _dense_work(self) -> AttentionWork:
         target, ids = self.cache.target, self.prompt.ids

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from app.eval.results import SUITE_ORDER, Interval, Pair, paired, wilson
 from app.eval.results_log import Record
 from app.eval.suites import JUDGED, UNSAFE
-from app.protocol.options import DEFAULT_TUNING, Mode
+from app.protocol.options import Mode, Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def _guard_suite(suite: str, pairs: Sequence[Pair], spreads: list[float] | None)
 
 
 def _spreads(records: Iterable[Record]) -> dict[str, list[float]]:
-    """The evenness of importance by suite: one value an item, of the default scoring."""
-    default = str(DEFAULT_TUNING.scoring)
+    """The evenness of importance by suite: one value an item, by the draft's attention."""
+    default = str(Scoring.BOTH)
     of_item = {
         (record.suite, record.item): record.spread
         for record in records

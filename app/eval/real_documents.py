@@ -1,16 +1,25 @@
-"""Questions about real documents, whose answers are known (`real.toml`)."""
+"""Questions about real documents, whose answers are known (`real.toml`, `passages/*.toml`)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cache
+from itertools import chain, zip_longest
 from pathlib import PurePath
 from random import Random
 
 from app.errors import UserError
-from app.eval.suites import RESERVED, REWORDED, DoesNotFit, Item, item_id
+from app.eval.suites import (
+    PASSAGE,
+    PASSAGE_KINDS,
+    RESERVED,
+    REWORDED,
+    DoesNotFit,
+    Item,
+    item_id,
+)
 from app.eval.tasks import Check
 from app.eval.tokens import Tokens
 from app.eval.words import load
@@ -29,7 +38,7 @@ class Fact:
     question: str
     reworded: str
     answer: str
-    expected: tuple[str, ...]
+    expected: tuple[str, ...] = ()
 
     def find(self, text: str) -> tuple[int, int] | None:
         """The characters of the passage, whatever its white space, if it occurs once."""
@@ -38,27 +47,33 @@ class Fact:
         return found[0] if len(found) == 1 else None
 
 
-def _alternating(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+def _load_facts(file: str) -> tuple[Fact, ...]:
     """The first fact of each document, then the second of each, and so on."""
+    facts = [Fact(**each) for each in load(file)["facts"]]
     names = dict.fromkeys(fact.document for fact in facts)
     groups = [[fact for fact in facts if fact.document == name] for name in names]
-    return tuple(chain.from_iterable(zip(*groups, strict=True)))
+    found = chain.from_iterable(zip_longest(*groups))
+    return tuple(fact for fact in found if fact is not None)
 
 
-FACTS = _alternating([Fact(**each) for each in load("real.toml")["facts"]])
+@cache
+def facts_of(suite: str) -> tuple[Fact, ...]:
+    """What a suite asks about."""
+    kind = suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
+    return _load_facts(f"passages/{kind}.toml" if kind in PASSAGE_KINDS else "real.toml")
 
 
 class Corpus:
-    """The documents of `FACTS` among the files, and excerpts of them that have a fact."""
+    """Documents among the files that suites ask about, and excerpts of them that have a fact."""
 
     def __init__(self, files: Sequence[Document], tokens: Tokens) -> None:
         self._texts = {PurePath(document.name).name: document.text for document in files}
         self._tokens = tokens
         self._offsets: dict[str, Sequence[tuple[int, int]]] = {}
 
-    def check(self) -> None:
+    def check(self, suites: Iterable[str]) -> None:
         """Raises UserError when a document is missing, or is another version."""
-        for fact in FACTS:
+        for fact in chain.from_iterable(map(facts_of, suites)):
             if fact.find(self._texts.get(fact.document, "")) is None:
                 problem = "differs" if fact.document in self._texts else "is missing"
                 raise UserError(
@@ -67,12 +82,13 @@ class Corpus:
                 )
 
     def item(self, suite: str, index: int, length: int, seed: int) -> Item:
-        """Item `index`: an excerpt, so that the prompt has about `length` tokens. All suites
-        have the same excerpts. Raises DoesNotFit."""
-        fact = FACTS[index % len(FACTS)]
+        """Item `index`: an excerpt, so that the prompt has about `length` tokens. Suites that ask
+        in other words have the same excerpts. Raises DoesNotFit."""
+        facts = facts_of(suite)
+        fact = facts[index % len(facts)]
         question = fact.reworded if suite.endswith(REWORDED) else fact.question
         around = RESERVED + self._tokens.count(question)
-        name, text, passage = self._source(fact, length)
+        name, text, passage = self._source(suite, fact, length)
         border = _excerpt(
             self._token_offsets(name, text),
             passage,
@@ -94,12 +110,13 @@ class Corpus:
             passage=(passage[0] - start, passage[1] - start),
         )
 
-    def _source(self, fact: Fact, length: int) -> tuple[str, str, tuple[int, int]]:
-        """The fact's document; where that is too short, all documents, one after the other."""
-        text = self._texts[fact.document]
-        name = fact.document
+    def _source(self, suite: str, fact: Fact, length: int) -> tuple[str, str, tuple[int, int]]:
+        """The fact's document; where that is too short, all that the suite asks about, one after
+        the other."""
+        name, text = fact.document, self._texts[fact.document]
         if len(self._token_offsets(name, text)) < length:
-            name, text = "", SEPARATOR.join(self._texts.values())
+            names = dict.fromkeys(each.document for each in facts_of(suite))
+            name, text = suite, SEPARATOR.join(self._texts[each] for each in names)
         passage = fact.find(text)
         if passage is None:
             raise DoesNotFit(f"the answer's passage is not once in {fact.document}")

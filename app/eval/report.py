@@ -23,7 +23,7 @@ from app.eval.results import (
 from app.eval.results_log import Record
 from app.eval.runner import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, ONLY_PASSAGES, PERPLEXITY
-from app.protocol.options import DEFAULT_TUNING, Mode
+from app.protocol.options import Mode, Scoring
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import Table
 
@@ -39,7 +39,7 @@ EQUIVALENCE = (
     "The smallest keep from which on the safe suites together stay within"
     f" {100 * EQUIVALENCE_MARGIN:.0f} points of dense, how many times faster the first token then"
     " comes than with a full prefill, and how many times slower than with the default scoring"
-    f" ({DEFAULT_TUNING.scoring}) at its own smallest keep:"
+    f" ({Scoring.BOTH}) at its own smallest keep:"
 )
 
 REAL_DOCUMENTS = (

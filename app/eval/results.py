@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from app.eval.results_log import Record
 from app.eval.suites import ONLY_PASSAGES, PERPLEXITY, SUITES
-from app.protocol.options import DEFAULT_TUNING, Mode, Scoring
+from app.protocol.options import Mode, Scoring
 from app.protocol.stats import Reading
 
 T = TypeVar("T")
@@ -266,7 +266,7 @@ def _default_times(
     length: int,
 ) -> dict[str, float]:
     """By item, the time to the first token with the default scoring at its smallest keep."""
-    key = (length, str(DEFAULT_TUNING.scoring))
+    key = (length, str(Scoring.BOTH))
     keep = at.get(key)
     return {} if keep is None else {s.item: s.ttft for _, s in groups[key][keep] if s.ttft > 0}
 

@@ -33,9 +33,9 @@ from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling, Scoring, Tu
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason, Reading
 
-TUNING = Tuning(dense_below=0)
+TUNING = Tuning(Scoring.BOTH, dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
-PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, lookahead=8, pool=13, chunk=32, carry=0.0)
+PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, neighbours=0.0)
 """As SpecPrefill has it (arXiv 2502.02789)."""
 EXTRA_ANSWER_TOKENS = 32
 SPARSE_OVERHEAD = 0.15

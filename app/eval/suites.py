@@ -24,7 +24,18 @@ TRIES = 8
 DOCUMENT = "document.txt"
 PERPLEXITY, RECALL = "perplexity", "recall"
 REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
-ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED})
+OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
+PASSAGE_KINDS = ("english", "code", "logs", *OTHER_LANGUAGES)
+"""What is asked about that nothing was chosen on: no scorer, no parameter."""
+
+
+def passage_suites(*kinds: str) -> tuple[str, ...]:
+    """Asked in the document's words, and in others."""
+    return tuple(f"{PASSAGE}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
+
+
+HELD_OUT = passage_suites(*PASSAGE_KINDS)
+ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT})
 """Suites that look for the answer's passage among what is selected, and have no answer written."""
 NEED_FILES = frozenset({PERPLEXITY, REAL, REAL + REWORDED, *ONLY_PASSAGES})
 """Suites that ask about files."""
@@ -176,11 +187,12 @@ _SUITES = (
     Suite(REAL + REWORDED, ()),
     Suite(PASSAGE, (), None),
     Suite(PASSAGE + REWORDED, (), None),
+    *(Suite(name, (), None) for name in HELD_OUT),
     Suite(PERPLEXITY, (), None),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
 DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL})
-GROUPS = {"all": DEFAULT, "needle": NEEDLES}
+GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
 """The suites that the guard is judged by."""

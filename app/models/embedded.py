@@ -9,10 +9,13 @@ import hashlib
 import sys
 from pathlib import Path
 
-from app.paths import assets_path
+from app.util.assets import assets_path
 
 EMBEDDED = "embedded"
 """The name of the pair."""
+BUILT_IN = "builtin"
+"""The name of the draft that is no model to load: words by the target's input embeddings, meaning
+by our own encoder."""
 
 MANIFEST = "SHA256SUMS"
 FOLDERS = ("target", "draft")

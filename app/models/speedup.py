@@ -18,6 +18,7 @@ from statistics import median
 
 from app.models.architecture import Architecture, Layer
 from app.models.fit import SSM_CHUNK, ModelSize
+from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.protocol.stats import Phase, Reading
 from app.sessions.records import AnswerStats
 
@@ -40,6 +41,11 @@ SSM_PASSES = 13
 def speedup(ratio: float, keep: float, overhead: float = OVERHEAD) -> float:
     """The speedup. `ratio` and `keep` are fractions."""
     return 1 / (ratio + keep + overhead)
+
+
+def built_in_speedup() -> float:
+    """With the built-in draft, which runs no model, at the default keep."""
+    return speedup(0.0, DEFAULT_KEEP_RATIO)
 
 
 def cost_ratio(target: ModelSize, draft: ModelSize, tokens: int = REFERENCE_TOKENS) -> float:

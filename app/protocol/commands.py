@@ -24,18 +24,21 @@ def _last_part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a model pair from two folders. Without a draft the target reads densely. Each command is
-    answered by one `Loaded` or `Failed`, in order; a later `Load` stops an earlier one.
+    """Load a model pair from two folders. Without a draft the built-in one chooses what is
+    read. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load`
+    stops an earlier one.
 
     `foreign_draft`: it has another tokenizer than the target. `display_names` are for the screen;
     without them models are named after their folders. With `kv_bits`, 8 or 4, the target's cache is
-    quantised."""
+    quantised. `only_quotes`: an answer is a sentence of the documents, because the target cannot
+    write its own."""
 
     target: str
     draft: str | None = None
     display_names: tuple[str, str] | None = None
     kv_bits: int | None = None
     foreign_draft: bool = False
+    only_quotes: bool = False
 
     @property
     def names(self) -> tuple[str, str | None]:

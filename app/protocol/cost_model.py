@@ -112,6 +112,8 @@ def format_seconds(seconds: float) -> str:
 
 
 UNKNOWN_COSTS = Costs()
+FREE = LinearCost(0.0, 0.0)
+"""Of a draft that there is none of: choosing by the target's own embeddings counts as the rest."""
 MIN_SAVING = 0.2
 """Sparse prefill must be predicted to be faster by this share: skipped text may matter, so a small
 saving is not worth it."""

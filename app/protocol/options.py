@@ -41,32 +41,43 @@ class Scoring(StrEnum):
     QUESTION = "question"
     """Its attention while it reads the typed question and the generation prompt."""
     BOTH = "both"
+    JOINED = "joined"
+    """Both, and what the built-in draft finds."""
+    LIKELIHOOD = "likelihood"
+    """How likely the draft finds the question after each piece of the text, and what the built-in
+    draft finds."""
     RANDOM = "random"
     """Random chunks: a baseline. Needs no draft."""
     LEXICAL = "lexical"
     """Chunks that share tokens with the question, by BM25: a baseline. Needs no draft."""
     EMBEDDING = "embedding"
     """Chunks with words like the question's, by the target's input embeddings. Needs no draft."""
+    BUILT_IN = "builtin"
+    """These, and pieces that mean what it does, by our own encoder: the built-in draft."""
 
     @property
     def needs_draft(self) -> bool:
-        return self in (Scoring.LOOKAHEAD, Scoring.QUESTION, Scoring.BOTH)
+        return self not in (Scoring.RANDOM, Scoring.LEXICAL, Scoring.EMBEDDING, Scoring.BUILT_IN)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`lookahead`, `pool` and `chunk` are tokens. `carry` is the share of a chunk's importance that
-    the next one gets at least. With `recall`, a later turn reads the skipped tokens it needs: at
-    least `recall_share` of the keep ratio, more where earlier turns read less than it. `layers` is
-    the share of the draft's layers, from the first, that are observed, less the share `skip_layers`
-    of them; where only the question is observed, later ones are not run. The defaults are what
-    `docs/quality.md` found best."""
+    """`lookahead`, `pool` and `chunk` are tokens. `neighbours` is the share of a chunk's importance
+    that each adjacent one gets as well, and at least the one after it. With `recall`, a later turn
+    reads the skipped tokens it needs: at least `recall_share` of the keep ratio, more where earlier
+    turns read less than it.
+    `layers` is the share of the draft's layers, from the first, that are observed, less the share
+    `skip_layers` of them; where only the question is observed, later ones are not run. The
+    defaults are what `docs/quality.md` found best.
+    `scoring` None is what finds most for its cost: attention and the built-in draft, joined; where
+    the draft costs less than the built-in one, attention alone; without a draft, the built-in
+    one."""
 
-    scoring: Scoring = Scoring.BOTH
+    scoring: Scoring | None = None
     lookahead: int = 8
     pool: int = 13
     chunk: int = 32
-    carry: float = 0.5
+    neighbours: float = 0.5
     recall: bool = True
     recall_share: float = 0.5
     layers: float = 1.0
@@ -81,16 +92,26 @@ class Tuning:
     the last few."""
 
 
+PENALTY_TOKENS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """`temperature` 0 is greedy. `seed` None draws a fresh one. With `stop_repeats` an answer ends
-    where it only repeats itself."""
+    where it only repeats itself. With `speculate`, what may be a copy is verified several tokens at
+    a time, which changes nothing but the speed. Of the likeliest tokens `top_k` are chosen from, 0
+    for all, and those that are at least `min_p` times as likely as the likeliest one. The logits of
+    the last PENALTY_TOKENS are divided, or if negative multiplied, by `repetition_penalty`."""
 
     max_tokens: int = 512
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
     stop_repeats: bool = False
+    speculate: bool = True
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()

@@ -74,6 +74,12 @@ class Statistics:
     fallback: str | None = None
     forced_loss: float | None = None
     """Of a forced answer: mean negative log likelihood, nats a token."""
+    proposed_tokens: int = 0
+    """What may have been a copy, and was verified several tokens at a time."""
+    copied_tokens: int = 0
+    """Those of them that were right, and so came sooner."""
+    plain_rate: float = 0.0
+    """Tokens a second one at a time, as measured in this answer or earlier ones; 0 if unknown."""
 
     @property
     def read_fraction(self) -> float:
@@ -86,3 +92,8 @@ class Statistics:
         if self.generated_tokens < 2 or self.decode_seconds <= 0:
             return 0.0
         return (self.generated_tokens - 1) / self.decode_seconds
+
+    @property
+    def is_sped_up(self) -> bool:
+        """Whether copies made the answer faster by more than chance."""
+        return 0 < 1.1 * self.plain_rate < self.decode_rate and self.copied_tokens > 0

@@ -123,6 +123,11 @@ ALTER TABLE attachments ADD COLUMN pinned TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE conversations ADD COLUMN choices TEXT NOT NULL DEFAULT '{}';
 ALTER TABLE drafts ADD COLUMN notes TEXT NOT NULL DEFAULT '';
 """,
+    "6 copied tokens": """
+ALTER TABLE runs ADD COLUMN proposed_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN copied_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
+""",
 }
 
 

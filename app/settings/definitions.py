@@ -92,8 +92,17 @@ class Answers:
     """How random the answers are. At 0 the most likely token is always chosen."""
     top_p: Annotated[float, Range(0.01, 1, 0.05)] = _SAMPLING.top_p
     """Sample only from the most likely tokens whose probabilities add up to this."""
+    top_k: Annotated[int, Range(0, 1000, 10)] = _SAMPLING.top_k
+    """Sample only from this many of the most likely tokens. 0: from all."""
+    min_p: Annotated[float, Range(0, 1, 0.05)] = _SAMPLING.min_p
+    """Sample only from tokens that are at least this share as likely as the likeliest one."""
+    repetition_penalty: Annotated[float, Range(0.5, 2, 0.05)] = _SAMPLING.repetition_penalty
+    """Above 1, what the last 64 tokens said becomes less likely. At 1 nothing changes."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
+    copy_ahead: bool = _SAMPLING.speculate
+    """Where an answer may be a copy, of the document or of itself, check several tokens at a time.
+    That changes nothing but the speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class Models:
     target: str = "embedded"
     """The model that answers: an installed repository, a folder, or embedded. ^L chooses."""
     draft: str = ""
-    """The small model that scores documents for it. Without one, everything is read."""
+    """The small model that scores documents for it. Empty or builtin: its own embeddings do."""
     folders: str = ""
     """More folders with models of your own, separated by colons: MLX models and GGUF files up to
     four levels below them are listed, and never changed."""
@@ -169,6 +178,10 @@ class Settings:
             answers.temperature,
             answers.top_p,
             stop_repeats=answers.stop_repeats,
+            speculate=answers.copy_ahead,
+            top_k=answers.top_k,
+            min_p=answers.min_p,
+            repetition_penalty=answers.repetition_penalty,
         )
 
     def limits(self, *, private: bool = False, ignored: bool = False) -> Limits:

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ from app.chat.stored_turn import StoredTurn
 from app.engine import engine
 from app.engine.blas import load_openblas
 from app.engine.engine import MlxEngine
-from app.paths import assets_path
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Event, Finished, Listener, Token
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 from app.sessions import schema
 from app.sessions.store import Store
+from app.util.assets import assets_path
 
 STEP = 128
 """Tokens that are read at once, so that healing takes several steps."""
@@ -116,7 +117,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
     watch_upkeep(saved)
     with Store(folder / "data") as store:
         say(phase="loading")
-        watched, load = Watched(STEP), resolve_pair()
+        watched, load = Watched(STEP), replace(resolve_pair(), only_quotes=False)
         watched.pause = 0.15 if slowly else 0.0
         upkeep = CachePolicy(BackgroundPolicy.ALWAYS, snapshot_folder=str(folder / "snapshots"))
         with EngineSession(watched, upkeep) as session:

@@ -200,7 +200,7 @@ def torn(snapshot: Path) -> bool:
 @pytest.fixture(scope="module")
 def session() -> Iterator[EngineSession]:
     with EngineSession(MlxEngine(STEP)) as session:
-        session.load(resolve_pair())
+        session.load(replace(resolve_pair(), only_quotes=False))
         yield session
 
 

@@ -153,7 +153,7 @@ def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Pa
 
 
 def test_every_tuning_but_the_scoring_may_be_given(reader: Reader) -> None:
-    values = ("lookahead=2", "pool=1", "chunk=16", "carry=0.25", "recall_share=0.75")
+    values = ("lookahead=2", "pool=1", "chunk=16", "neighbours=0.25", "recall_share=0.75")
     assert run([*SHORT, *(part for value in values for part in ("--tune", value))]) == 0
     tuning = reader.asks[-1].tuning
     given = dict(value.split("=") for value in values)
@@ -174,16 +174,16 @@ def test_the_published_scoring_beside_ours(
 ) -> None:
     assert run([*SHORT, "--scoring", "both", "--published"]) == 0
     tried = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
-    found = {(t.scoring, t.lookahead, t.pool, t.chunk, t.carry) for t in tried}
+    found = {(t.scoring, t.lookahead, t.pool, t.chunk, t.neighbours) for t in tried}
     assert found == {(Scoring.BOTH, 8, 13, 32, 0.5), (Scoring.LOOKAHEAD, 8, 13, 32, 0.0)}
-    assert "scoring lookahead carry=0.0" in capsys.readouterr().out
+    assert "scoring lookahead neighbours=0.0" in capsys.readouterr().out
 
 
 def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
-    given = ["--tune", "chunk=16", "--ablate", "pool=1,13", "--ablate", "carry=0"]
+    given = ["--tune", "chunk=16", "--ablate", "pool=1,13", "--ablate", "neighbours=0"]
     assert run([*SHORT, *given]) == 0
     asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
-    tried = {(tuning.chunk, tuning.pool, tuning.carry) for tuning in asks}
+    tried = {(tuning.chunk, tuning.pool, tuning.neighbours) for tuning in asks}
     assert tried == {(16, 13, 0.5), (16, 1, 0.5), (16, 13, 0.0)}
 
 
@@ -200,13 +200,16 @@ def test_perplexity_of_files(
 
 
 REFUSALS = {
-    "unknown suite": (["--suite", "needles"], "choose from all, needle, needle-single"),
+    "unknown suite": (["--suite", "needles"], "choose from all, needle, passages, needle-single"),
     "no length": (["--length", "4x"], "such as 4096 or 4k"),
     "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
     "a short length": (["--length", "255"], "from 256 on"),
     "keep above 1": (["--keep", "0.2,1.5"], "'1.5' is not a valid keep"),
     "keep is nan": (["--keep", "nan"], "from 0 to 1"),
-    "unknown scoring": (["--scoring", "best"], "lookahead, question, both, random, lexical"),
+    "unknown scoring": (
+        ["--scoring", "best"],
+        "lookahead, question, both, joined, likelihood, random, lexical",
+    ),
     "no items": (["--n", "0"], "from 1 on"),
     "half an item": (["--n", "1.5"], "whole number"),
     "a negative seed": (["--seed", "-1"], "'-1' is not a valid seed"),
@@ -216,18 +219,17 @@ REFUSALS = {
     "a chunk of nothing": (["--tune", "chunk=0"], "'0' is not a valid chunk"),
     "an even pool": (["--tune", "pool=4"], "odd"),
     "no layer": (["--tune", "layers=0.5", "--tune", "skip_layers=0.5"], "No layer is left"),
-    "carry above 1": (["--tune", "carry=2"], "from 0 to 1"),
+    "neighbours above 1": (["--tune", "neighbours=2"], "from 0 to 1"),
     "recall at times": (["--tune", "recall=maybe"], "choose from yes, no"),
     "scoring as tuning": (["--tune", "scoring=both"], "--scoring"),
     "three models": (["--pair", "a", "b", "c"], "not 3"),
     "the pair twice": (["--pair", "embedded", "--draft", "embedded"], "given twice"),
     "no such model": (["--pair", "no/model", "embedded"], "no/model"),
-    "a target alone": (["--target", "{target}"], "needs a draft"),
+    "attention without a draft": (["--target", "{target}", "--scoring", "both"], "needs a draft"),
     "published without a draft": (
         ["--target", "{target}", "--scoring", "random", "--published"],
         "'lookahead' needs a draft",
     ),
-    "auto without a draft": (["--target", "{target}", "--scoring", "random", "--auto"], "--auto"),
     "auto with nothing in full": (["--sparse-only", "--auto"], "--auto is compared with"),
     "perplexity with nothing in full": (
         ["--sparse-only", "--suite", "perplexity", "--file", "{room}/text.txt"],
@@ -236,7 +238,7 @@ REFUSALS = {
     "no file": (["--suite", "perplexity"], "--file"),
     "no suite for a file": (
         ["--file", "{room}/text.txt"],
-        "leave --file out, or add real, real-reworded, passage, passage-reworded, perplexity",
+        "or add real, real-reworded, passage, passage-reworded, passages, perplexity",
     ),
     "not the real documents": (
         ["--suite", "real", "--file", "{room}/text.txt"],

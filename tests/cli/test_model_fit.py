@@ -123,7 +123,7 @@ def test_a_model_at_the_hub_that_nobody_knows(shell: Shell, hub: FakeHub, remote
     status, out, _ = shell("fit", remote, "--memory", "8GB")
     assert status == 0
     assert f"{remote} · qwen3" in out
-    assert "without a draft" in out
+    assert "with the built-in draft" in out
     assert not any(asked.path.endswith(".safetensors") for asked in hub.asked)
 
 
@@ -146,7 +146,7 @@ def test_what_fits_which_machine(shell: Shell) -> None:
     assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0x faster" in fits[0]
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])
     big = next(row for row in content if row["name"].endswith("Qwen3.5-122B-A10B-4bit"))
-    assert (big["fits"], big["draft"], big["installed"]) == (0, None, False)
+    assert (big["fits"], big["draft"], big["installed"]) == (0, "builtin", False)
     assert big["here"] == big["installed"], "the old name"
 
 

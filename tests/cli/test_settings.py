@@ -87,11 +87,21 @@ def test_ask_goes_by_them_and_its_options_win(
     assert asked(room, capsys, "--full")[0]["mode"] == "full"
 
 
-def test_an_impossible_top_p_is_refused(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ask", "--top-p", "1.5", "What?"]) == 2
-    assert capsys.readouterr().err == (
-        "specchat: top-p 1.5 is out of range: use more than 0, at most 1.\n"
-    )
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--top-p", "1.5", "top-p 1.5 is out of range: use more than 0, at most 1."),
+        ("--top-k", "-1", "top-k -1 is out of range: use 0 or more."),
+        ("--min-p", "2", "min-p 2 is out of range: use 0 to 1."),
+        ("--min-p", "nan", "min-p nan is out of range: use 0 to 1."),
+        ("--repetition-penalty", "0", "Repetition penalty 0 is out of range: use 0.5 to 2."),
+    ],
+)
+def test_an_impossible_choice_is_refused(
+    room: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, sentence: str
+) -> None:
+    assert run(["ask", option, value, "What?"]) == 2
+    assert capsys.readouterr().err == f"specchat: {sentence}\n"
 
 
 def test_the_trash_keeps_for_as_long_as_is_set(

@@ -35,7 +35,7 @@ LONG_TEXT = gates(60)
 def question(
     turn: int = 1,
     mode: Mode = Mode.SPARSE,
-    keep: float = 0.2,
+    keep: float = 0.25,
     tokens: int = 12,
     text: str = TEXT,
 ) -> Ask:

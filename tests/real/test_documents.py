@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.eval.real_documents import FACTS, Corpus
-from app.eval.suites import REAL
+from app.eval.real_documents import Corpus, facts_of
+from app.eval.suites import HELD_OUT, PASSAGE, REAL
 from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 from app.protocol.prompt import Document
@@ -14,12 +14,13 @@ from tests.real.documents import fetch_documents
 pytestmark = pytest.mark.real
 
 
-def test_each_fact_is_once_in_its_document() -> None:
+@pytest.mark.parametrize("suite", [REAL, PASSAGE, *HELD_OUT])
+def test_each_fact_is_once_in_its_document(suite: str) -> None:
     files = [Document(path.name, path.read_text("utf-8")) for path in fetch_documents().iterdir()]
     corpus = Corpus(files, FolderTokens(target_path()))
-    corpus.check()
-    for index, fact in enumerate(FACTS):
-        item = corpus.item(REAL, index, 2048, 0)
+    corpus.check([suite])
+    for index, fact in enumerate(facts_of(suite)):
+        item = corpus.item(suite, index, 2048, 0)
         assert item.passage is not None
         start, end = item.passage
         assert item.document.text[start:end].split() == fact.passage.split()

@@ -13,7 +13,7 @@ from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.records import AnswerStats, Attachment, Overrides, ReadMap
 from app.sessions.store import Store
 
-CHOICES = Overrides("Be brief.", "sparse", 0.35, 64, 0.7, 0.9, 2**64 - 1)
+CHOICES = Overrides("Be brief.", "sparse", 0.35, 64, 0.7, 0.9, seed=2**64 - 1)
 DOCUMENT = "The tenant pays.\nThe landlord may terminate — with notice.\n" * 50
 
 
@@ -34,11 +34,18 @@ def answer_stats(**changes: Any) -> AnswerStats:
         phases=(PhaseTime(Phase.TOKENISE, 0.25), PhaseTime(Phase.PREFILL, 1.0)),
         decode_seconds=0.1,
         peak_bytes=2**33,
+        proposed_tokens=9,
+        copied_tokens=2,
+        plain_rate=12.5,
         target="embedded",
         target_revision="abc",
         draft="its draft",
     )
     return replace(stats, **changes)
+
+
+BEFORE_6: dict[str, Any] = {"proposed_tokens": 0, "copied_tokens": 0, "plain_rate": 0.0}
+"""What earlier schemas did not store."""
 
 
 def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> Attachment:

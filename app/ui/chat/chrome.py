@@ -19,6 +19,7 @@ from app.ui.prefill.panel_render import ACCENT, BAD, DIM
 from app.ui.text import as_sentence, with_full_stop
 from app.util.sanitize import sanitize_line
 
+BUILT_IN = "built-in draft"
 MEMORY_CELLS = 6
 MIN_TITLE_CELLS = 10
 """A shorter piece of the title would say nothing."""
@@ -79,9 +80,9 @@ class Header(Widget):
     def _pair(self) -> Content:
         target, draft = self._names
         name = sanitize_line(target)
-        if draft is None or self._dense_only:
+        if self._dense_only:
             return Content.assemble(name, (" · reads in full only", DIM))
-        return Content.assemble(name, (" + ", DIM), (sanitize_line(draft), DIM))
+        return Content.assemble(name, (" + ", DIM), (sanitize_line(draft or BUILT_IN), DIM))
 
     def _memory_text(self, bar: bool) -> str:
         memory = self.memory

@@ -131,7 +131,7 @@ class CostEstimate:
         if self._pair is None or not typed + attached:
             return None
         mode = next_mode.mode
-        if self._pair.draft is None or self._pair.dense_only is not None:
+        if self._pair.dense_only is not None:
             mode = Mode.FULL
         whole_text = WHOLE_TEXT_PATTERN.search(self._context.composer.box.text)
         if mode is Mode.AUTO and whole_text is not None:

@@ -13,6 +13,7 @@ from app.models.embedded import EMBEDDED
 from app.models.found import FoundModel
 from app.models.overview import ModelOverview
 from app.models.packaged import find_packaged
+from app.models.speedup import built_in_speedup
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState
 from app.ui.models.rows import draft_name, short
@@ -143,7 +144,9 @@ def _use(overview: ModelOverview) -> Iterator[Action]:
     for each in [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]:
         label = f"Use with {draft_name(overview, each)} · {each.speedup():.1f}x faster"
         yield Action(label, Do.ANSWER, names, each)
-    yield Action("Use without a draft: always reads in full", Do.ANSWER, names)
+    yield Action(
+        f"Use with the built-in draft · {built_in_speedup():.1f}x faster", Do.ANSWER, names
+    )
 
 
 def _download(overview: ModelOverview) -> Iterator[Action]:

@@ -62,7 +62,7 @@ def cost_text(
         again = f"The next question reads this conversation again ({tokens})."
         lines.append(Content.assemble(("! ", WARN), again))
     if candidate is None:
-        lines.append(Content("Without a draft, every prompt is read in full."))
+        lines.append(Content("The built-in draft chooses what is read."))
     if status.blocked_reason:
         lines.append(Content.assemble(("! ", WARN), sanitize_line(status.blocked_reason)))
     lines += [Content(""), Content.styled("Memory", DIM), *memory_lines(overview, candidate)]

@@ -9,7 +9,7 @@ from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
 from app.models.gguf.summary import GgufSummary
 from app.models.overview import ModelOverview
-from app.models.speedup import OVERHEAD
+from app.models.speedup import OVERHEAD, built_in_speedup
 from app.models.text import breakdown_rows, facts, verdict_sentences
 from app.paths import display_path
 from app.protocol.options import DEFAULT_KEEP_RATIO
@@ -41,7 +41,7 @@ def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
         lines.append(_dim(f"{size} to download, {free} free on disk"))
     if model.entry is not None and model.entry.measured:
         lines.append(_dim(f"Measured on another machine: {model.entry.measured}."))
-    memory = "Memory with the draft" if overview.best_draft else "Memory without a draft"
+    memory = "Memory with the draft" if overview.best_draft else "Memory with the built-in draft"
     lines += [_EMPTY, *_drafts(overview), _EMPTY, _dim(memory), *_memory_table(overview.fit)]
     lines += [_EMPTY, *map(Content, verdict_sentences(overview.fit))]
     return Content("\n").join(lines)
@@ -92,9 +92,9 @@ def download_text(name: str, job: Job | None, details: str) -> Content:
 
 
 def _drafts(overview: ModelOverview) -> list[Content]:
-    if not overview.drafts:
-        return [_dim("No known draft has its tokenizer: every prompt is read in full.")]
-    lines = []
+    mark = "  " if overview.best_draft else "▸ "
+    built_in = f"built-in draft: {built_in_speedup():.1f}x faster, r 0, nothing to download"
+    lines = [Content.assemble((mark, WARN), built_in)]
     for each in overview.drafts[:MAX_DRAFTS]:
         size = formatting.size(each.draft.download)
         download = "" if each.draft.installed else f", {size} to download"

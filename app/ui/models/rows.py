@@ -12,7 +12,7 @@ from app.models.cache import Installed, is_repository
 from app.models.draft_selection import DraftCandidate
 from app.models.found import FoundModel, Kind
 from app.models.overview import ModelOverview
-from app.models.speedup import MAX_RATIO
+from app.models.speedup import MAX_RATIO, built_in_speedup
 from app.models.trash import TrashedModel
 from app.models.unfinished import UnfinishedDownload
 from app.ui.models.inventory import Inventory
@@ -180,7 +180,7 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Ro
             details.append((f" · ! draft costs {best.cost_ratio:.0%} of target", WARN))
         details.append((f" · with {draft_name(overview, best)}", DIM))
     elif overview.fit.max_tokens:
-        details.append((" · no draft makes it faster", DIM))
+        details.append((f" · {built_in_speedup():.1f}x faster · with the built-in draft", DIM))
     if installed is not None and installed.fault:
         details = [(f"! {_fault(installed)}", WARN)]
     mark = "◆" if is_target else "✓" if model.installed else " "

@@ -280,6 +280,12 @@ def _afterwards(state: TurnProgress, view: Viewport) -> list[Content]:
     if state.statistics is not None:
         peak = f"peak memory {format_bytes(state.statistics.peak_bytes)}"
         wrote = f"wrote {formatting.plural(state.statistics.generated_tokens, 'token')}"
+        if state.statistics.is_sped_up:
+            wrote += (
+                f" ({state.statistics.copied_tokens:,} copied:"
+                f" {state.statistics.decode_rate:.0f} a second instead of"
+                f" {state.statistics.plain_rate:.0f})"
+            )
         total = formatting.seconds(state.elapsed(view.now))
         lines.append(Content.styled(f"{INDENT}{wrote} · {total} total · {peak}", DIM))
     return lines

@@ -50,6 +50,10 @@ class StatusBanner(HangingLines):
         ]
         if loaded.draft is not None:
             lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
+        elif loaded.dense_only is None:
+            lines.append(
+                Content.styled("  draft  built in · finds what the question is about", DIM)
+            )
         if loaded.dense_only is not None:
             reason = sanitize_line(with_full_stop(loaded.dense_only))
             lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))

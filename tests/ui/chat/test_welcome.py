@@ -146,7 +146,7 @@ async def test_what_was_typed_while_it_started_stays_alone(
 
 async def test_the_embedded_pair_is_not_asked_without_a_document(tmp_path: Path) -> None:
     engine = FakeEngine(Story(answer="Yes."))
-    app = SpecchatApp(engine, Load(str(target_path()), str(draft_path())))
+    app = SpecchatApp(engine, Load(str(target_path()), str(draft_path()), only_quotes=True))
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press(*"hello", "enter")

@@ -116,10 +116,10 @@ async def test_a_target_alone(app: Make, here: Here) -> None:
     engine = FakeEngine()
     async with app(engine).run_test(size=NARROW) as pilot:
         await open_models(pilot, "other")
-        await choose(pilot, "other", "Use without a draft")
-        await until_shown(pilot, "Without a draft, every prompt is read in full.")
+        await choose(pilot, "other", "Use with the built-in draft")
+        await until_shown(pilot, "The built-in draft chooses what is read.")
         await do(pilot, "Load now")
-        await until_shown(pilot, "other is loaded.", "reads in full only")
+        await until_shown(pilot, "other is loaded.", "other + built-in draft")
 
 
 async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> None:

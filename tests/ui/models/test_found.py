@@ -116,10 +116,10 @@ async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
             "people/large",
             "in the folder of LM Studio: ~/.lmstudio/models/people/large",
             "specchat never changes or deletes it.",
-            "Memory without a draft",
+            "Memory with the built-in draft",
         )
         labels = [label for label, _ in dialog.choices]
-        assert labels == ["Use without a draft: always reads in full"]
+        assert labels == ["Use with the built-in draft · 4.5x faster"]
 
 
 async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, home: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_gguf_file_is_converted_and_installed(app: Make, home: Path) -> 
         await do(pilot, "Convert")
         await until_shown(pilot, "✓ local/tiny", "Every matrix is exactly as in the file.")
         await pilot.press("enter")
-        await until_shown(pilot, "Use without a draft: always reads in full")
+        await until_shown(pilot, "Use with the built-in draft · 4.5x faster")
 
 
 async def test_headers_are_read_beside_the_list_only_when_highlighted(

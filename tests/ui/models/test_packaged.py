@@ -44,7 +44,7 @@ async def test_it_is_fetched_converted_and_can_answer(
         await do(pilot, "Download")
         await until_shown(pilot, f"✓ {SMOLLM2.repository}", "is installed (")
         await pilot.press("enter")
-        await until_shown(pilot, "Use without a draft: always reads in full")
+        await until_shown(pilot, "Use with the built-in draft · 4.5x faster")
 
 
 async def test_it_is_stopped_and_started_again(app: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             "✓ org/big-4bit",
             "91 KB · 1.2M · 4-bit · qwen3",
             "fits 4K · 3.5x faster · with small-4bit",
-            "fits 4K · no draft makes it faster",
+            "fits 4K · 4.5x faster · with the built-in draft",
             "Models  may use 24 GB of 32 GB",
         )
         await pilot.press("tab")

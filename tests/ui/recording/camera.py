@@ -18,11 +18,11 @@ from textual.pilot import Pilot
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
-from app.paths import assets_path
 from app.protocol.options import BackgroundPolicy, Mode
 from app.settings.definitions import Reading, Settings
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
+from app.util.assets import assets_path
 from tests.ui.recording.film import Frame, film
 
 WIDTH, HEIGHT = 100, 30

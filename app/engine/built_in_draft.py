@@ -1,0 +1,82 @@
+"""The built-in draft: finds the passages that a question is about, for any target.
+
+It joins two findings. Words: which chunks have words like the question's, by the target's own
+input embeddings. Meaning: which pieces of the text mean what the question does, by our own small
+encoder, which knows English.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.attention_scores import Importance
+from app.engine.embedding_scores import embedding_scores
+from app.engine.foreign_draft import means_between, token_borders
+from app.engine.loader import LoadedModel
+from app.engine.prompt import Prompt
+from app.engine.selection import chunk_bounds
+from app.engine.text_encoder import OnPieces, TextEncoder
+
+UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
+"""The share of the question's words that the encoder knows: below the first its finding does not
+count, from the second on fully."""
+
+
+def built_in_scores(
+    target: LoadedModel,
+    encoder: TextEncoder,
+    prompt: Prompt,
+    question: str,
+    chunk: int,
+    on_pieces: OnPieces,
+) -> Importance:
+    """Importance (M,) of the prompt's tokens: 0 for what is always read, and otherwise its chunk's.
+    While the target's weights are not in memory, meaning alone
+    decides. Raises NoEmbeddings, and what `on_pieces` raises."""
+    pinned = prompt.pinned
+    words = np.zeros(len(prompt.ids), np.float32)
+    if target.is_loaded:
+        space = target.embedding_space
+        words = embedding_scores(target.model, space, prompt.ids, pinned, prompt.question, chunk)
+    weight = trust(encoder.known_share(question))
+    if not weight or pinned.all():
+        return words
+    meaning = np.zeros(len(prompt.ids))
+    question_vector = encoder.encode_question(question)
+    found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
+    for text, pieces in zip(prompt.texts, found, strict=True):
+        scores = pieces.vectors @ question_vector
+        borders = pieces.borders.astype(np.float64)
+        tokens = means_between(token_borders(text.starts), borders, scores)
+        meaning[text.first : text.first + len(tokens)] = tokens
+    return join(words, meaning, weight, pinned, chunk)
+
+
+def join(
+    first: NDArray[np.floating],
+    second: NDArray[np.floating],
+    weight: float,
+    pinned: NDArray[np.bool_],
+    chunk: int,
+) -> Importance:
+    """The importance (M,) of chunks by two scorers, the second of which counts `weight`: by how
+    many standard deviations each finds a chunk more important than the mean."""
+    starts, ends = chunk_bounds(pinned, chunk)
+    importance = np.zeros(len(pinned), np.float32)
+    if not len(starts):
+        return importance
+
+    def standardised(scores: NDArray[np.floating]) -> NDArray[np.floating]:
+        means = np.add.reduceat(np.where(pinned, 0.0, scores), starts) / (ends - starts)
+        return np.asarray((means - means.mean()) / max(float(means.std()), 1e-9))
+
+    joined = standardised(first) + weight * standardised(second)
+    importance[~pinned] = np.repeat(joined - joined.min(), ends - starts)
+    return importance
+
+
+def trust(known_share: float) -> float:
+    """How much the encoder's finding counts, from 0 to 1."""
+    share = (known_share - UNKNOWN_BELOW) / (KNOWN_FROM - UNKNOWN_BELOW)
+    return min(max(share, 0.0), 1.0)

@@ -1,0 +1,122 @@
+"""How many tokens to propose: as many as make the answer faster on this machine, often none.
+
+A step that verifies n tokens costs more than a plain one, and gives back as many as are accepted.
+Both are measured while answers are written, so the first proposals are short.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+SIZES = (2, 4, 8, 16)
+"""Tokens of a verified step: the last one, and what is proposed after it."""
+LENGTHS = (2, 3, 5, 9)
+"""Matches from these lengths on are of one kind each."""
+FIRST_GUESS = (0.3, 0.5, 0.75, 0.85)
+"""How likely a proposed token is right, by kind, until that is known."""
+GUESS_WEIGHT = 6.0
+"""Proposed tokens that the guess counts for."""
+MEMORY = 0.97
+"""What a measured share still counts after another step."""
+SLOPE = 0.1
+"""How much more a step costs with each token, until that is known: part of a plain step."""
+RECENT, GUESSES = 7, 2
+"""Steps of one size that count, and how many of them are a guess at first."""
+RETRY = 64
+"""After this many matches from which nothing was proposed, one token is, to learn."""
+MARGIN = 1.05
+"""Expected to be at least this much faster."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """How many of the proposed tokens of one kind were right: at first a guess."""
+
+    right: float
+    tried: float = GUESS_WEIGHT
+
+    @property
+    def value(self) -> float:
+        return self.right / self.tried
+
+    def record(self, right: int, tried: int) -> None:
+        self.right = MEMORY * self.right + right
+        self.tried = MEMORY * self.tried + tried
+
+
+@dataclass(slots=True)
+class Gate:
+    """Of one loaded model: what its steps cost, and how often proposals were right. Medians, since
+    machines pause."""
+
+    _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Seconds of the last steps of one token."""
+    _costs: dict[int, deque[float]] = field(default_factory=dict)
+    """Of the last steps of some SIZES, in plain steps."""
+    _shares: list[_Share] = field(
+        default_factory=lambda: [_Share(guess * GUESS_WEIGHT) for guess in FIRST_GUESS]
+    )
+    _refused: int = 0
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens a second one at a time; 0 if unknown."""
+        return 1 / median(self._plain) if self._plain else 0.0
+
+    def choose(self, match_length: int, available: int) -> int:
+        """How many tokens to propose of `available` ones that follow a match of this length."""
+        if not self._plain:
+            return 0
+        share = self._shares[_kind(match_length)].value
+        best, found = MARGIN, 0
+        # A size is tried once half of it was measured, so that learning costs little.
+        measured = [size for size, costs in self._costs.items() if len(costs) > GUESSES]
+        for size in (size for size in SIZES if size <= 2 * max(measured, default=1)):
+            count = min(size - 1, available)
+            gain = (1 + expected(share, count)) / self.cost(count + 1)
+            if gain > best:
+                best, found = gain, count
+        if found or not available:
+            return found
+        self._refused += 1
+        return int(self._refused % RETRY == 0)
+
+    def cost(self, tokens: int) -> float:
+        """Of a step of this many tokens, in plain steps."""
+        known = sorted({1: 1.0, **{size: median(c) for size, c in self._costs.items()}}.items())
+        larger, above = known[-1]
+        if tokens < larger:
+            sizes, costs = zip(*known, strict=True)
+            return float(np.interp(tokens, sizes, costs))
+        last = self._costs[larger][-1] if self._costs else 1 + SLOPE
+        slope = max((last - 1) / max(larger - 1, 1), 0.0)
+        return above + slope * (tokens - larger)
+
+    def record_plain(self, seconds: float) -> None:
+        self._plain.append(seconds)
+
+    def record_verified(self, match_length: int, tokens: int, right: int, seconds: float) -> None:
+        """A step of `tokens`, of which all but the first were proposed, and `right` of those
+        right."""
+        self._shares[_kind(match_length)].record(right, min(right + 1, tokens - 1))
+        if not self._plain:
+            return
+        size = next(each for each in SIZES if each >= tokens)
+        if size not in self._costs:  # which may compile something: it only counts as expected
+            self._costs[size] = deque([self.cost(size)] * GUESSES, maxlen=RECENT)
+            return
+        self._costs[size].append(seconds / median(self._plain))
+
+
+def expected(share: float, count: int) -> float:
+    """How many of `count` tokens are accepted if each is right with this probability: up to the
+    first that is not."""
+    return count if share >= 1 else share * (1 - share**count) / (1 - share)
+
+
+def _kind(match_length: int) -> int:
+    return max(i for i, shortest in enumerate(LENGTHS) if match_length >= shortest)

@@ -1,0 +1,192 @@
+"""Our own small encoder: turns pieces of text into vectors that are near each other where the
+pieces mean the same.
+
+A BERT (arXiv 1810.04805) of three layers; a piece's vector is the mean over its tokens (arXiv
+1908.10084). `assets/encoder` has its weights, and the recipe they were trained by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from app.util.assets import assets_path
+
+PIECE, STRIDE = 48, 32
+"""Tokens of a piece, and from one piece to the next: what they share is at both ends."""
+UNKNOWN = "[UNK]"
+BATCH = 64
+"""Pieces that are encoded together."""
+ENCODER_BYTES = 120 << 20
+"""The most that it takes: its weights, and a batch."""
+_EPS = 1e-6
+
+Weights = dict[str, mx.array]
+OnPieces = Callable[[int, int], None]
+"""Called with how many pieces of how many are encoded. Raises to cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the network, as `config.json` names it."""
+
+    layers: int
+    heads: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A text's pieces: `vectors` float32 (n, width) of length 1, and the characters (n + 1,) at
+    which the part starts that each of them speaks for, and the last one ends."""
+
+    vectors: NDArray[np.float32]
+    borders: NDArray[np.int64]
+
+
+class TextEncoder:
+    """Encodes what is in `folder`: `config.json`, `tokenizer.json` and `model.safetensors`, with
+    weights in 8 bits where a `.scales` is beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self._shape = Shape(**config)
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        vocabulary = self._tokenizer.get_vocab()
+        self._start, self._end, self._padding = (
+            vocabulary[name] for name in ("[CLS]", "[SEP]", "[PAD]")
+        )
+        self._weights = _unpacked(folder / "model.safetensors")
+        self._known: dict[str, Pieces] = {}
+        """The texts of the last prompt: most turns ask about the same ones."""
+
+    @property
+    def operations_per_token(self) -> float:
+        """That a text's token takes: two for each number in the matrices. Pieces overlap, and each
+        has a token before and one after it."""
+        layers = (w.size for name, w in self._weights.items() if name[0].isdigit() and w.ndim == 2)
+        return 2 * sum(layers) * (PIECE + 2) / STRIDE
+
+    def encode_question(self, text: str) -> NDArray[np.float32]:
+        """The vector (width,) of a question: of its end, if it is long."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return np.asarray(self._encode([ids[-(self._shape.max_tokens - 2) :]])[0])
+
+    def encode(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
+        """The vectors (n, width) of texts, each of its beginning if it is long."""
+        longest = self._shape.max_tokens - 2
+        ids = [each.ids[:longest] for each in self._tokenizer.encode_batch(texts, False)]
+        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+        vectors = []
+        for at in range(0, len(order), BATCH):
+            vectors.append(self._encode([ids[index] for index in order[at : at + BATCH]]))
+            on_pieces(min(at + BATCH, len(order)), len(order))
+        return np.asarray(np.concatenate(vectors)[np.argsort(order)])
+
+    def known_share(self, text: str) -> float:
+        """The share of a text's words that are one token: about 1 in English, 0 in scripts that it
+        does not know."""
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        parts = Counter(encoded.word_ids)
+        words = [
+            (parts[word] == 1 and token != UNKNOWN)
+            for word, token in zip(encoded.word_ids, encoded.tokens, strict=True)
+            if token == UNKNOWN or (token.isalpha() and not token.startswith("##"))
+        ]
+        return sum(words) / max(len(words), 1)
+
+    def encode_texts(self, texts: Sequence[str], on_pieces: OnPieces) -> list[Pieces]:
+        """Each text in pieces. Those of the last call are not encoded again."""
+        cut = {text: self._cut(text) for text in texts if text not in self._known}
+        total, done = sum(len(pieces) for pieces, _ in cut.values()), 0
+        found = {text: self._known[text] for text in texts if text in self._known}
+        for text, (pieces, borders) in cut.items():
+            vectors = []
+            for at in range(0, len(pieces), BATCH):
+                vectors.append(self._encode(pieces[at : at + BATCH]))
+                done += len(vectors[-1])
+                on_pieces(done, total)
+            found[text] = Pieces(np.concatenate(vectors), borders)
+        self._known = found
+        return [found[text] for text in texts]
+
+    def _cut(self, text: str) -> tuple[list[list[int]], NDArray[np.int64]]:
+        """A text's pieces, at least one, and the characters between them."""
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        ids, offsets = encoded.ids, encoded.offsets
+        margin = (PIECE - STRIDE) // 2
+        starts = range(0, max(len(ids), 1), STRIDE)
+        pieces = [ids[max(start - margin, 0) : start + STRIDE + margin] for start in starts]
+        inner = [offsets[start][0] for start in starts[1:]]
+        return pieces, np.array([0, *inner, len(text)], np.int64)
+
+    def _encode(self, pieces: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        longest = max(map(len, pieces)) + 2
+        ids = np.full((len(pieces), longest), self._padding, np.int32)
+        for row, piece in zip(ids, pieces, strict=True):
+            row[: len(piece) + 2] = [self._start, *piece, self._end]
+        vectors = encode(self._weights, self._shape, mx.array(ids), mx.array(ids != self._padding))
+        return np.array(vectors)
+
+
+def encode(weights: Weights, shape: Shape, ids: mx.array, mask: mx.array) -> mx.array:
+    """The vectors (n, width) of `ids` (n, length), where `mask` is true, of length 1."""
+    rows, length = ids.shape
+    real = mask.astype(mx.float32)
+    hidden = weights["tokens"][ids] + weights["positions"][:length]
+    hidden = _norm(weights, "norm", hidden)
+    bias = mx.where(mask, 0.0, -1e9)[:, None, None, :]
+    width = hidden.shape[-1] // shape.heads
+
+    def heads(name: str, hidden: mx.array) -> mx.array:
+        return _linear(weights, name, hidden).reshape(rows, length, -1, width).swapaxes(1, 2)
+
+    for layer in range(shape.layers):
+        q, k, v = (heads(f"{layer}.{name}", hidden) for name in ("query", "key", "value"))
+        shares = mx.softmax(q @ k.swapaxes(2, 3) * width**-0.5 + bias, axis=-1)
+        mixed = (shares @ v).swapaxes(1, 2).reshape(rows, length, -1)
+        attended = hidden + _linear(weights, f"{layer}.output", mixed)
+        hidden = _norm(weights, f"{layer}.norm_1", attended)
+        inner = mx.maximum(_linear(weights, f"{layer}.up", hidden), 0)
+        hidden = _norm(
+            weights, f"{layer}.norm_2", hidden + _linear(weights, f"{layer}.down", inner)
+        )
+    vectors = (hidden * real[:, :, None]).sum(axis=1)
+    return vectors / mx.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _linear(weights: Weights, name: str, hidden: mx.array) -> mx.array:
+    return hidden @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def _norm(weights: Weights, name: str, hidden: mx.array) -> mx.array:
+    return mx.fast.layer_norm(hidden, weights[f"{name}.weight"], weights[f"{name}.bias"], _EPS)
+
+
+def _unpacked(file: Path) -> Weights:
+    """In float32."""
+    stored = mx.load(str(file))
+    assert isinstance(stored, dict)
+    found = {}
+    for name, value in stored.items():
+        if f"{name}.scales" in stored:
+            scales, biases = stored[f"{name}.scales"], stored[f"{name}.biases"]
+            value = mx.dequantize(value, scales, biases, bits=8)
+        if not name.endswith((".scales", ".biases")):
+            found[name] = value.astype(mx.float32)
+    mx.eval(found)
+    return found
+
+
+@cache
+def built_in_encoder() -> TextEncoder:
+    return TextEncoder(assets_path() / "encoder")

@@ -1,0 +1,186 @@
+"""The tokens of an answer, one after another, or several at once where they may be a copy.
+
+Speculative decoding (arXiv 2211.17192, 2302.01318) by prompt lookup: what followed the last tokens
+where they occurred before is fed with them, and kept as far as the model chooses the same. Every
+token is chosen from the model's own distribution, given all before it, so the answer is what it
+would have been. Each place of an answer has its own random numbers, so that holds for a sampled
+one, too, token by token, up to rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.generate import generation_stream
+
+from app.engine.caches import TRIMMABLE, Cache, PositionedCache, flatten
+from app.engine.copy_index import CopyIndex, Match
+from app.engine.speculation import SIZES, Gate
+
+Sampler = Callable[[mx.array], mx.array]
+"""Chooses tokens (n,) by log probabilities (n, vocabulary)."""
+Processor = Callable[[mx.array, mx.array], mx.array]
+"""Changes logits (1, vocabulary), by all tokens before."""
+SPREAD = 0x9E3779B97F4A7C15
+"""An odd number, so that answers with different seeds share no random numbers."""
+CLEAR_EVERY = 256
+"""Tokens after which MLX's unused buffers are freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A token of the answer. `copied_from`: which token it was copied from, of the prompt and the
+    answer as one text."""
+
+    token: int
+    copied_from: int | None = None
+
+
+class TokenStream:
+    """Writes after a prompt of which `cache` has all but the last token. Once a loop over `tokens`
+    ends or is closed, the cache has every token that was given, and no other.
+
+    Without a `sampler` the likeliest token is chosen. With an `index`, as many tokens are proposed
+    as `gate` allows, if the cache can drop those that are not accepted.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache: Cache,
+        gate: Gate,
+        index: CopyIndex | None = None,
+        sampler: Sampler | None = None,
+        processors: Sequence[Processor] = (),
+        seed: int = 0,
+    ) -> None:
+        self.proposed = self.accepted = self.verified_steps = 0
+        """Tokens, and in how many steps."""
+        self._model, self._cache, self._gate = model, cache, gate
+        self._index = index if can_drop_last(cache) else None
+        self._sampler, self._processors, self._seed = sampler, processors, seed
+        self._context = mx.zeros(0, mx.int32)
+        """What was fed, for the processors."""
+        self._place = self._fed = self._given = 0
+
+    def tokens(self, last: int, max_tokens: int, place: int = 0) -> Generator[Written]:
+        """From the prompt's `last` token on. The first one is the answer's at this `place`."""
+        self._place, self._fed = place, -1
+        following = self._feed(mx.array([last]))
+        mx.async_eval(following)  # type: ignore[no-untyped-call]
+        known_at: float | None = None
+        try:
+            while self._given < max_tokens:
+                if not self._may_be_copy(max_tokens):
+                    then = self._feed(following)  # while the token is on its way
+                    mx.async_eval(then)  # type: ignore[no-untyped-call]
+                    token = _value(following)
+                    now = time.perf_counter()
+                    if known_at is not None:
+                        self._gate.record_plain(now - known_at)
+                    known_at = now
+                    self._remember(token)
+                    yield self._give(token)
+                    following = then
+                    continue
+                token, known_at = _value(following), None
+                started_at = time.perf_counter()
+                if (match := self._match(token, max_tokens)) is None:
+                    following = self._feed(following)
+                    mx.async_eval(following)  # type: ignore[no-untyped-call]
+                    yield self._give(token)
+                    continue
+                following, right = self._verify(token, match)
+                yield self._give(token)
+                for number, copied in enumerate(match.ids[:right]):
+                    self._remember(copied)
+                    yield self._give(copied, match.start + number)
+                seconds = time.perf_counter() - started_at
+                self._gate.record_verified(match.length, 1 + len(match.ids), right, seconds)
+        finally:
+            self._drop_last(self._fed - self._given)
+
+    def _may_be_copy(self, max_tokens: int) -> bool:
+        """Whether the token after the next one is worth a proposal."""
+        return self._index is not None and self._limited(self._index, max_tokens) is not None
+
+    def _match(self, token: int, max_tokens: int) -> Match | None:
+        """What is to be proposed after this token, which is the next one."""
+        assert self._index is not None
+        self._remember(token)
+        return self._limited(self._index, max_tokens - 1)
+
+    def _remember(self, token: int) -> None:
+        if self._index is not None:
+            self._index.append(token)
+
+    def _limited(self, index: CopyIndex, max_tokens: int) -> Match | None:
+        found = index.find(min(SIZES[-1], max_tokens - self._given))
+        if found is None:
+            return None
+        count = self._gate.choose(found.length, len(found.ids))
+        return Match(found.ids[:count], found.start, found.length) if count else None
+
+    def _verify(self, token: int, match: Match) -> tuple[mx.array, int]:
+        """What follows the last accepted token, and how many are accepted."""
+        chosen = self._feed(mx.array([token, *match.ids]))
+        mx.eval(chosen)
+        agree = [bool(a == b) for a, b in zip(np.array(chosen), match.ids, strict=False)]
+        right = [*agree, False].index(False)
+        self._drop_last(len(match.ids) - right)
+        self.proposed, self.accepted = self.proposed + len(match.ids), self.accepted + right
+        self.verified_steps += 1
+        return chosen[right : right + 1], right
+
+    def _give(self, token: int, copied_from: int | None = None) -> Written:
+        self._given += 1
+        if self._given % CLEAR_EVERY == 0:
+            mx.clear_cache()
+        return Written(token, copied_from)
+
+    def _feed(self, tokens: mx.array) -> mx.array:
+        """The token (n,) that the model chooses after each of `tokens` (n,). Lazy."""
+        with mx.stream(generation_stream):
+            logits = self._model(tokens[None], cache=self._cache)[0]
+            first = self._place + self._fed + 1
+            self._fed += len(tokens)
+            if self._processors:
+                self._context = mx.concatenate([self._context, tokens.astype(mx.int32)])
+            if self._sampler is None and not self._processors:
+                return mx.argmax(logits, axis=-1)
+            rows = [self._choose(logits, row, first + row) for row in range(len(tokens))]
+            return mx.concatenate(rows)
+
+    def _choose(self, logits: mx.array, row: int, place: int) -> mx.array:
+        """The answer's token (1,) at a place."""
+        own = logits[row : row + 1]
+        for processor in self._processors:
+            seen = len(self._context) - len(logits) + row + 1
+            own = processor(self._context[:seen], own)
+        if self._sampler is None:
+            return mx.argmax(own, axis=-1)
+        mx.random.seed((self._seed * SPREAD + place) % 2**64)
+        return self._sampler(own - mx.logsumexp(own, axis=-1, keepdims=True))
+
+    def _drop_last(self, count: int) -> None:
+        if count <= 0:
+            return
+        for layer in flatten(self._cache):
+            layer.trim(count)
+        self._fed -= count
+        if self._processors:
+            self._context = self._context[:-count]
+
+
+def can_drop_last(cache: Cache) -> bool:
+    """Whether every layer can drop the tokens that it has just got: recurrent ones cannot."""
+    return all(isinstance(layer, (PositionedCache, *TRIMMABLE)) for layer in flatten(cache))
+
+
+def _value(token: mx.array) -> int:
+    return int(np.array(token)[0])

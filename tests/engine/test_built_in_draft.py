@@ -1,0 +1,175 @@
+"""The built-in draft, on a target whose own embeddings know nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from app.chat.model_pairs import resolve_pair
+from app.engine.built_in_draft import built_in_scores, trust
+from app.engine.embedding_scores import embedding_scores
+from app.engine.loader import load_pair
+from app.engine.text_encoder import (
+    BATCH,
+    PIECE,
+    STRIDE,
+    Shape,
+    TextEncoder,
+    built_in_encoder,
+    encode,
+)
+from app.models.embedded import BUILT_IN, target_path
+from app.protocol.commands import Load
+from app.protocol.events import ImportanceMap, Loaded, PhaseProgress, Selected
+from app.protocol.options import Mode
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Phase, Reading
+from app.util.assets import assets_path
+from tests.engine.driver import Driver, question
+
+LICENCE = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
+SIMILAR = (
+    ("How do I get my money back?", "Refunds are paid within two weeks."),
+    ("The car is fast.", "This automobile reaches a high speed."),
+    ("Where is the settings file stored?", "Its configuration lies in the home directory."),
+    ("Who leads the company?", "The firm is headed by its chief executive."),
+    ("When does it start to rain?", "Showers are expected from noon on."),
+    ("Delete all old messages.", "Remove every email from last year."),
+    ("The doctor saw the patient.", "A physician examined the sick man."),
+    ("How large may an upload be?", "Files of up to 20 megabytes are accepted."),
+)
+"""Pairs that mean nearly the same, with no content word in common."""
+
+
+def nothing(done: int, total: int) -> None:
+    """Does not cancel."""
+
+
+def test_what_means_the_same_is_near() -> None:
+    encoder = built_in_encoder()
+    one, other = (np.array([encoder.encode_question(p[i]) for p in SIMILAR]) for i in (0, 1))
+    assert np.linalg.norm(one, axis=1) == pytest.approx(np.ones(len(SIMILAR)), rel=1e-4)
+    assert (np.argmax(one @ other.T, axis=1) == np.arange(len(SIMILAR))).mean() >= 0.75
+
+
+def test_pieces_divide_a_text() -> None:
+    encoder, steps = TextEncoder(assets_path() / "encoder"), list[tuple[int, int]]()
+    text = "One two three four. " * 400
+    (pieces,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
+    assert pieces.vectors.shape[0] == len(pieces.borders) - 1 == 5 * 400 // STRIDE + 1
+    assert (pieces.borders[0], pieces.borders[-1]) == (0, len(text))
+    assert (np.diff(pieces.borders) > 0).all()
+    count = len(pieces.vectors)
+    assert steps == [(min(at + BATCH, count), count) for at in range(0, count, BATCH)]
+    steps.clear()
+    (again,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
+    assert again is pieces
+    assert not steps, "a text that was just encoded is not encoded again"
+
+
+@pytest.mark.parametrize("text", ["", " ", "x", "字", "🙂" * 300, "a" * 5000])
+def test_any_text_has_pieces(text: str) -> None:
+    (pieces,) = TextEncoder(assets_path() / "encoder").encode_texts([text], nothing)
+    assert len(pieces.borders) == len(pieces.vectors) + 1
+    assert np.isfinite(pieces.vectors).all()
+
+
+def test_a_piece_is_encoded_the_same_beside_a_longer_one() -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        name: mx.array(rng.normal(size=size).astype(np.float32))
+        for name, size in {
+            "tokens": (9, 8),
+            "positions": (PIECE, 8),
+            **{f"norm.{part}": (8,) for part in ("weight", "bias")},
+            **{
+                f"0.{name}.{part}": (8, 8) if part == "weight" else (8,)
+                for name in ("query", "key", "value", "output", "up", "down")
+                for part in ("weight", "bias")
+            },
+            **{f"0.norm_{n}.{part}": (8,) for n in (1, 2) for part in ("weight", "bias")},
+        }.items()
+    }
+    shape = Shape(1, 2, PIECE)
+    ids = mx.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]])
+    both = encode(weights, shape, ids, ids != 0)
+    alone = encode(weights, shape, ids[:1, :3], ids[:1, :3] != 0)
+    assert np.allclose(both[:1], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("How long does a first-time offender have to put things right?", 0.9, 1.0),
+        ("Wie lange hat man Zeit, einen Verstoß zu beheben?", 0.0, 0.5),
+        ("Где находится файл настроек?", 0.0, 0.2),
+        ("設定ファイルはどこにありますか", 0.0, 0.5),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_it_knows_what_it_does_not_know(text: str, low: float, high: float) -> None:
+    assert low <= built_in_encoder().known_share(text) <= high
+
+
+def test_trust() -> None:
+    assert [trust(share) for share in (0, 0.5, 0.7, 0.9, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
+
+
+def test_words_alone_decide_in_other_languages() -> None:
+    pair = load_pair(Load(str(target_path())))
+    document = Document("l", LICENCE[:3000])
+    for text, same in (("Что это?", True), ("What may I do with my own changes?", False)):
+        prompt = pair.prompts.build((Message(Role.USER, text, (document,)),))
+        target, pinned = pair.target, prompt.pinned
+        found = built_in_scores(target, built_in_encoder(), prompt, text, 32, nothing)
+        words = embedding_scores(
+            target.model, target.embedding_space, prompt.ids, pinned, prompt.question, 32
+        )
+        assert np.array_equal(found, words) is same
+        assert (found[pinned] == 0).all()
+        assert (found >= 0).all()
+
+
+def test_it_is_the_default_and_has_a_name() -> None:
+    target = str(target_path())
+    assert resolve_pair(target).draft is None
+    assert resolve_pair(target, BUILT_IN) == resolve_pair(target)
+    assert resolve_pair("embedded", BUILT_IN).draft is None
+    assert resolve_pair("embedded").draft is not None, "the embedded target has its own"
+
+
+ASKED = {
+    "How long does a first-time offender have to put things right?": "prior to 30 days",
+    "Must I hand over my program's text when I only change it for myself?": "without conditions",
+    "Is there any guarantee that it works?": "THERE IS NO WARRANTY",
+}
+
+
+def test_a_target_without_a_draft_reads_sparsely() -> None:
+    """The embedded target's embeddings are those of 4 million parameters."""
+    driver, found = Driver(64), 0
+    try:
+        driver.engine.send(Load(str(target_path())))
+        loaded = driver.until(Loaded)
+        assert isinstance(loaded, Loaded)
+        assert (loaded.draft, loaded.dense_only) == (None, None)
+        for turn, (text, passage) in enumerate(ASKED.items(), 1):
+            message = Message(Role.USER, text, (Document("gpl", LICENCE),))
+            ask = question(turn, Mode.SPARSE, 0.2, tokens=2)
+            driver.events.clear()
+            finished = driver.answer(replace(ask, messages=(message,)))
+            assert finished.statistics
+            assert finished.statistics.fallback is None
+            assert finished.statistics.reading is Reading.SPARSE
+            assert driver.of(ImportanceMap)
+            progress = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE]
+            assert progress[-1].done == progress[-1].total == finished.statistics.prompt_tokens
+            at = LICENCE.index(passage)
+            texts = driver.of(Selected)[-1].texts
+            found += any(t.start <= at and at + len(passage) <= t.end for t in texts)
+    finally:
+        driver.close()
+    assert found >= 2
