@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import settings
 from app.engine.blas import load_openblas
 
 load_openblas()  # before any test module imports MLX: a minute instead of ten
+
+# Programs started in the background ignore Ctrl+C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # xdist tells its processes how wide they are; the terminals that tests open know better.
 for name in ("COLUMNS", "LINES"):

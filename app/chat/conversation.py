@@ -87,6 +87,10 @@ def check_sampling(sampling: Sampling) -> None:
         raise QuestionError(
             f"Repetition penalty {sampling.repetition_penalty:g} is out of range", "use 0.5 to 2"
         )
+    if sampling.thinking_budget < 0:
+        raise QuestionError(
+            f"A thinking budget of {sampling.thinking_budget} is out of range", "use 0 or more"
+        )
     if sampling.seed is not None and not 0 <= sampling.seed < 2**64:
         raise QuestionError(f"Seed {sampling.seed} is out of range", "use 0 to 2^64 - 1")
 

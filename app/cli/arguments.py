@@ -293,6 +293,17 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         metavar="R",
         help="above 1, what the last 64 tokens said becomes less likely",
     )
+    ask.add_argument(
+        "--thinking",
+        action=argparse.BooleanOptionalAction,
+        help="whether a model that can think before it answers does so",
+    )
+    ask.add_argument(
+        "--thinking-budget",
+        type=int,
+        metavar="N",
+        help="the longest thinking, in tokens (0: no limit of its own)",
+    )
     ask.add_argument("--seed", type=int, metavar="S", help="seed for sampling")
     ask.add_argument(
         "--skip-memory-check",

@@ -123,6 +123,7 @@ def _sampling_options(options: argparse.Namespace) -> dict[str, Any]:
     values = {"max_tokens": options.max_tokens, "temperature": options.temp, "seed": options.seed}
     values |= {"top_p": options.top_p, "top_k": options.top_k, "min_p": options.min_p}
     values |= {"repetition_penalty": options.repetition_penalty}
+    values |= {"thinking": options.thinking, "thinking_budget": options.thinking_budget}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
@@ -54,6 +55,11 @@ class Decoder:
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
+        self._detokenizer = tokenizer.detokenizer
+        self._machine = make_text_state_machine(tokenizer)
+        self._state = self._machine.make_state()
+        self._stops = make_stop_sequences(tokenizer).matcher()
+        self._thinking_tokens = 0
         self._pending: tuple[list[int], str, str] = ([], "", "")
         self._flushed_at = 0.0
 
@@ -76,16 +82,13 @@ class Decoder:
         only that is written.
         """
         sampling = self._sampling
-        stops = make_stop_sequences(self._tokenizer).matcher()
-        loop = LoopDetector() if sampling.stop_repeats else None
-        detokenizer = self._tokenizer.detokenizer
-        machine = make_text_state_machine(self._tokenizer)
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
-        state = machine.make_state("reasoning" if self._starts_thinking(prompt) else "normal")
+        self._state = self._machine.make_state(
+            "reasoning" if self._starts_thinking(prompt) else "normal"
+        )
         for token in answer.tolist():
             self.ids.append(token)
-            detokenizer.add_token(token)
-            state, segments = TextStateMachine.split(state, detokenizer.last_segment)
+            segments = self._advance(token)
             self.text += "".join(part for name, part in segments if name != "reasoning")
         self.answer_prefix_len = answer_prefix_len
         stream = TokenStream(
@@ -97,34 +100,81 @@ class Decoder:
             self._processors(quotation),
             self.seed,
         )
-        tokens = stream.tokens(int(prompt_ids[-1]), max_tokens, len(answer))
-        reason = FinishReason.LENGTH
+        last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
+        loop = LoopDetector() if sampling.stop_repeats else None
         try:
-            for written in tokens:
-                token = written.token
-                self._record(token)
-                if stops.advance(token):
-                    reason = FinishReason.STOP
-                    break
-                detokenizer.add_token(token)
-                state, segments = TextStateMachine.split(state, detokenizer.last_segment)
-                self._add_text(segments)
-                if (stopped := stop()) is not None:
-                    reason = stopped
-                    break
-                if loop is not None and loop.advance(token):
-                    reason = FinishReason.REPEATED
-                    break
+            while (reason := self._write(stream, last, end, stop, loop)) is None:
+                last = self._end_thinking(stream)
         finally:
-            tokens.close()
             self.proposed, self.copied = stream.proposed, stream.accepted
         if reason is FinishReason.STOP:  # otherwise half a character or tag may be left to continue
-            detokenizer.finalize()
-            state, segments = TextStateMachine.split(state, detokenizer.last_segment)
-            _, rest, name = TextStateMachine.flush(state)
+            self._detokenizer.finalize()
+            self._state, segments = TextStateMachine.split(
+                self._state, self._detokenizer.last_segment
+            )
+            _, rest, name = TextStateMachine.flush(self._state)
             self._add_text([*segments, (name, rest)])
         self.flush()
         return reason
+
+    def _write(
+        self,
+        stream: TokenStream,
+        last: int,
+        end: int,
+        stop: Callable[[], FinishReason | None],
+        loop: LoopDetector | None,
+    ) -> FinishReason | None:
+        """From the `last` token on, until the answer has `end` tokens; None if it has thought for
+        long enough."""
+        closing = len(self._closing)
+        tokens = stream.tokens(last, end - len(self.ids), len(self.ids))
+        try:
+            for written in tokens:
+                self._record(written.token)
+                if self._stops.advance(written.token):
+                    return FinishReason.STOP
+                self._add_text(self._advance(written.token))
+                if (stopped := stop()) is not None:
+                    return stopped
+                if loop is not None and loop.advance(written.token):
+                    return FinishReason.REPEATED
+                if self._thinks_too_long and len(self.ids) + closing < end:
+                    return None
+        finally:
+            tokens.close()
+        return FinishReason.LENGTH
+
+    def _advance(self, token: int) -> list[tuple[str, str]]:
+        """What becomes readable with the answer's next token: texts, and whether they are
+        "reasoning"."""
+        self._detokenizer.add_token(token)
+        self._state, segments = TextStateMachine.split(self._state, self._detokenizer.last_segment)
+        self._thinking_tokens += self._state[0] == "reasoning"
+        found: list[tuple[str, str]] = segments
+        return found
+
+    @property
+    def _thinks_too_long(self) -> bool:
+        budget = self._sampling.thinking_budget
+        return 0 < budget <= self._thinking_tokens and self._state[0] == "reasoning"
+
+    @cached_property
+    def _closing(self) -> list[int]:
+        """What ends the thinking."""
+        if not self._tokenizer.has_thinking or not self._sampling.thinking_budget:
+            return []
+        text = f"\n{self._tokenizer.think_end}\n\n"
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def _end_thinking(self, stream: TokenStream) -> int:
+        """The last token of what is written for the model."""
+        stream.write(self._closing)
+        for token in self._closing:
+            self._record(token)
+            self._add_text(self._advance(token))
+        return self._closing[-1]
 
     def _processors(self, quotation: str | None) -> list[Processor]:
         if quotation is not None:

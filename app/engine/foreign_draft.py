@@ -20,10 +20,15 @@ class PairPrompts:
     def __init__(self, target: PromptBuilder, draft: PromptBuilder) -> None:
         self._target, self._draft = target, draft
 
-    def build(self, messages: tuple[Message, ...], check: Check = lambda: None) -> Prompt:
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: Check = lambda: None,
+        thinking: bool = True,
+    ) -> Prompt:
         """Raises PromptError."""
-        prompt = self._target.build(messages, check)
-        return replace(prompt, for_draft=self._draft.build(messages, check))
+        prompt = self._target.build(messages, check, thinking)
+        return replace(prompt, for_draft=self._draft.build(messages, check, thinking))
 
 
 def importance_for_target(importance: Importance, prompt: Prompt) -> Importance:

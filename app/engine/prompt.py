@@ -124,7 +124,9 @@ class _PromptPart:
 
 
 class Prompts(Protocol):
-    def build(self, messages: tuple[Message, ...], check: Check = ...) -> Prompt: ...
+    def build(
+        self, messages: tuple[Message, ...], check: Check = ..., thinking: bool = ...
+    ) -> Prompt: ...
 
 
 class PromptBuilder:
@@ -152,9 +154,15 @@ class PromptBuilder:
         has `vocab_rows` of them (0: unknown)."""
         self._vocab_limit = min(filter(None, (self._vocab_limit, vocab_rows)), default=0)
 
-    def build(self, messages: tuple[Message, ...], check: Check = lambda: None) -> Prompt:
-        """The prompt for answering the last message, a user's, or for continuing it, an answer.
-        `check` is called now and then, and may raise. Raises PromptError."""
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: Check = lambda: None,
+        thinking: bool = True,
+    ) -> Prompt:
+        """The prompt for answering the last message, a user's, or for continuing it, an answer;
+        with or without `thinking`, where the template has a switch for that. `check` is called now
+        and then, and may raise. Raises PromptError."""
         answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
         messages = messages if answer is None else messages[:-1]
         if not messages or messages[-1].role is not Role.USER:
@@ -165,7 +173,7 @@ class PromptBuilder:
         texts: list[PromptText] = []
         user_pins: list[tuple[int, int]] = []
         at = 0
-        parts = list(self._parts(messages))
+        parts = list(self._parts(messages, thinking))
         prompt_parts = len(parts)
         if answer is not None:
             parts += self._answer_parts(answer, parts[-1])
@@ -230,8 +238,8 @@ class PromptBuilder:
             return np.array(ids, np.int32), starts
         return None
 
-    def _parts(self, messages: tuple[Message, ...]) -> Iterator[_PromptPart]:
-        rendered = self._render(messages)
+    def _parts(self, messages: tuple[Message, ...], may_think: bool) -> Iterator[_PromptPart]:
+        rendered = self._render(messages, may_think)
         at, expected = 0, 0
         for match in _SENTINELS.finditer(rendered):
             if int(match[2]) != expected:
@@ -269,7 +277,7 @@ class PromptBuilder:
                 yield _PromptPart(kind, f"\n{self._tokenizer.think_end}\n\n", special=True)
         yield _PromptPart(kind, answer.text)
 
-    def _render(self, messages: tuple[Message, ...]) -> str:
+    def _render(self, messages: tuple[Message, ...], may_think: bool) -> str:
         turns = [
             {"role": str(m.role), "content": _SENTINEL.format(i)}
             | ({"reasoning_content": _THINKING.format(i)} if m.thinking else {})
@@ -280,7 +288,10 @@ class PromptBuilder:
         try:
             with render_with(self._texts.render):
                 rendered: str = self._tokenizer.apply_chat_template(
-                    turns, tokenize=False, add_generation_prompt=True
+                    turns,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **({} if may_think else {"enable_thinking": False}),
                 )
         except Exception as error:  # transformers raises any type
             problem = f"This model's chat template failed ({_one_line(error)})"

@@ -70,7 +70,7 @@ class TokenStream:
 
     def tokens(self, last: int, max_tokens: int, place: int = 0) -> Generator[Written]:
         """From the prompt's `last` token on. The first one is the answer's at this `place`."""
-        self._place, self._fed = place, -1
+        self._place, self._fed, self._given = place, -1, 0
         following = self._feed(mx.array([last]))
         mx.async_eval(following)  # type: ignore[no-untyped-call]
         known_at: float | None = None
@@ -104,6 +104,14 @@ class TokenStream:
                 self._gate.record_verified(match.length, 1 + len(match.ids), right, seconds)
         finally:
             self._drop_last(self._fed - self._given)
+
+    def write(self, ids: Sequence[int]) -> None:
+        """After what `tokens` gave, these come, whatever the model would choose. All but the last
+        are fed: `tokens` goes on from that one."""
+        for token in ids:
+            self._remember(token)
+        if len(ids) > 1:
+            mx.eval(self._feed(mx.array(list(ids[:-1]))))
 
     def _may_be_copy(self, max_tokens: int) -> bool:
         """Whether the token after the next one is worth a proposal."""

@@ -104,7 +104,9 @@ class Turn:
 
     def _answer(self) -> FinishReason:
         with self._clock.timed(Phase.TOKENISE):
-            prompt = self._pair.prompts.build(self._ask.messages, self._clock.check_cancel)
+            prompt = self._pair.prompts.build(
+                self._ask.messages, self._clock.check_cancel, self._ask.sampling.thinking
+            )
         self._clock.check_cancel()
         if (found := self._cache.drop_damaged()) is not None:
             self._emit(EngineWarning(found, self._ask.conversation))

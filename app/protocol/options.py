@@ -101,7 +101,9 @@ class Sampling:
     where it only repeats itself. With `speculate`, what may be a copy is verified several tokens at
     a time, which changes nothing but the speed. Of the likeliest tokens `top_k` are chosen from, 0
     for all, and those that are at least `min_p` times as likely as the likeliest one. The logits of
-    the last PENALTY_TOKENS are divided, or if negative multiplied, by `repetition_penalty`."""
+    the last PENALTY_TOKENS are divided, or if negative multiplied, by `repetition_penalty`.
+    `thinking` is what chat templates call `enable_thinking`; it ends after `thinking_budget`
+    tokens, unless that is 0."""
 
     max_tokens: int = 512
     temperature: float = 0.0
@@ -112,6 +114,8 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    thinking: bool = True
+    thinking_budget: int = 0
 
 
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()

@@ -98,6 +98,10 @@ class Answers:
     """Sample only from tokens that are at least this share as likely as the likeliest one."""
     repetition_penalty: Annotated[float, Range(0.5, 2, 0.05)] = _SAMPLING.repetition_penalty
     """Above 1, what the last 64 tokens said becomes less likely. At 1 nothing changes."""
+    thinking: bool = _SAMPLING.thinking
+    """Whether models that can think before they answer do so. Some cannot do without."""
+    thinking_budget: Annotated[int, Range(0, 131_072, 256)] = _SAMPLING.thinking_budget
+    """The longest thinking, in tokens; then the answer has to begin. 0: no limit of its own."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
     copy_ahead: bool = _SAMPLING.speculate
@@ -182,6 +186,8 @@ class Settings:
             top_k=answers.top_k,
             min_p=answers.min_p,
             repetition_penalty=answers.repetition_penalty,
+            thinking=answers.thinking,
+            thinking_budget=answers.thinking_budget,
         )
 
     def limits(self, *, private: bool = False, ignored: bool = False) -> Limits:

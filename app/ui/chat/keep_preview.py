@@ -116,4 +116,4 @@ class KeepPreview:
 
         chat = self._open_chats.shown
         messages = chat.conversation.documents_by_message(turn)
-        return read_documents(messages, chat.progress[turn.number], selected)
+        return read_documents(messages, chat.progress[turn.number], selected, turn.text)

@@ -31,6 +31,11 @@ class Collection:
             for passage in document.passages
             if passage.kind is not ReadKind.UNREAD
         ]
+        self._copied: list[Position] = [
+            (index, start)
+            for index, document in enumerate(self.documents)
+            for start, _ in document.copied
+        ]
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -56,9 +61,20 @@ class Collection:
         unread = self.documents[index].at(offset).kind is ReadKind.UNREAD
         return None if unread else bisect_right(self._read, position)
 
+    @property
+    def copies(self) -> int:
+        """How many passages the answer copied."""
+        return len(self._copied)
+
     def first(self) -> Position:
-        """Where the first passage that was read starts; the start of all if nothing was."""
-        return self._read[0] if self._read else (0, 0)
+        """Where the first passage that was copied starts, or else the first that was read; the
+        start of all if nothing was."""
+        return next(iter(self._copied or self._read), (0, 0))
+
+    def next_copied(self, position: Position) -> Position | None:
+        """Where the next passage that the answer copied starts; after the last one the first."""
+        found = bisect_right(self._copied, position)
+        return self._copied[found % len(self._copied)] if self._copied else None
 
     def next_read(self, position: Position) -> Position | None:
         """Where the next passage that was read starts."""

@@ -25,7 +25,9 @@ class Hint:
 READING = (
     Hint("n next passage", "next", 5, "n next"),
     Hint("p previous", "previous", 4, "p prev"),
+    Hint("a answer's words", "copied", 8, "a answer"),
     Hint("/ find", "find", 7),
+    Hint("d documents", "documents", 5),
     Hint("Space pin", "pin", 9),
     Hint("c copy", "copy", 3),
     Hint("f fold", "fold", 2),
@@ -34,9 +36,13 @@ READING = (
     Hint("⏎ ask again", "again", 8, "⏎ again"),
     Hint("Esc close", "close", 6, "Esc"),
 )
-READING_MANY = (*READING[:3], Hint("d documents", "documents", 5), *READING[3:])
-"""With several documents."""
 FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close", 2, "Esc"))
+
+
+def reading_hints(several_documents: bool, copies: bool) -> tuple[Hint, ...]:
+    """For these documents, of which the answer copied something or not."""
+    useless = {"documents": not several_documents, "copied": not copies}
+    return tuple(hint for hint in READING if not useless.get(hint.action))
 
 
 class Hints(ClickLine):
@@ -45,7 +51,7 @@ class Hints(ClickLine):
         self._hints: Sequence[Hint] = READING
 
     def show(self, hints: Sequence[Hint]) -> None:
-        if hints is not self._hints:
+        if hints != self._hints:
             self._hints = hints
             self.refresh()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.ui.prefill.progress import TurnProgress
+from app.ui.spans.copies import copied_ranges
 
 PARAGRAPH_BREAK = re.compile(r"\n[ \t]*\n")
 MAX_PARAGRAPH = 4000
@@ -52,6 +53,8 @@ class ReadDocument:
     importance: tuple[float, ...] = ()
     pinned: tuple[tuple[int, int], ...] = ()
     """Ranges that the user pinned."""
+    copied: tuple[tuple[int, int], ...] = ()
+    """Ranges that the answer copied."""
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -73,6 +76,10 @@ class ReadDocument:
         """The fraction of characters that were read."""
         read = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
         return read / len(self.text) if self.text else 1.0
+
+    def is_read(self, start: int, end: int) -> bool:
+        """Whether all of these characters were read."""
+        return all(passage.kind is not ReadKind.UNREAD for passage in self.between(start, end))
 
     def importance_at(self, offset: int) -> float | None:
         """Around this character, as a multiple of the average; None if nothing was scored."""
@@ -112,9 +119,10 @@ def read_documents(
     messages: Sequence[Sequence[Document]],
     progress: TurnProgress,
     selected: Selected | None = None,
+    answer: str = "",
 ) -> list[ReadDocument]:
-    """The documents of the `messages` that the engine got, as a turn read them, or as it would have
-    with the selection `selected`."""
+    """The documents of the `messages` that the engine got, as a turn read them for this answer, or
+    as it would have with the selection `selected`."""
     if selected is None and progress.reading is not Reading.DENSE:
         selected = progress.selected
     texts: dict[tuple[int, int], list[SpanText]] = {}
@@ -128,9 +136,10 @@ def read_documents(
         if selected is not None:
             passages = _passages(length, selected.spans, texts.get(index, ()))
         importance = _importance(segments.get(index), progress.planned, progress.importance)
-        return ReadDocument(
+        read = ReadDocument(
             *index, document.name, document.text, passages, importance, document.pinned
         )
+        return replace(read, copied=copied_ranges(answer, document.text, read.is_read))
 
     return [
         read_document((message, number), document)

@@ -20,12 +20,13 @@ from app.chat.conversation import Pins
 from app.ui.help.screen import Section
 from app.ui.keys import forward_key, run_own_binding
 from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index
+from app.ui.spans.copies import place_of
 from app.ui.spans.documents import DocumentsScreen
-from app.ui.spans.hints import FINDING, READING, READING_MANY, Hints
+from app.ui.spans.hints import FINDING, Hints, reading_hints
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.search import SearchLine
-from app.ui.spans.view import DocumentView, TextRange
+from app.ui.spans.view import DocumentView, TextRange, overlapping
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -58,6 +59,7 @@ class SpansScreen(Screen[AskAgain | None]):
             "p", "previous", "Previous", id="spans.previous",
             tooltip="Previous passage that was read",
         ),
+        Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in all documents"),
         Binding(
             "space",
@@ -180,8 +182,8 @@ class SpansScreen(Screen[AskAgain | None]):
         self.query_one("#spans-status", Static).update(
             self._status().truncate(width, ellipsis=True)
         )
-        reading = READING_MANY if len(self._documents) > 1 else READING
-        self._hints.show(FINDING if self.search.display else reading)
+        hints = reading_hints(len(self._documents) > 1, self._documents.copies > 0)
+        self._hints.show(FINDING if self.search.display else hints)
 
     def _head(self, width: int) -> Content:
         document, many = self._document, len(self._documents) > 1
@@ -209,7 +211,7 @@ class SpansScreen(Screen[AskAgain | None]):
         message, position = self._message
         if message and position == self._position:
             return Content.styled(message, "$accent")
-        line = self._document.text.count("\n", 0, offset) + 1
+        place = place_of(self._document.text, offset)
         passage = self._document.at(offset)
         importance = passage.score
         if importance is None:
@@ -219,7 +221,9 @@ class SpansScreen(Screen[AskAgain | None]):
             text = "pinned by you"
         elif importance is not None:
             text += f" · importance {importance:.1f}x average"
-        return Content.assemble(f"line {formatting.count(line)}", (f" · {text}", "$ink-dim"))
+        row = self.view.rows[self.view.row]
+        copied = " · in the answer" if overlapping(self._document.copied, *row) else ""
+        return Content.assemble(place, (copied, "$accent"), (f" · {text}", "$ink-dim"))
 
     @property
     def _unread_text(self) -> str:
@@ -264,6 +268,13 @@ class SpansScreen(Screen[AskAgain | None]):
         before = min(start, self._document.at(start).start)
         found = self._documents.previous_read((self._at, before))
         self._go_or_show_message(found, "No earlier passages were read.")
+
+    def action_copied(self) -> None:
+        """The next passage that the answer copied."""
+        self._go_or_show_message(
+            self._documents.next_copied(self._position),
+            "The answer copies no sentence of the documents.",
+        )
 
     def _go_or_show_message(self, position: Position | None, message: str) -> None:
         if position is None:

@@ -44,6 +44,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         "document--mark",
         "document--collapsed",
         "document--hit",
+        "document--copied",
         "document--cursor",
     }
 
@@ -201,7 +202,8 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     def _pieces(self, start: int, end: int) -> Iterator[TextRange]:
         """The pieces of a row that have one style each."""
         ranges = [(p.start, p.end) for p in self._document.between(start, end)]
-        ranges += [*overlapping(self._hits, start, end), *overlapping(self._pins, start, end)]
+        for others in (self._hits, self._pins, self._document.copied):
+            ranges += overlapping(others, start, end)
         cuts = {cut for piece in ranges for cut in piece if start < cut < end}
         return pairwise(sorted({start, end, *cuts}))
 
@@ -209,6 +211,8 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         pinned = overlapping(self._pins, offset, offset + 1)
         read = ReadKind.PINNED if pinned else self._document.at(offset).kind
         style = self.get_component_rich_style(STYLES[read])
+        if overlapping(self._document.copied, offset, offset + 1):
+            style += self.get_component_rich_style("document--copied")
         if overlapping(self._hits, offset, offset + 1):
             style += self.get_component_rich_style("document--hit")
         return style

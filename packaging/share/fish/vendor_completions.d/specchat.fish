@@ -31,6 +31,8 @@ complete -c specchat -n '__fish_seen_subcommand_from ask' -l top-p -x -d 'sample
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l top-k -x -d 'sample only from this many of the most likely tokens'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l min-p -x -d 'sample only from tokens at least this share as likely as the likeliest'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l repetition-penalty -x -d 'above 1, what the last 64 tokens said becomes less likely'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -l thinking -l no-thinking -d 'whether a model that can think before it answers does so'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -l thinking-budget -x -d 'the longest thinking, in tokens (0: no limit of its own)'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l seed -x -d 'seed for sampling'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l skip-memory-check -d 'try even if the memory estimate says that it does not fit'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l json -d 'print the events as JSON lines'
