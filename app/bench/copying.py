@@ -126,8 +126,8 @@ def _answer(target: LoadedModel, prompt: Prompt, tokens: int) -> Answer:
         written = stream.tokens(int(prompt.ids[-1]), tokens)
         for each in written:
             times.append(time.perf_counter())
-            ids.append(each.token)
-            if each.token in target.tokenizer.eos_token_ids:
+            ids.append(each)
+            if each in target.tokenizer.eos_token_ids:
                 break
         written.close()
         rate = (len(ids) - 1) / (times[-1] - times[0])

@@ -230,7 +230,9 @@ class _TokenChat:
     def add_answer(self, ids: NDArray[np.int32]) -> None:
         self._parts.append((SegmentKind.HISTORY, ids))
 
-    def build(self, messages: tuple[Message, ...], check: object = None) -> Any:
+    def build(
+        self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
+    ) -> Any:
         from app.engine.prompt import Prompt
 
         segments, offsets, start = [], {}, 0

@@ -121,7 +121,9 @@ class _FixedPrompt:
     def __init__(self, ids: NDArray[np.int32]) -> None:
         self._ids = ids
 
-    def build(self, messages: tuple[Message, ...], check: object = None) -> Any:
+    def build(
+        self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
+    ) -> Any:
         return document_prompt(self._ids)
 
 

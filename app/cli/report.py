@@ -154,18 +154,18 @@ def stats_line(statistics: Statistics) -> str:
         *(f"{name} {count:,}" for name, count in before.items() if count),
         f"first word {statistics.ttft:.2f} s ({phases})",
         f"{statistics.generated_tokens} tokens, {statistics.decode_rate:.0f} a second"
-        + _copied(statistics),
+        + _ahead(statistics),
         f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",
     ]
     return " · ".join(parts)
 
 
-def _copied(statistics: Statistics) -> str:
-    """What copies made faster, if they did."""
-    if not statistics.copied_tokens:
+def _ahead(statistics: Statistics) -> str:
+    """How many proposed tokens were right, and what that made faster."""
+    if not statistics.proposed_tokens:
         return ""
     slower = f" instead of {statistics.plain_rate:.0f}" if statistics.is_sped_up else ""
-    return f"{slower}, {statistics.copied_tokens} copied"
+    return f"{slower}, {statistics.accepted_tokens} of {statistics.proposed_tokens} proposed right"
 
 
 def _excerpt(text: str) -> str:

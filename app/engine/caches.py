@@ -317,6 +317,11 @@ Cache = list[Any]
 """One cache per layer, as mlx-lm's models take it."""
 
 
+def can_drop_last(cache: Cache) -> bool:
+    """Whether every layer can drop the tokens that it has just got: recurrent ones cannot."""
+    return all(isinstance(layer, (PositionedCache, *TRIMMABLE)) for layer in flatten(cache))
+
+
 def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:
     """Position-aware caches for a model's own empty ones, layer by layer. With `retain_all`,
     windowed layers evict nothing, so that more can be recalled later.

@@ -109,7 +109,9 @@ class _RandomPrompts:
     def __init__(self, tokens: int, rows: int) -> None:
         self._ids = np.random.default_rng(0).integers(0, rows, tokens).astype(np.int32)
 
-    def build(self, messages: tuple[Message, ...], check: object = None) -> Prompt:
+    def build(
+        self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
+    ) -> Prompt:
         total = len(self._ids)
         typed = max(0, total - _QUESTION_TOKENS)
         segments = (

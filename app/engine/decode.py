@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.engine.caches import Cache
 from app.engine.copy_index import CopyIndex
+from app.engine.draft_proposals import DraftProposals
 from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
 from app.protocol.events import Token
@@ -49,7 +50,7 @@ class Decoder:
         self.last_token_at: float | None = None
         self.answer_prefix_len = 0
         """How many of `ids` an earlier turn wrote."""
-        self.proposed = self.copied = 0
+        self.proposed = self.accepted = self.verified_steps = 0
         """Tokens that were verified several at a time, and those of them that were right."""
         self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats per token."""
@@ -73,6 +74,7 @@ class Decoder:
         answer_prefix_len: int = 0,
         quotation: str | None = None,
         gate: Gate | None = None,
+        draft: DraftProposals | None = None,
     ) -> FinishReason:
         """Feed the prompt's last token and write until a stop sequence, the limit, a loop if those
         are to end it, or until `stop` returns a reason after a token.
@@ -99,6 +101,7 @@ class Decoder:
             _sampler(sampling),
             self._processors(quotation),
             self.seed,
+            draft,
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
         loop = LoopDetector() if sampling.stop_repeats else None
@@ -106,7 +109,10 @@ class Decoder:
             while (reason := self._write(stream, last, end, stop, loop)) is None:
                 last = self._end_thinking(stream)
         finally:
-            self.proposed, self.copied = stream.proposed, stream.accepted
+            self.proposed, self.accepted = stream.proposed, stream.accepted
+            self.verified_steps = stream.verified_steps
+            if draft is not None:
+                draft.close()
         if reason is FinishReason.STOP:  # otherwise half a character or tag may be left to continue
             self._detokenizer.finalize()
             self._state, segments = TextStateMachine.split(
@@ -130,14 +136,14 @@ class Decoder:
         closing = len(self._closing)
         tokens = stream.tokens(last, end - len(self.ids), len(self.ids))
         try:
-            for written in tokens:
-                self._record(written.token)
-                if self._stops.advance(written.token):
+            for token in tokens:
+                self._record(token)
+                if self._stops.advance(token):
                     return FinishReason.STOP
-                self._add_text(self._advance(written.token))
+                self._add_text(self._advance(token))
                 if (stopped := stop()) is not None:
                     return stopped
-                if loop is not None and loop.advance(written.token):
+                if loop is not None and loop.advance(token):
                     return FinishReason.REPEATED
                 if self._thinks_too_long and len(self.ids) + closing < end:
                     return None

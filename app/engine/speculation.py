@@ -15,8 +15,10 @@ import numpy as np
 SIZES = (2, 4, 8, 16)
 """Tokens of a verified step: the last one, and what is proposed after it."""
 LENGTHS = (2, 3, 5, 9)
-"""Matches from these lengths on are of one kind each."""
-FIRST_GUESS = (0.3, 0.5, 0.75, 0.85)
+"""Copies after matches from these lengths on are of one kind each."""
+DRAFTED = len(LENGTHS)
+"""The kind of what a draft model wrote."""
+FIRST_GUESS = (0.3, 0.5, 0.75, 0.85, 0.6)
 """How likely a proposed token is right, by kind, until that is known."""
 GUESS_WEIGHT = 6.0
 """Proposed tokens that the guess counts for."""
@@ -26,8 +28,8 @@ SLOPE = 0.1
 """How much more a step costs with each token, until that is known: part of a plain step."""
 RECENT, GUESSES = 7, 2
 """Steps of one size that count, and how many of them are a guess at first."""
-RETRY = 64
-"""After this many matches from which nothing was proposed, one token is, to learn."""
+COPY_RETRY, DRAFT_RETRY = 64, 256
+"""After this many times that nothing was proposed, one token is, to learn."""
 MARGIN = 1.05
 """Expected to be at least this much faster."""
 
@@ -48,6 +50,18 @@ class _Share:
         self.tried = MEMORY * self.tried + tried
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """To propose `count` tokens: the answer is expected to be `gain` times as fast."""
+
+    gain: float
+    count: int
+
+
+NOTHING = Choice(MARGIN, 0)
+"""What is not expected to be faster by the margin is not proposed."""
+
+
 @dataclass(slots=True)
 class Gate:
     """Of one loaded model: what its steps cost, and how often proposals were right. Medians, since
@@ -60,30 +74,46 @@ class Gate:
     _shares: list[_Share] = field(
         default_factory=lambda: [_Share(guess * GUESS_WEIGHT) for guess in FIRST_GUESS]
     )
-    _refused: int = 0
+    _draft_costs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of the draft's last tokens, in plain steps."""
+    _refused: dict[int, int] = field(default_factory=lambda: {DRAFTED: 0, 0: 0})
 
     @property
     def plain_rate(self) -> float:
         """Tokens a second one at a time; 0 if unknown."""
         return 1 / median(self._plain) if self._plain else 0.0
 
-    def choose(self, match_length: int, available: int) -> int:
-        """How many tokens to propose of `available` ones that follow a match of this length."""
-        if not self._plain:
-            return 0
-        share = self._shares[_kind(match_length)].value
-        best, found = MARGIN, 0
+    def choose(self, kind: int, available: int) -> Choice:
+        """How many of `available` tokens of this kind to propose."""
+        best = NOTHING
+        if not self._plain or not available:
+            return best
+        share = self._shares[kind].value
+        each = self.draft_cost if kind == DRAFTED else 0.0
         # A size is tried once half of it was measured, so that learning costs little.
         measured = [size for size, costs in self._costs.items() if len(costs) > GUESSES]
         for size in (size for size in SIZES if size <= 2 * max(measured, default=1)):
             count = min(size - 1, available)
-            gain = (1 + expected(share, count)) / self.cost(count + 1)
-            if gain > best:
-                best, found = gain, count
-        if found or not available:
-            return found
-        self._refused += 1
-        return int(self._refused % RETRY == 0)
+            gain = (1 + expected(share, count)) / (self.cost(count + 1) + each * count)
+            if gain > best.gain:
+                best = Choice(gain, count)
+        return best
+
+    def wants_to_learn(self, kind: int) -> bool:
+        """Whether to propose one token of a kind of which `choose` takes none: now and then."""
+        counter, every = (kind, DRAFT_RETRY) if kind == DRAFTED else (0, COPY_RETRY)
+        self._refused[counter] += 1
+        return bool(self._plain) and self._refused[counter] % every == 0
+
+    @property
+    def draft_cost(self) -> float:
+        """Of a token that the draft writes, in plain steps."""
+        return median(self._draft_costs) if self._draft_costs else 0.0
+
+    def guess_draft_cost(self, plain_steps: float) -> None:
+        """What a token of the draft costs, until that was measured."""
+        if not self._draft_costs:
+            self._draft_costs.extend([plain_steps] * GUESSES)
 
     def cost(self, tokens: int) -> float:
         """Of a step of this many tokens, in plain steps."""
@@ -99,10 +129,15 @@ class Gate:
     def record_plain(self, seconds: float) -> None:
         self._plain.append(seconds)
 
-    def record_verified(self, match_length: int, tokens: int, right: int, seconds: float) -> None:
+    def record_drafted(self, tokens: int, seconds: float) -> None:
+        """The draft wrote `tokens`."""
+        if self._plain:
+            self._draft_costs.append(seconds / tokens / median(self._plain))
+
+    def record_verified(self, kind: int, tokens: int, right: int, seconds: float) -> None:
         """A step of `tokens`, of which all but the first were proposed, and `right` of those
         right."""
-        self._shares[_kind(match_length)].record(right, min(right + 1, tokens - 1))
+        self._shares[kind].record(right, min(right + 1, tokens - 1))
         if not self._plain:
             return
         size = next(each for each in SIZES if each >= tokens)
@@ -118,5 +153,6 @@ def expected(share: float, count: int) -> float:
     return count if share >= 1 else share * (1 - share**count) / (1 - share)
 
 
-def _kind(match_length: int) -> int:
+def kind_of_copy(match_length: int) -> int:
+    """By how many tokens are the same before it."""
     return max(i for i, shortest in enumerate(LENGTHS) if match_length >= shortest)

@@ -1,7 +1,8 @@
 """The tokens of an answer, one after another, or several at once where they may be a copy.
 
-Speculative decoding (arXiv 2211.17192, 2302.01318) by prompt lookup: what followed the last tokens
-where they occurred before is fed with them, and kept as far as the model chooses the same. Every
+Speculative decoding (arXiv 2211.17192, 2302.01318): what followed the last tokens where they
+occurred before, or what a draft would write, is fed with them, and kept as far as the model chooses
+the same. Every
 token is chosen from the model's own distribution, given all before it, so the answer is what it
 would have been. Each place of an answer has its own random numbers, so that holds for a sampled
 one, too, token by token, up to rounding.
@@ -18,9 +19,10 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import generation_stream
 
-from app.engine.caches import TRIMMABLE, Cache, PositionedCache, flatten
+from app.engine.caches import Cache, can_drop_last, flatten
 from app.engine.copy_index import CopyIndex, Match
-from app.engine.speculation import SIZES, Gate
+from app.engine.draft_proposals import DraftProposals
+from app.engine.speculation import DRAFTED, SIZES, Gate, kind_of_copy
 
 Sampler = Callable[[mx.array], mx.array]
 """Chooses tokens (n,) by log probabilities (n, vocabulary)."""
@@ -33,20 +35,19 @@ CLEAR_EVERY = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A token of the answer. `copied_from`: which token it was copied from, of the prompt and the
-    answer as one text."""
+class _Proposal:
+    """What may come next."""
 
-    token: int
-    copied_from: int | None = None
+    ids: tuple[int, ...]
+    kind: int
 
 
 class TokenStream:
     """Writes after a prompt of which `cache` has all but the last token. Once a loop over `tokens`
     ends or is closed, the cache has every token that was given, and no other.
 
-    Without a `sampler` the likeliest token is chosen. With an `index`, as many tokens are proposed
-    as `gate` allows, if the cache can drop those that are not accepted.
+    Without a `sampler` the likeliest token is chosen. With an `index` or a `draft`, as many tokens
+    are proposed as `gate` allows, if the cache can drop those that are not accepted.
     """
 
     def __init__(
@@ -58,17 +59,22 @@ class TokenStream:
         sampler: Sampler | None = None,
         processors: Sequence[Processor] = (),
         seed: int = 0,
+        draft: DraftProposals | None = None,
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens, and in how many steps."""
         self._model, self._cache, self._gate = model, cache, gate
-        self._index = index if can_drop_last(cache) else None
+        self._index, self._draft = (index, draft) if can_drop_last(cache) else (None, None)
+        self._answer: list[int] = []
+        """What was given, for the draft."""
+        self._learning: int | None = None
+        """A kind of which one token is proposed, to learn."""
         self._sampler, self._processors, self._seed = sampler, processors, seed
         self._context = mx.zeros(0, mx.int32)
         """What was fed, for the processors."""
         self._place = self._fed = self._given = 0
 
-    def tokens(self, last: int, max_tokens: int, place: int = 0) -> Generator[Written]:
+    def tokens(self, last: int, max_tokens: int, place: int = 0) -> Generator[int]:
         """From the prompt's `last` token on. The first one is the answer's at this `place`."""
         self._place, self._fed, self._given = place, -1, 0
         following = self._feed(mx.array([last]))
@@ -76,7 +82,7 @@ class TokenStream:
         known_at: float | None = None
         try:
             while self._given < max_tokens:
-                if not self._may_be_copy(max_tokens):
+                if not self._may_propose(max_tokens - self._given):
                     then = self._feed(following)  # while the token is on its way
                     mx.async_eval(then)  # type: ignore[no-untyped-call]
                     token = _value(following)
@@ -90,18 +96,22 @@ class TokenStream:
                     continue
                 token, known_at = _value(following), None
                 started_at = time.perf_counter()
-                if (match := self._match(token, max_tokens)) is None:
+                self._remember(token)
+                if (proposal := self._propose(max_tokens - self._given - 1)) is None:
                     following = self._feed(following)
                     mx.async_eval(following)  # type: ignore[no-untyped-call]
                     yield self._give(token)
                     continue
-                following, right = self._verify(token, match)
+                drafted_at = time.perf_counter()
+                following, right = self._verify(token, proposal)
                 yield self._give(token)
-                for number, copied in enumerate(match.ids[:right]):
-                    self._remember(copied)
-                    yield self._give(copied, match.start + number)
-                seconds = time.perf_counter() - started_at
-                self._gate.record_verified(match.length, 1 + len(match.ids), right, seconds)
+                for accepted in proposal.ids[:right]:
+                    self._remember(accepted)
+                    yield self._give(accepted)
+                seconds = time.perf_counter() - drafted_at
+                if proposal.kind == DRAFTED:
+                    self._gate.record_drafted(len(proposal.ids), drafted_at - started_at)
+                self._gate.record_verified(proposal.kind, 1 + len(proposal.ids), right, seconds)
         finally:
             self._drop_last(self._fed - self._given)
 
@@ -113,43 +123,69 @@ class TokenStream:
         if len(ids) > 1:
             mx.eval(self._feed(mx.array(list(ids[:-1]))))
 
-    def _may_be_copy(self, max_tokens: int) -> bool:
-        """Whether the token after the next one is worth a proposal."""
-        return self._index is not None and self._limited(self._index, max_tokens) is not None
+    def _may_propose(self, left: int) -> bool:
+        """Whether something is to be proposed after the next token, which is not known yet; `left`
+        tokens may be written."""
+        kinds = {kind: available for kind, available, _ in self._options(left)}
+        if any(self._gate.choose(*each).count for each in kinds.items()):
+            self._learning = None
+        else:
+            self._learning = next(filter(self._gate.wants_to_learn, kinds), None)
+            if self._learning is None:
+                return False
+        return True
 
-    def _match(self, token: int, max_tokens: int) -> Match | None:
-        """What is to be proposed after this token, which is the next one."""
-        assert self._index is not None
-        self._remember(token)
-        return self._limited(self._index, max_tokens - 1)
+    def _propose(self, left: int) -> _Proposal | None:
+        """What comes after the last token that was remembered: the kind that gains the most."""
+        options = self._options(left)
+        choices = [self._gate.choose(kind, available) for kind, available, _ in options]
+        best = max(range(len(options)), key=lambda i: choices[i].gain, default=None)
+        if best is None:
+            return None
+        count = choices[best].count
+        if not count and self._learning is not None:
+            learning = [i for i, (kind, _, _) in enumerate(options) if kind == self._learning]
+            best, count = (learning[0], 1) if learning else (best, 0)
+        if not count:
+            return None
+        kind, _, match = options[best]
+        if match is not None:
+            return _Proposal(match.ids[:count], kind)
+        assert self._draft is not None
+        ids = self._draft.after(self._answer, count)
+        return _Proposal(ids, kind) if ids else None
+
+    def _options(self, left: int) -> list[tuple[int, int, Match | None]]:
+        """Kinds of proposals, how many tokens of each there are, and the copy."""
+        left = min(left, SIZES[-1] - 1)
+        found: list[tuple[int, int, Match | None]] = []
+        if left > 0 and self._index is not None and (match := self._index.find(left)) is not None:
+            found.append((kind_of_copy(match.length), len(match.ids), match))
+        if left > 0 and self._draft is not None:
+            found.append((DRAFTED, left, None))
+        return found
 
     def _remember(self, token: int) -> None:
+        self._answer.append(token)
         if self._index is not None:
             self._index.append(token)
 
-    def _limited(self, index: CopyIndex, max_tokens: int) -> Match | None:
-        found = index.find(min(SIZES[-1], max_tokens - self._given))
-        if found is None:
-            return None
-        count = self._gate.choose(found.length, len(found.ids))
-        return Match(found.ids[:count], found.start, found.length) if count else None
-
-    def _verify(self, token: int, match: Match) -> tuple[mx.array, int]:
+    def _verify(self, token: int, proposal: _Proposal) -> tuple[mx.array, int]:
         """What follows the last accepted token, and how many are accepted."""
-        chosen = self._feed(mx.array([token, *match.ids]))
+        chosen = self._feed(mx.array([token, *proposal.ids]))
         mx.eval(chosen)
-        agree = [bool(a == b) for a, b in zip(np.array(chosen), match.ids, strict=False)]
+        agree = [bool(a == b) for a, b in zip(np.array(chosen), proposal.ids, strict=False)]
         right = [*agree, False].index(False)
-        self._drop_last(len(match.ids) - right)
-        self.proposed, self.accepted = self.proposed + len(match.ids), self.accepted + right
+        self._drop_last(len(proposal.ids) - right)
+        self.proposed, self.accepted = self.proposed + len(proposal.ids), self.accepted + right
         self.verified_steps += 1
         return chosen[right : right + 1], right
 
-    def _give(self, token: int, copied_from: int | None = None) -> Written:
+    def _give(self, token: int) -> int:
         self._given += 1
         if self._given % CLEAR_EVERY == 0:
             mx.clear_cache()
-        return Written(token, copied_from)
+        return token
 
     def _feed(self, tokens: mx.array) -> mx.array:
         """The token (n,) that the model chooses after each of `tokens` (n,). Lazy."""
@@ -183,11 +219,6 @@ class TokenStream:
         self._fed -= count
         if self._processors:
             self._context = self._context[:-count]
-
-
-def can_drop_last(cache: Cache) -> bool:
-    """Whether every layer can drop the tokens that it has just got: recurrent ones cannot."""
-    return all(isinstance(layer, (PositionedCache, *TRIMMABLE)) for layer in flatten(cache))
 
 
 def _value(token: mx.array) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from app.engine import memory, planner
 from app.engine.conversation_cache import ConversationCache
 from app.engine.decode import Decoder
+from app.engine.draft_proposals import DraftProposals
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
 from app.engine.planner import Plan
@@ -135,6 +136,7 @@ class Turn:
             prompt.answer_prefix_len,
             quotation,
             self._pair.target.gate,
+            self._draft_proposals(prompt),
         )
         # Every token that was given was fed.
         target.mark_cached(
@@ -143,6 +145,21 @@ class Turn:
         target.append(np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32))
         target.eval()
         return ended
+
+    def _draft_proposals(self, prompt: Prompt) -> DraftProposals | None:
+        """What the draft would write, if it has the target's tokenizer and has read the prompt."""
+        draft, target, prefix = self._pair.draft, self._pair.target, self._cache.draft
+        if (
+            draft is None
+            or prefix is None
+            or not draft.is_loaded
+            or not self._ask.sampling.speculate
+        ):
+            return None
+        if prompt.for_draft is not None or not DraftProposals.possible(prefix, prompt.ids):
+            return None
+        target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
+        return DraftProposals(draft.model, prefix, prompt.ids, target.vocab_size)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """For a model that only quotes: what it writes, and the prompt in which that is pinned. A
@@ -353,6 +370,7 @@ class Turn:
             fallback=self._fallback,
             forced_loss=self._decoder.forced_loss,
             proposed_tokens=self._decoder.proposed,
-            copied_tokens=self._decoder.copied,
+            accepted_tokens=self._decoder.accepted,
+            verified_steps=self._decoder.verified_steps,
             plain_rate=self._pair.target.gate.plain_rate,
         )

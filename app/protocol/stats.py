@@ -75,9 +75,11 @@ class Statistics:
     forced_loss: float | None = None
     """Of a forced answer: mean negative log likelihood, nats a token."""
     proposed_tokens: int = 0
-    """What may have been a copy, and was verified several tokens at a time."""
-    copied_tokens: int = 0
+    """Copies, and what the draft wrote: verified several tokens at a time."""
+    accepted_tokens: int = 0
     """Those of them that were right, and so came sooner."""
+    verified_steps: int = 0
+    """In how many steps they were verified."""
     plain_rate: float = 0.0
     """Tokens a second one at a time, as measured in this answer or earlier ones; 0 if unknown."""
 
@@ -95,5 +97,5 @@ class Statistics:
 
     @property
     def is_sped_up(self) -> bool:
-        """Whether copies made the answer faster by more than chance."""
-        return 0 < 1.1 * self.plain_rate < self.decode_rate and self.copied_tokens > 0
+        """Whether proposed tokens made the answer faster by more than chance."""
+        return 0 < 1.1 * self.plain_rate < self.decode_rate and self.accepted_tokens > 0

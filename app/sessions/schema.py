@@ -123,9 +123,10 @@ ALTER TABLE attachments ADD COLUMN pinned TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE conversations ADD COLUMN choices TEXT NOT NULL DEFAULT '{}';
 ALTER TABLE drafts ADD COLUMN notes TEXT NOT NULL DEFAULT '';
 """,
-    "6 copied tokens": """
+    "6 proposed tokens": """
 ALTER TABLE runs ADD COLUMN proposed_tokens INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE runs ADD COLUMN copied_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN accepted_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN verified_steps INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 """,
 }

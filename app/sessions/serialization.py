@@ -105,7 +105,7 @@ def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
 
 
 _PHASES = frozenset(Phase)
-_SINCE_6 = {"proposed_tokens": 0, "copied_tokens": 0, "plain_rate": 0.0}
+_SINCE_6 = {"proposed_tokens": 0, "accepted_tokens": 0, "verified_steps": 0, "plain_rate": 0.0}
 """What exports of earlier schemas lack."""
 
 

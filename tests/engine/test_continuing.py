@@ -13,7 +13,7 @@ from mlx_lm.utils import load_tokenizer
 
 from app.engine.decode import Decoder
 from app.engine.prompt import PromptBuilder
-from app.engine.token_stream import TokenStream, Written
+from app.engine.token_stream import TokenStream
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Finished,
@@ -181,8 +181,8 @@ def test_an_answer_continues_in_the_middle_of_its_thinking(
     cut = ids.index(thinker.encode("€", add_special_tokens=False)[1])
 
     def written(given: list[int], prefix: list[int]) -> tuple[str, str, Decoder]:
-        def tokens(*arguments: Any) -> Iterator[Written]:
-            yield from map(Written, given)
+        def tokens(*arguments: Any) -> Iterator[int]:
+            yield from given
 
         monkeypatch.setattr(TokenStream, "tokens", tokens)
         events: list[Token] = []

@@ -5,19 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.engine.speculation import SIZES, Gate, expected
+from app.engine.speculation import (
+    COPY_RETRY,
+    DRAFT_RETRY,
+    DRAFTED,
+    SIZES,
+    Gate,
+    expected,
+    kind_of_copy,
+)
 
 PLAIN = 0.1
+COPY = kind_of_copy(4)
 
 
-def gate(slope: float, share: float, length: int = 4, steps: int = 200) -> tuple[Gate, float]:
+def gate(
+    slope: float, share: float, kind: int = COPY, steps: int = 200, draft_cost: float = 0.0
+) -> tuple[Gate, float]:
     """A gate that has learnt on a machine where each token more costs `slope` of a plain step, and
     each proposed one is right with probability `share`; and how many times faster it then was."""
     rng, found = np.random.default_rng(0), Gate()
     found.record_plain(PLAIN)
+    found.guess_draft_cost(0.1)
     seconds, written = 0.0, 0
     for _ in range(steps):
-        count = found.choose(length, SIZES[-1])
+        count = found.choose(kind, SIZES[-1]).count or int(found.wants_to_learn(kind))
         if not count:
             took, right = PLAIN, 0
             found.record_plain(took)
@@ -25,13 +37,17 @@ def gate(slope: float, share: float, length: int = 4, steps: int = 200) -> tuple
             agree = [*(rng.random(count) < share), False]
             right = agree.index(False)
             took = PLAIN * (1 + slope * count)
-            found.record_verified(length, count + 1, right, took)
+            found.record_verified(kind, count + 1, right, took)
+            if kind == DRAFTED:
+                found.record_drafted(count, PLAIN * draft_cost * count)
+                took += PLAIN * draft_cost * count
         seconds, written = seconds + took, written + 1 + right
     return found, written * PLAIN / seconds
 
 
 def test_nothing_is_proposed_before_a_plain_step_was_timed() -> None:
-    assert Gate().choose(16, 16) == 0
+    assert Gate().choose(COPY, 16).count == 0
+    assert not any(Gate().wants_to_learn(COPY) for _ in range(1000))
 
 
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
@@ -41,7 +57,7 @@ def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, shar
     possible = max((1 + expected(share, n - 1)) / (1 + slope * (n - 1)) for n in (1, *SIZES))
     assert faster > 0.97
     assert faster > 0.75 * possible
-    count = min(found.choose(4, SIZES[-1]) for _ in range(2))  # one may be a retry
+    count = found.choose(COPY, SIZES[-1]).count
     if share == 0 or slope == 1:
         assert count == 0
     if share == 1 and slope <= 0.5:
@@ -49,9 +65,30 @@ def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, shar
 
 
 def test_kinds_of_matches_are_judged_on_their_own() -> None:
-    found, _ = gate(0.2, 0.0, 2)
-    assert found.choose(2, 15) == 0
-    assert found.choose(12, 15) > 0
+    found, _ = gate(0.2, 0.0, kind_of_copy(2))
+    assert found.choose(kind_of_copy(2), 15).count == 0
+    assert found.choose(kind_of_copy(12), 15).count > 0
+    assert found.choose(kind_of_copy(12), 15).gain > found.choose(kind_of_copy(4), 15).gain
+
+
+@pytest.mark.parametrize("cost", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_a_draft_is_asked_where_that_is_faster(cost: float, share: float) -> None:
+    found, faster = gate(0.05, share, DRAFTED, 400, cost)
+    sizes = [n - 1 for n in (1, *SIZES)]
+    possible = max((1 + expected(share, n)) / (1 + (0.05 + cost) * n) for n in sizes)
+    assert faster > 0.97
+    assert faster > 0.75 * possible
+    if possible == 1:
+        assert found.choose(DRAFTED, 15).count == 0
+
+
+def test_what_was_never_right_is_tried_again_now_and_then() -> None:
+    found, _ = gate(0.2, 0.0)
+    tried = sum(found.wants_to_learn(COPY) for _ in range(10 * COPY_RETRY))
+    assert tried == 10
+    tried = sum(found.wants_to_learn(DRAFTED) for _ in range(10 * DRAFT_RETRY))
+    assert tried == 10
 
 
 def test_a_pause_is_no_measure() -> None:
@@ -61,9 +98,9 @@ def test_a_pause_is_no_measure() -> None:
         found.record_plain(seconds)
     assert found.plain_rate == pytest.approx(1 / PLAIN)
     for seconds in (PLAIN, 3600.0, 1.1 * PLAIN):
-        found.record_verified(9, 2, 1, seconds)
+        found.record_verified(COPY, 2, 1, seconds)
     assert found.cost(2) == pytest.approx(1.1)
-    assert found.choose(9, 15) > 0
+    assert found.choose(COPY, 15).count > 0
 
 
 def test_what_is_expected() -> None:

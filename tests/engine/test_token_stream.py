@@ -15,9 +15,11 @@ from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.engine import mlx_patches
-from app.engine.caches import Cache, PositionedCache, flatten
-from app.engine.copy_index import CopyIndex, Match
+from app.engine.cache_check import find_mismatch
+from app.engine.caches import Cache, PositionedCache, can_drop_last, flatten
+from app.engine.copy_index import CopyIndex
 from app.engine.decode import Decoder
+from app.engine.draft_proposals import DraftProposals
 from app.engine.kv_quantisation import Quantisation, quantise_cache
 from app.engine.prefill import (
     StepSize,
@@ -26,10 +28,12 @@ from app.engine.prefill import (
     prefill,
     set_next_position,
 )
-from app.engine.speculation import Gate
-from app.engine.token_stream import TokenStream, can_drop_last
+from app.engine.prefix_cache import PrefixCache
+from app.engine.speculation import DRAFTED, NOTHING, Choice, Gate
+from app.engine.token_stream import TokenStream
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
+from app.protocol.stats import FinishReason
 from tests.tiny import ORACLE, PURE, VOCABULARY, build
 
 WRITTEN = 48
@@ -39,8 +43,10 @@ mlx_patches.install()
 class Always(Gate):
     """Proposes as much as it can: a test of what is exact, not of what is fast."""
 
-    def choose(self, match_length: int, available: int) -> int:
-        return min(available, 5)
+    preferred = DRAFTED
+
+    def choose(self, kind: int, available: int) -> Choice:
+        return Choice(2.0 + (kind == self.preferred), min(available, 5))
 
 
 def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
@@ -79,7 +85,7 @@ def stream(model: Any, cache: Cache, text: NDArray[np.int32] | None, **named: An
 
 
 def write(source: TokenStream, ids: NDArray[np.int32], count: int = WRITTEN) -> list[int]:
-    return [each.token for each in source.tokens(int(ids[-1]), count)]
+    return list(source.tokens(int(ids[-1]), count))
 
 
 def nearly(answer: list[int]) -> NDArray[np.int32]:
@@ -147,7 +153,7 @@ def test_what_is_rejected_leaves_no_trace(
     cache = make_cache(model, ids)
     before = entries(cache)
     tokens = stream(model, cache, nearly(plain)).tokens(int(ids[-1]), WRITTEN)
-    taken = [next(tokens).token for _ in range(stop_after)]
+    taken = [next(tokens) for _ in range(stop_after)]
     tokens.close()
     assert taken == plain[:stop_after]
     assert entries(cache) == [count + stop_after + 1 for count in before]
@@ -187,6 +193,23 @@ def test_a_seed_gives_the_same_answer_either_way(
     assert len(set(found)) == len(found)
 
 
+def careless(self: TokenStream, token: int, proposal: Any) -> tuple[mx.array, int]:
+    """Accepts whatever is proposed."""
+    self.proposed += len(proposal.ids)
+    return self._feed(mx.array([token, *proposal.ids]))[-1:], len(proposal.ids)
+
+
+def test_a_seeds_answer_shows_a_rule_that_is_broken(
+    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = models["llama"], repetitive(0)
+    settled: dict[str, Any] = {"sampler": make_sampler(1.0), "seed": 0}
+    plain = write(stream(model, sparse_cache(model, ids), None, **settled), ids)
+    monkeypatch.setattr(TokenStream, "_verify", careless)
+    fast = stream(model, sparse_cache(model, ids), nearly(plain), **settled)
+    assert write(fast, ids) != plain
+
+
 def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
     """The second part's places are those after the first."""
     model, ids, sampler = models["llama"], repetitive(5), make_sampler(1.0)
@@ -194,7 +217,7 @@ def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
     expected = write(whole, ids, 20)
     part = np.array([*ids, *expected[:8]], np.int32)
     rest = stream(model, stock_cache(model, part), nearly(expected), sampler=sampler, seed=3)
-    assert [w.token for w in rest.tokens(int(part[-1]), 12, 8)] == expected[8:]
+    assert list(rest.tokens(int(part[-1]), 12, 8)) == expected[8:]
 
 
 def test_a_processor_sees_what_was_accepted(models: dict[str, Any]) -> None:
@@ -209,18 +232,6 @@ def test_a_processor_sees_what_was_accepted(models: dict[str, Any]) -> None:
     assert write(fast, ids) == plain
     assert fast.accepted > WRITTEN / 3
     assert all(len(set(plain[i : i + 4])) == 4 for i in range(WRITTEN - 4))
-
-
-def test_copies_say_where_they_are_from(models: dict[str, Any]) -> None:
-    model, ids = models["llama"], repetitive(1)
-    likely = nearly(write(stream(model, sparse_cache(model, ids), None), ids))
-    source = stream(model, sparse_cache(model, ids), likely)
-    written = list(source.tokens(int(ids[-1]), WRITTEN))
-    text = [*likely.tolist(), *(each.token for each in written)]
-    copied = [each for each in written if each.copied_from is not None]
-    assert len(copied) == source.accepted > 0
-    assert all(text[each.copied_from] == each.token for each in copied if each.copied_from)
-    assert source.proposed >= source.accepted
 
 
 class Coin:
@@ -265,10 +276,6 @@ def test_sampled_answers_have_the_models_distribution() -> None:
 def test_the_distribution_shows_a_rule_that_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is proposed is accepted."""
 
-    def careless(self: TokenStream, token: int, match: Match) -> tuple[mx.array, int]:
-        self.proposed += len(match.ids)
-        return self._feed(mx.array([token, *match.ids]))[-1:], len(match.ids)
-
     monkeypatch.setattr(TokenStream, "_verify", careless)
     assert chi_square(drawn(20_000)) > MOST
 
@@ -278,14 +285,122 @@ def test_only_layers_that_can_drop_tokens_take_proposals(models: dict[str, Any])
         assert can_drop_last(make_positioned_cache(models[name])) == (name in PURE)
 
 
-def answered(model: Any, sampling: Sampling) -> list[int]:
-    """By a whole decoder."""
-    ids = repetitive(4)
+def decoded(
+    model: Any,
+    sampling: Sampling,
+    stop: Callable[[Decoder], FinishReason | None] = lambda decoder: None,
+    stop_ids: frozenset[int] = frozenset(),  # a random model may write one
+    likely: list[int] | None = None,
+) -> tuple[Decoder, FinishReason, int]:
+    """A whole decoder's answer, why it ended, and how many tokens are cached. With what it is
+    `likely` to be, most of it is verified several tokens at a time."""
+    ids, cache = repetitive(4), sparse_cache(model, repetitive(4))
     texts = load_tokenizer(target_path())
-    texts._eos_token_ids = set()  # a random model may write one
+    texts._eos_token_ids = set(stop_ids)
     decoder = Decoder(1, texts, sampling, lambda event: None)
-    decoder.run(model, stock_cache(model, ids), ids, WRITTEN, lambda: None)
-    return decoder.ids
+    with pytest.MonkeyPatch.context() as patch:
+        if likely is not None:
+            patch.setattr("app.engine.decode.CopyIndex", lambda _: CopyIndex(nearly(likely)))
+        ended = decoder.run(
+            model, cache, ids, sampling.max_tokens, lambda: stop(decoder), gate=Always()
+        )
+    return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
+
+
+def answered(model: Any, sampling: Sampling) -> list[int]:
+    return decoded(model, replace(sampling, max_tokens=WRITTEN))[0].ids
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
+@pytest.mark.parametrize("after", range(1, 14))
+def test_it_stops_in_the_middle_of_what_was_verified(
+    after: int, reason: FinishReason, models: dict[str, Any]
+) -> None:
+    """As it does without proposals, and with everything cached that was written."""
+
+    def stop(decoder: Decoder) -> FinishReason | None:
+        return reason if len(decoder.ids) >= after else None
+
+    model, sampling = models["llama"], Sampling(max_tokens=WRITTEN)
+    plain, _, _ = decoded(model, replace(sampling, speculate=False))
+    fast, ended, cached = decoded(model, sampling, stop, likely=plain.ids)
+    assert (fast.ids, ended, cached) == (plain.ids[:after], reason, after)
+    assert fast.proposed or after < 4
+
+
+@pytest.mark.parametrize("length", range(1, 14))
+def test_it_is_as_long_as_is_allowed(length: int, models: dict[str, Any]) -> None:
+    model, sampling = models["llama"], Sampling(max_tokens=length)
+    plain, *rest = decoded(model, replace(sampling, speculate=False))
+    assert rest == [FinishReason.LENGTH, length]
+    fast, *rest = decoded(model, sampling, likely=plain.ids)
+    assert rest == [FinishReason.LENGTH, length]
+    assert fast.ids == plain.ids
+
+
+def test_it_ends_where_it_says_so(models: dict[str, Any]) -> None:
+    """Also where what was verified goes on after that."""
+    model, sampling = models["llama"], Sampling(max_tokens=WRITTEN)
+    plain, _, _ = decoded(model, replace(sampling, speculate=False))
+    assert plain.proposed == 0
+    for last in sorted(set(plain.ids)):
+        stops = frozenset({last})
+        fast, ended, cached = decoded(model, sampling, stop_ids=stops, likely=plain.ids)
+        assert ended is FinishReason.STOP
+        assert fast.ids == plain.ids[: plain.ids.index(last) + 1]
+        assert cached == len(fast.ids)
+
+
+class Drafting(Gate):
+    """Proposes what a draft wrote, whatever that costs."""
+
+    def choose(self, kind: int, available: int) -> Choice:
+        return Choice(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
+
+
+@pytest.mark.parametrize("twin", [True, False])
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5, 6, WRITTEN])
+def test_what_a_draft_writes_changes_nothing(
+    twin: bool, stop_after: int, models: dict[str, Any]
+) -> None:
+    """A draft that always agrees, and one that never does."""
+    model, ids = models["llama"], repetitive(6)
+    draft = model if twin else build("qwen3", seed=9)
+    plain = write(stream(model, stock_cache(model, ids), None), ids)
+    prefix = PrefixCache(lambda: make_stock_cache(draft))
+    prefix.prefill_at(
+        draft, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
+    )
+    assert DraftProposals.possible(prefix, ids)
+    assert not DraftProposals.possible(prefix, ids[:-1])
+    proposals = DraftProposals(draft, prefix, ids, 0)
+    source = TokenStream(model, stock_cache(model, ids), Drafting(), draft=proposals)
+    tokens = source.tokens(int(ids[-1]), WRITTEN)
+    assert [next(tokens) for _ in range(stop_after)] == plain[:stop_after]
+    tokens.close()
+    proposals.close()
+    if twin:
+        assert source.accepted == source.proposed > 0
+    else:
+        assert source.accepted <= source.proposed / 4
+    assert np.array_equal(prefix.ids, ids)
+    assert find_mismatch(prefix) is None
+    again = np.array([*ids, *plain[:3]], np.int32)
+    prefix.prefill_at(
+        draft, again, np.arange(len(ids), len(again), dtype=np.int32), StepSize(16), lambda d: None
+    )
+
+
+def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) -> None:
+    model, ids = models["llama"], repetitive(6)
+    prefix = PrefixCache(lambda: make_stock_cache(model))
+    prefix.prefill_at(
+        model, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
+    )
+    every = DraftProposals(model, prefix, ids, 0).after([int(ids[0])], 8)
+    assert len(every) == 8
+    limited = DraftProposals(model, prefix, ids, max(every)).after([int(ids[0])], 8)
+    assert limited == every[: every.index(max(every))]
 
 
 def test_how_tokens_are_chosen(models: dict[str, Any]) -> None:

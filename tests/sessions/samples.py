@@ -35,7 +35,8 @@ def answer_stats(**changes: Any) -> AnswerStats:
         decode_seconds=0.1,
         peak_bytes=2**33,
         proposed_tokens=9,
-        copied_tokens=2,
+        accepted_tokens=2,
+        verified_steps=3,
         plain_rate=12.5,
         target="embedded",
         target_revision="abc",
@@ -44,7 +45,12 @@ def answer_stats(**changes: Any) -> AnswerStats:
     return replace(stats, **changes)
 
 
-BEFORE_6: dict[str, Any] = {"proposed_tokens": 0, "copied_tokens": 0, "plain_rate": 0.0}
+BEFORE_6: dict[str, Any] = {
+    "proposed_tokens": 0,
+    "accepted_tokens": 0,
+    "verified_steps": 0,
+    "plain_rate": 0.0,
+}
 """What earlier schemas did not store."""
 
 

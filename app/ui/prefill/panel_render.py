@@ -280,15 +280,22 @@ def _afterwards(state: TurnProgress, view: Viewport) -> list[Content]:
     if state.statistics is not None:
         peak = f"peak memory {format_bytes(state.statistics.peak_bytes)}"
         wrote = f"wrote {formatting.plural(state.statistics.generated_tokens, 'token')}"
-        if state.statistics.is_sped_up:
-            wrote += (
-                f" ({state.statistics.copied_tokens:,} copied:"
-                f" {state.statistics.decode_rate:.0f} a second instead of"
-                f" {state.statistics.plain_rate:.0f})"
-            )
         total = formatting.seconds(state.elapsed(view.now))
         lines.append(Content.styled(f"{INDENT}{wrote} · {total} total · {peak}", DIM))
+        if state.statistics.proposed_tokens:
+            lines.append(Content.styled(f"{INDENT}{ahead(state.statistics)}", DIM))
     return lines
+
+
+def ahead(statistics: Statistics) -> str:
+    """What was proposed, and what that made faster."""
+    steps = statistics.verified_steps
+    text = f"proposed {statistics.proposed_tokens:,} tokens in {formatting.plural(steps, 'step')}"
+    text += f": {statistics.accepted_tokens / statistics.proposed_tokens:.0%} right"
+    text += f", {statistics.accepted_tokens / max(steps, 1):.1f} a step"
+    if statistics.is_sped_up:
+        text += f"; {statistics.decode_rate:.0f} a second instead of {statistics.plain_rate:.0f}"
+    return text
 
 
 # ------------------------------------------------------------------------------ the stats line

@@ -93,9 +93,7 @@ def _are_in(few: NDArray[np.uint64], many: NDArray[np.uint64]) -> NDArray[np.boo
     return found[np.searchsorted(known, few)]
 
 
-def _place(
-    piece: str, text: str, was_read: Callable[[int, int], bool]
-) -> CharacterRange | None:
+def _place(piece: str, text: str, was_read: Callable[[int, int], bool]) -> CharacterRange | None:
     pattern = re.compile(r"\s+".join(map(re.escape, piece.split(" "))))
     first = None
     for number, match in enumerate(pattern.finditer(text)):

@@ -1,0 +1,98 @@
+"""Whole turns whose answers are verified several tokens at a time: copies, and what the draft
+writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.speculation import DRAFTED, Choice, Gate
+from app.protocol.commands import Ask
+from app.protocol.events import Finished, PhaseProgress, Token
+from app.protocol.options import Sampling, Scoring, Tuning
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import FinishReason, Phase
+from tests import tiny
+from tests.engine.driver import Driver, question
+
+WRITTEN = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("model") / "llama")
+
+
+@pytest.fixture
+def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """The draft is the target itself, so what it writes is mostly right."""
+
+    def always(self: Gate, kind: int, available: int) -> Choice:
+        return Choice(2.0 + (kind == DRAFTED), min(available, 4))
+
+    monkeypatch.setattr(Gate, "choose", always)
+    found = Driver()
+    found.load(folder, folder)
+    yield found
+    found.close()
+
+
+def ask(turn: int, keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
+    first = question(turn, keep=keep)
+    history: tuple[Message, ...] = ()
+    for asked, answer in earlier:
+        written = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
+        history = (*asked.messages, written)
+    messages = (*history, Message(Role.USER, "And of gate 9?")) if history else first.messages
+    return replace(
+        first,
+        messages=messages,
+        sampling=Sampling(max_tokens=WRITTEN, speculate=speculate),
+        tuning=Tuning(Scoring.BOTH),
+        conversation="gates",
+    )
+
+
+def scored(driver: Driver) -> list[int]:
+    """How far the draft had read, at each step."""
+    return [e.done for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
+
+
+@pytest.mark.parametrize("keep", [0.3, 1.0])
+def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, folder: Path) -> None:
+    answers = []
+    for speculate in (False, True):
+        driver.load(folder, folder)
+        first = ask(1, keep, speculate)
+        one = driver.answer(first)
+        two = driver.answer(ask(2, keep, speculate, (first, one)))
+        statistics = two.statistics
+        assert statistics is not None
+        assert (statistics.proposed_tokens > 0) == speculate
+        assert (statistics.accepted_tokens > 0) == speculate
+        assert statistics.verified_steps <= statistics.proposed_tokens
+        answers.append((one.generated_ids, two.generated_ids, scored(driver)))
+    assert answers[0] == answers[1]
+    assert answers[1][2][0] > 500, "the draft still has the document"
+
+
+@pytest.mark.parametrize("after", [1, 2, 4, 5, 6, 11])
+def test_the_next_turn_goes_on_from_wherever_it_was_cancelled(
+    driver: Driver, after: int, folder: Path
+) -> None:
+    first = ask(1, 0.3, True)
+    driver.cancel_when(lambda event: isinstance(event, Token), 1)
+    one = driver.answer(first)
+    driver.on_event = lambda event: None
+    assert one.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+    # Events come in bunches; of what was written and cached only a part is kept.
+    one = replace(one, generated_ids=one.generated_ids[:after])
+    two = driver.answer(ask(2, 0.3, True, (first, one)))
+    driver.load(folder, folder)
+    plain = driver.answer(ask(1, 0.3, False))
+    assert plain.generated_ids[: len(one.generated_ids)] == one.generated_ids
+    again = driver.answer(ask(2, 0.3, False, (first, one)))
+    assert two.generated_ids == again.generated_ids
