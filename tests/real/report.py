@@ -36,18 +36,25 @@ TABLES = {
     ),
     **{
         f"passages-{name}": (
-            f"--suite {','.join(passage_suites(*kinds))} --target {target.repository}"
-            f" --length {lengths} --keep 0.05,0.1,0.2 --n {n}"
-            " --scoring builtin,embedding,lexical,random"
+            f"--suite {','.join(passage_suites(name))} --target {SMOLLM2.repository}"
+            f" --length 7k --keep 0.05,0.1,0.2 --n {n} --scoring builtin,embedding,lexical,random"
         )
-        for name, kinds, target, lengths, n in (
-            ("english", ["english"], SMOLLM2, "7k", 149),
-            ("code", ["code"], SMOLLM2, "7k", 60),
-            ("logs", ["logs"], SMOLLM2, "7k", 60),
-            ("languages", OTHER_LANGUAGES, GEMMA3, "7k", 30),
-            ("long", ["english"], GEMMA3, "4k,16k,30k", 30),
-        )
+        for name, n in (("english", 149), ("code", 60), ("logs", 60))
     },
+    "passages-languages": (
+        f"--suite {','.join(passage_suites(*OTHER_LANGUAGES))} --target {GEMMA3.repository}"
+        " --length 7k --keep 0.2 --n 30 --scoring builtin,embedding,lexical"
+    ),
+    "passages-long": (
+        f"--suite {','.join(passage_suites('english'))} --length 4k,16k,64k,120k --keep 0.1,0.2"
+        " --n 30 --scoring builtin,lexical"
+    ),
+    "likelihood": (
+        f"{ANSWERS} {SMOL} --length 2k --keep 0.2 --scoring builtin,joined,both,lexical --n 16"
+    ),
+    "likelihood-gemma": (
+        f"{ANSWERS} {GEMMA} --length 2k --keep 0.2 --scoring builtin,both,lexical --n 16"
+    ),
     "layers": (
         f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 8"
         " --tune layers=0.2,0.4,0.6,0.8,1 --tune skip_layers=0,0.2,0.4,0.6,0.8"
