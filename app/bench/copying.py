@@ -25,7 +25,7 @@ from app.util.assets import assets_path
 from app.util.charts import line_chart
 
 if TYPE_CHECKING:
-    from app.engine.loader import LoadedModel
+    from app.engine.loader import ModelPair
     from app.engine.prompt import Prompt
 
 STEP = 512
@@ -72,7 +72,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
     pair = load_pair(resolve_pair(name), STEP)
     for what, (document, question) in tasks(name).items():
         prompt = pair.prompts.build((Message(Role.USER, question, (document,)),))
-        answer = _answer(pair.target, prompt, options.tokens)
+        answer = _answer(pair, prompt, options.tokens)
         runs = progress.repeat(f"{pair.target.info.name}, {what}", partial(_both, answer, count()))
         labels = {"model": pair.target.info.name, "length": len(prompt.ids), "what": what}
         yield Row(labels, runs)
@@ -107,21 +107,30 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
     }
 
 
-def _answer(target: LoadedModel, prompt: Prompt, tokens: int) -> Answer:
+def _answer(pair: ModelPair, prompt: Prompt, tokens: int) -> Answer:
     """Writes an answer, with proposals or without: tokens a second, the tokens, how many of them
     were proposed, and how many of those were right."""
     from app.engine.copy_index import CopyIndex
-    from app.engine.prefill import make_positioned_cache
+    from app.engine.draft_proposals import DraftProposals
+    from app.engine.prefill import make_positioned_cache, make_stock_cache
     from app.engine.prefix_cache import PrefixCache
     from app.engine.token_stream import TokenStream
 
+    target, draft = pair.target, pair.draft
     read = PrefixCache(lambda: make_positioned_cache(target.model))
-    everything = np.arange(len(prompt.ids) - 1, dtype=np.int32)
-    read.prefill_at(target.model, prompt.ids, everything, target.step, lambda done: None)
+    everything = np.arange(len(prompt.ids), dtype=np.int32)
+    read.prefill_at(target.model, prompt.ids, everything[:-1], target.step, lambda done: None)
+    by_draft = None
+    if draft is not None and prompt.for_draft is None:
+        by_draft = PrefixCache(lambda: make_stock_cache(draft.model))
+        by_draft.prefill_at(draft.model, prompt.ids, everything, draft.step, lambda done: None)
 
     def answer(speculate: bool) -> tuple[float, list[int], int, int]:
         index = CopyIndex(prompt.ids) if speculate else None
-        stream = TokenStream(target.model, read.fork().cache, target.gate, index)
+        proposals = None
+        if speculate and draft is not None and by_draft is not None:
+            proposals = DraftProposals(draft.model, by_draft.fork(), prompt.ids, target.vocab_size)
+        stream = TokenStream(target.model, read.fork().cache, target.gate, index, draft=proposals)
         ids, times = [], []
         written = stream.tokens(int(prompt.ids[-1]), tokens)
         for each in written:
@@ -155,9 +164,10 @@ def _both(answer: Answer, turns: Iterator[int]) -> Run:
 def about(result: Result) -> str:
     return (
         "*Steps*: what a step of 2 to 16 tokens costs, in steps of one token, on random weights;"
-        " and how many times faster answers can then be if a tenth to all of what is proposed is"
-        " right. *Answers*: tokens a second one at a time, and with what may be a copy verified"
-        " several at a time; how much of what was proposed was right."
+        " and how many times faster answers can then be by the share of proposed tokens that are"
+        " right. *Answers*: tokens a second one at a time, and with copies, and what a draft with"
+        " the target's tokenizer would write, verified several at a time; how much of what was"
+        " proposed was right."
     )
 
 
@@ -187,7 +197,7 @@ def charts(result: Result) -> dict[str, str]:
 
 BENCH = Bench(
     "copying",
-    "Answers that copy",
+    "Answers that are verified several tokens at a time",
     measure,
     about,
     columns(
@@ -198,7 +208,7 @@ BENCH = Bench(
         Column("gain at 50 %", "gain_0.5"),
         Column("at 90 %", "gain_0.9"),
         Column("plain, tokens/s", "plain", ".1f"),
-        Column("with copies", "fast", ".1f"),
+        Column("several at once", "fast", ".1f"),
         Column("faster", "faster", spread=True),
         Column("right", "accepted", ".0%"),
     ),
