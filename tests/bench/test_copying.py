@@ -14,9 +14,9 @@ OPTIONS = Options(1, (256,), shapes=("quick",), tokens=24)
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    document, question = copying.tasks("embedded")["quoting"]
+    ((document, question),) = copying.tasks("embedded")["quoting"]
     shorter = copying.Document(document.name, document.text[-6000:])
-    monkeypatch.setattr(copying, "tasks", lambda target: {"quoting": (shorter, question)})
+    monkeypatch.setattr(copying, "tasks", lambda target: {"quoting": [(shorter, question)]})
 
 
 def test_steps_and_answers_are_measured() -> None:
@@ -27,7 +27,7 @@ def test_steps_and_answers_are_measured() -> None:
     (run,) = answer.runs
     assert (answer["what"], run["same"]) == ("quoting", 1.0)
     assert run["faster"] == pytest.approx(run["fast"] / run["plain"])
-    assert 1 < run["tokens"] <= OPTIONS.tokens
+    assert run["length"] > 1000
 
 
 def test_the_table_has_a_line_for_each() -> None:
