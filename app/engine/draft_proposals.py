@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +25,7 @@ class DraftProposals:
         """Tokens from `vocab_size` on are not proposed, unless it is 0: unknown."""
         self._model, self._prefix, self._prompt_length = model, prefix, len(prompt)
         self._vocab_size = vocab_size
-        self.seconds = 0.0
-        """What writing took, in all."""
+        self.failed = False
 
     @staticmethod
     def possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
@@ -41,8 +39,15 @@ class DraftProposals:
 
     def after(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
         """The `count` likeliest tokens after the answer's so far, one after another; fewer where
-        the target does not know one."""
-        started_at = time.perf_counter()
+        the target does not know one, none once it has `failed`."""
+        try:
+            return self._write(answer, count)
+        except Exception:  # such as too little memory: the target goes on without it
+            self._prefix.clear()
+            self.failed = True
+            return ()
+
+    def _write(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
         self._drop_other_than(answer)
         unread = answer[len(self._prefix) - self._prompt_length :]
         following = mx.array(np.array(unread, np.int32))
@@ -54,7 +59,6 @@ class DraftProposals:
                 written.append(following)
         ids = np.array(mx.concatenate(written), np.int32)
         self._prefix.append(np.concatenate([np.array(unread, np.int32), ids[:-1]]))
-        self.seconds += time.perf_counter() - started_at
         unknown = ids >= self._vocab_size if self._vocab_size else np.zeros(count, bool)
         return tuple(ids[: int(np.argmax(np.append(unknown, True)))].tolist())
 

@@ -30,6 +30,9 @@ RECENT, GUESSES = 7, 2
 """Steps of one size that count, and how many of them are a guess at first."""
 COPY_RETRY, DRAFT_RETRY = 64, 256
 """After this many times that nothing was proposed, one token is, to learn."""
+NEEDED, SURE = 2, 5
+"""Plain steps of an answer from which on something is proposed, and from which on their rate is
+said."""
 MARGIN = 1.05
 """Expected to be at least this much faster."""
 
@@ -68,7 +71,7 @@ class Gate:
     machines pause."""
 
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Seconds of the last steps of one token."""
+    """Seconds of this answer's last steps of one token: after a longer prompt they take longer."""
     _costs: dict[int, deque[float]] = field(default_factory=dict)
     """Of the last steps of some SIZES, in plain steps."""
     _shares: list[_Share] = field(
@@ -80,13 +83,17 @@ class Gate:
 
     @property
     def plain_rate(self) -> float:
-        """Tokens a second one at a time; 0 if unknown."""
-        return 1 / median(self._plain) if self._plain else 0.0
+        """This answer's tokens a second one at a time; 0 if too few were written so."""
+        return 1 / median(self._plain) if len(self._plain) >= SURE else 0.0
+
+    def begin(self) -> None:
+        """Another answer."""
+        self._plain.clear()
 
     def choose(self, kind: int, available: int) -> Choice:
         """How many of `available` tokens of this kind to propose."""
         best = NOTHING
-        if not self._plain or not available:
+        if len(self._plain) < NEEDED or not available:
             return best
         share = self._shares[kind].value
         each = self.draft_cost if kind == DRAFTED else 0.0
@@ -103,7 +110,7 @@ class Gate:
         """Whether to propose one token of a kind of which `choose` takes none: now and then."""
         counter, every = (kind, DRAFT_RETRY) if kind == DRAFTED else (0, COPY_RETRY)
         self._refused[counter] += 1
-        return bool(self._plain) and self._refused[counter] % every == 0
+        return len(self._plain) >= NEEDED and self._refused[counter] % every == 0
 
     @property
     def draft_cost(self) -> float:

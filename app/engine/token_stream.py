@@ -64,6 +64,7 @@ class TokenStream:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens, and in how many steps."""
         self._model, self._cache, self._gate = model, cache, gate
+        gate.begin()
         self._index, self._draft = (index, draft) if can_drop_last(cache) else (None, None)
         self._answer: list[int] = []
         """What was given, for the draft."""
@@ -161,7 +162,7 @@ class TokenStream:
         found: list[tuple[int, int, Match | None]] = []
         if left > 0 and self._index is not None and (match := self._index.find(left)) is not None:
             found.append((kind_of_copy(match.length), len(match.ids), match))
-        if left > 0 and self._draft is not None:
+        if left > 0 and self._draft is not None and not self._draft.failed:
             found.append((DRAFTED, left, None))
         return found
 

@@ -81,7 +81,7 @@ class Statistics:
     verified_steps: int = 0
     """In how many steps they were verified."""
     plain_rate: float = 0.0
-    """Tokens a second one at a time, as measured in this answer or earlier ones; 0 if unknown."""
+    """Tokens a second one at a time; 0 if too few were written so."""
 
     @property
     def read_fraction(self) -> float:

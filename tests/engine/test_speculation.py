@@ -9,6 +9,7 @@ from app.engine.speculation import (
     COPY_RETRY,
     DRAFT_RETRY,
     DRAFTED,
+    NEEDED,
     SIZES,
     Gate,
     expected,
@@ -25,7 +26,8 @@ def gate(
     """A gate that has learnt on a machine where each token more costs `slope` of a plain step, and
     each proposed one is right with probability `share`; and how many times faster it then was."""
     rng, found = np.random.default_rng(0), Gate()
-    found.record_plain(PLAIN)
+    for _ in range(NEEDED):
+        found.record_plain(PLAIN)
     found.guess_draft_cost(0.1)
     seconds, written = 0.0, 0
     for _ in range(steps):
@@ -45,9 +47,16 @@ def gate(
     return found, written * PLAIN / seconds
 
 
-def test_nothing_is_proposed_before_a_plain_step_was_timed() -> None:
-    assert Gate().choose(COPY, 16).count == 0
-    assert not any(Gate().wants_to_learn(COPY) for _ in range(1000))
+def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> None:
+    found, _ = gate(0.1, 1.0)
+    assert found.choose(COPY, 16).count > 0
+    found.begin()
+    assert found.choose(COPY, 16).count == 0
+    assert found.plain_rate == 0
+    assert not any(found.wants_to_learn(COPY) for _ in range(1000))
+    for _ in range(NEEDED):
+        found.record_plain(2 * PLAIN)
+    assert found.choose(COPY, 16).count > 0
 
 
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
@@ -94,7 +103,7 @@ def test_what_was_never_right_is_tried_again_now_and_then() -> None:
 def test_a_pause_is_no_measure() -> None:
     """Neither one in a plain step, nor one in the first that is verified."""
     found = Gate()
-    for seconds in (PLAIN, 3600.0, PLAIN):
+    for seconds in (PLAIN, 3600.0, PLAIN, PLAIN, PLAIN):
         found.record_plain(seconds)
     assert found.plain_rate == pytest.approx(1 / PLAIN)
     for seconds in (PLAIN, 3600.0, 1.1 * PLAIN):

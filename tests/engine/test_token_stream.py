@@ -391,6 +391,32 @@ def test_what_a_draft_writes_changes_nothing(
     )
 
 
+def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
+    model, ids = models["llama"], repetitive(6)
+    plain = write(stream(model, stock_cache(model, ids), None), ids)
+    prefix = PrefixCache(lambda: make_stock_cache(model))
+    prefix.prefill_at(
+        model, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
+    )
+    calls = 0
+
+    def fails_later(tokens: mx.array, cache: Any) -> mx.array:
+        nonlocal calls
+        calls += 1
+        if calls > 5:
+            raise MemoryError
+        found: mx.array = model(tokens, cache=cache)
+        return found
+
+    proposals = DraftProposals(fails_later, prefix, ids, 0)
+    source = TokenStream(model, stock_cache(model, ids), Drafting(), draft=proposals)
+    assert write(source, ids) == plain
+    assert source.accepted == 3
+    proposals.close()
+    assert calls == 6
+    assert len(prefix) == 0
+
+
 def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     prefix = PrefixCache(lambda: make_stock_cache(model))
