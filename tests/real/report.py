@@ -50,10 +50,10 @@ TABLES = {
         " --n 30 --scoring builtin,lexical"
     ),
     "likelihood": (
-        f"{ANSWERS} {SMOL} --length 2k --keep 0.2 --scoring builtin,joined,both,lexical --n 16"
+        f"{ANSWERS} {SMOL} --length 1k --keep 0.2 --scoring builtin,joined,both,lexical --n 16"
     ),
     "likelihood-gemma": (
-        f"{ANSWERS} {GEMMA} --length 2k --keep 0.2 --scoring builtin,both,lexical --n 16"
+        f"{ANSWERS} {GEMMA} --length 1k --keep 0.2 --scoring builtin,both,lexical --n 16"
     ),
     "layers": (
         f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 8"
