@@ -37,6 +37,7 @@ SIZES = (1, 2, 4, 8, 16)
 REPEATS = 12
 """Steps of one size, of which the median counts."""
 SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+EVERY_SHARE = tuple(share / 100 for share in range(1, 100))
 CHARACTERS = 6000
 SLOWEST, QUOTING, QUOTING_EMBEDDED = 0.98, 1.3, 2.5
 Question = tuple[Document, str]
@@ -109,9 +110,12 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
         share: max((1 + expected(share, size - 1)) / costs[size] for size in SIZES)
         for share in SHARES
     }
-    return {f"cost_{size}": costs[size] for size in SIZES[1:]} | {
-        f"gain_{share:g}": gain for share, gain in best.items()
-    }
+    found = {f"cost_{size}": costs[size] for size in SIZES[1:]}
+    found |= {f"gain_{share:g}": gain for share, gain in best.items()}
+    for size in SIZES[1:]:
+        pays = (s for s in EVERY_SHARE if 1 + expected(s, size - 1) > costs[size])
+        found[f"even_{size}"] = next(pays, 1.0)
+    return found
 
 
 def _both(
@@ -203,7 +207,18 @@ def charts(result: Result) -> dict[str, str]:
         for row in steps
     }
     title = "Answers faster, by the share of proposals that are right"
-    return {"copying.svg": line_chart(title, labels, series, "", "right")}
+    sizes = [f"{size - 1}" for size in SIZES[1:]]
+    even = {
+        f"{row['model']}, {row['length']:,}": [
+            (index, row.median(f"even_{size}")) for index, size in enumerate(SIZES[1:])
+        ]
+        for row in steps
+    }
+    pays = "The share of right ones from which on it pays to propose so many tokens"
+    return {
+        "copying.svg": line_chart(title, labels, series, "", "right"),
+        "copying-pays.svg": line_chart(pays, sizes, even, "", "proposed"),
+    }
 
 
 BENCH = Bench(

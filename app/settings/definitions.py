@@ -105,8 +105,8 @@ class Answers:
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
     copy_ahead: bool = _SAMPLING.speculate
-    """Where an answer may be a copy, of the document or of itself, check several tokens at a time.
-    That changes nothing but the speed."""
+    """Check several tokens at a time: where an answer may be a copy, of the document or of itself,
+    and what a draft of the target's family would write. That changes nothing but the speed."""
 
 
 @dataclass(frozen=True, slots=True)

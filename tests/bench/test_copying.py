@@ -24,6 +24,7 @@ def test_steps_and_answers_are_measured() -> None:
     (run,) = steps.runs
     assert run["gain_1"] > run["gain_0.9"] > run["gain_0.3"] >= 1
     assert all(run[f"cost_{size}"] > 0 for size in (2, 4, 8, 16))
+    assert all(0 < run[f"even_{size}"] <= 1 for size in (2, 4, 8, 16))
     (run,) = answer.runs
     assert (answer["what"], run["same"]) == ("quoting", 1.0)
     assert run["faster"] == pytest.approx(run["fast"] / run["plain"])
