@@ -38,6 +38,7 @@ TUNING = Tuning(Scoring.BOTH, dense_below=0)
 PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, neighbours=0.0)
 """As SpecPrefill has it (arXiv 2502.02789)."""
 EXTRA_ANSWER_TOKENS = 32
+LEAST_KEEP = 0.01
 SPARSE_OVERHEAD = 0.15
 """What scoring costs, as a share of a dense read: for the ETA only."""
 
@@ -285,21 +286,22 @@ class Runner:
         return record
 
     def _find_passage(self, item: Item, config: ReadConfig) -> Record | None:
-        """Whether the passage is selected. The draft scores once for all keeps, and what the target
-        reads does not matter."""
+        """Whether the passage is selected. The draft scores once for all keeps; what the target
+        reads does not matter, so it reads next to nothing."""
         last = self._last_found
-        if last is not None and (last.item, last.scoring) == (item.id, config.scoring):
-            event = self._session.reselect(Reselect(self._turn, config.keep))
-            return replace(
-                last,
-                keep=config.keep,
-                read_fraction=round(event.selected_tokens / event.prompt_tokens, 6),
-                passage=share_selected(event, item),
-            )
-        record, _ = self._run_turn(item, config, item.messages)
-        scored = record is not None and record.reading == Reading.SPARSE
-        self._last_found = record if scored else None  # after a fallback nothing can be reselected
-        return record
+        if last is None or (last.item, last.scoring) != (item.id, config.scoring):
+            self._last_found = None
+            last, _ = self._run_turn(item, replace(config, keep=LEAST_KEEP), item.messages)
+            if last is None or last.reading != Reading.SPARSE:  # nothing can be reselected
+                return last if last is None else replace(last, keep=config.keep)
+            self._last_found = last
+        event = self._session.reselect(Reselect(self._turn, config.keep))
+        return replace(
+            last,
+            keep=config.keep,
+            read_fraction=round(event.selected_tokens / event.prompt_tokens, 6),
+            passage=share_selected(event, item),
+        )
 
     def _measure_real(self, item: Item, config: ReadConfig) -> Record | None:
         """The model's answer, and the likelihood of the right one. Times are not compared: what the
