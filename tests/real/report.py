@@ -43,10 +43,10 @@ TABLES = {
     },
     "passages-languages": (
         f"--suite {','.join(passage_suites(*OTHER_LANGUAGES))} --target {GEMMA3.repository}"
-        " --length 7k --keep 0.2 --n 30 --scoring builtin,embedding,lexical"
+        " --length 7k --keep 0.05,0.1,0.2 --n 30 --scoring builtin,embedding,lexical"
     ),
     "passages-long": (
-        f"--suite {','.join(passage_suites('english'))} --length 4k,16k,64k,120k --keep 0.1,0.2"
+        f"--suite {','.join(passage_suites('english'))} --length 4k,16k,64k,120k --keep 0.05,0.1,0.2"
         " --n 30 --scoring builtin,lexical"
     ),
     "likelihood": (
