@@ -34,12 +34,16 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
 
 
 def share_selected(event: Selected, item: Item) -> float | None:
-    """Of the characters of the answer's passage, the share in selected spans; None without one."""
-    if item.passage is None:
+    """Of the characters of the answer's passages, the share in selected spans; None without
+    any."""
+    if not item.passages:
         return None
-    start, end = item.passage
-    selected = sum(max(0, min(end, text.end) - max(start, text.start)) for text in event.texts)
-    return round(selected / (end - start), 4)
+    selected = sum(
+        max(0, min(end, text.end) - max(start, text.start))
+        for text in event.texts
+        for start, end in item.passages
+    )
+    return round(selected / sum(end - start for start, end in item.passages), 4)
 
 
 def normalised_entropy(buckets: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from app.eval.suites import (
     PASSAGE_KINDS,
     RESERVED,
     REWORDED,
+    SEVERAL,
     DoesNotFit,
     Item,
     item_id,
@@ -26,6 +27,7 @@ from app.eval.words import load
 from app.protocol.prompt import Document
 
 SEPARATOR = "\n\n"
+CharacterRange = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Fact:
 
 def _load_facts(file: str) -> tuple[Fact, ...]:
     """The first fact of each document, then the second of each, and so on."""
-    facts = [Fact(**each) for each in load(file)["facts"]]
+    loaded = load(file)["facts"]
+    facts = [Fact(**each | {"expected": tuple(each.get("expected", ()))}) for each in loaded]
     names = dict.fromkeys(fact.document for fact in facts)
     groups = [[fact for fact in facts if fact.document == name] for name in names]
     found = chain.from_iterable(zip_longest(*groups))
@@ -59,8 +62,15 @@ def _load_facts(file: str) -> tuple[Fact, ...]:
 @cache
 def facts_of(suite: str) -> tuple[Fact, ...]:
     """What a suite asks about."""
-    kind = suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
+    kind = _kind(suite)
+    if kind == SEVERAL:
+        kind = "english"
     return _load_facts(f"passages/{kind}.toml" if kind in PASSAGE_KINDS else "real.toml")
+
+
+def _kind(suite: str) -> str:
+    """`english` of `passage-english-reworded`."""
+    return suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
 
 
 class Corpus:
@@ -69,7 +79,9 @@ class Corpus:
     def __init__(self, files: Sequence[Document], tokens: Tokens) -> None:
         self._texts = {PurePath(document.name).name: document.text for document in files}
         self._tokens = tokens
-        self._offsets: dict[str, Sequence[tuple[int, int]]] = {}
+        self._offsets: dict[str, Sequence[CharacterRange]] = {}
+        self._found: dict[str, dict[Fact, CharacterRange]] = {}
+        """By a text's name, where each fact's passage is."""
 
     def check(self, suites: Iterable[str]) -> None:
         """Raises UserError when a document is missing, or is another version."""
@@ -84,18 +96,18 @@ class Corpus:
     def item(self, suite: str, index: int, length: int, seed: int) -> Item:
         """Item `index`: an excerpt, so that the prompt has about `length` tokens. Suites that ask
         in other words have the same excerpts. Raises DoesNotFit."""
-        facts = facts_of(suite)
+        facts, rng = facts_of(suite), Random(f"{seed}/{length}/{index}")
         fact = facts[index % len(facts)]
-        question = fact.reworded if suite.endswith(REWORDED) else fact.question
-        around = RESERVED + self._tokens.count(question)
         name, text, passage = self._source(suite, fact, length)
-        border = _excerpt(
-            self._token_offsets(name, text),
-            passage,
-            length - around,
-            Random(f"{seed}/{length}/{index}"),
-        )
-        start, end = border
+        asked = {fact: passage}
+        if _kind(suite) == SEVERAL:
+            other, its_passage = self._other(suite, name, text, passage, length // 2, rng)
+            asked[other] = its_passage
+        reworded = suite.endswith(REWORDED)
+        question = " ".join(each.reworded if reworded else each.question for each in asked)
+        around = RESERVED + self._tokens.count(question)
+        whole = min(start for start, _ in asked.values()), max(end for _, end in asked.values())
+        start, end = _excerpt(self._token_offsets(name, text), whole, length - around, rng)
         return Item(
             item_id(suite, length, index),
             suite,
@@ -107,20 +119,40 @@ class Corpus:
             fact.expected,
             Check.HOLDS_ANY,
             length,
-            passage=(passage[0] - start, passage[1] - start),
+            passages=tuple((first - start, last - start) for first, last in asked.values()),
         )
 
-    def _source(self, suite: str, fact: Fact, length: int) -> tuple[str, str, tuple[int, int]]:
+    def _source(self, suite: str, fact: Fact, length: int) -> tuple[str, str, CharacterRange]:
         """The fact's document; where that is too short, all that the suite asks about, one after
         the other."""
         name, text = fact.document, self._texts[fact.document]
         if len(self._token_offsets(name, text)) < length:
             names = dict.fromkeys(each.document for each in facts_of(suite))
-            name, text = suite, SEPARATOR.join(self._texts[each] for each in names)
+            name, text = _kind(suite), SEPARATOR.join(self._texts[each] for each in names)
         passage = fact.find(text)
         if passage is None:
             raise DoesNotFit(f"the answer's passage is not once in {fact.document}")
         return name, text, passage
+
+    def _other(
+        self, suite: str, name: str, text: str, passage: CharacterRange, tokens: int, rng: Random
+    ) -> tuple[Fact, CharacterRange]:
+        """Another fact whose passage is at most so many tokens away. Raises DoesNotFit."""
+        offsets = self._token_offsets(name, text)
+        reach = tokens * len(text) // max(len(offsets), 1)
+        low, high = passage[0] - reach, passage[1] + reach
+        if name not in self._found:
+            found = {fact: fact.find(text) for fact in facts_of(suite)}
+            self._found[name] = {fact: each for fact, each in found.items() if each is not None}
+        near = [
+            (fact, each)
+            for fact, each in self._found[name].items()
+            if low <= each[0] and each[1] <= high
+            if each[1] <= passage[0] or passage[1] <= each[0]
+        ]
+        if not near:
+            raise DoesNotFit("no other passage that is asked about is near")
+        return rng.choice(near)
 
     def _token_offsets(self, name: str, text: str) -> Sequence[tuple[int, int]]:
         if name not in self._offsets:

@@ -265,7 +265,7 @@ class Runner:
         """Runs the item's turns; None when it was cancelled."""
         if item.suite in ONLY_PASSAGES:
             return self._find_passage(item, config)
-        if item.passage is not None:
+        if item.passages:
             return self._measure_real(item, config)
         if item.chat is None:
             return self._run_turn(item, config, item.messages)[0]
@@ -357,7 +357,7 @@ class Runner:
 
     def _max_tokens(self, item: Item) -> int:
         expected = self._tokens.count(item.answer)
-        if item.passage is None:
+        if not item.passages:
             return 2 * expected + EXTRA_ANSWER_TOKENS
         return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_ANSWER_TOKENS // 2
 
@@ -376,8 +376,8 @@ class Runner:
             sampling,
             tuning,
             item.forced,
-            conversation if item.passage is None else item.id,
-            read_again=item.passage is not None,
+            item.id if item.passages else conversation,
+            read_again=bool(item.passages),
         )
 
 

@@ -25,8 +25,10 @@ DOCUMENT = "document.txt"
 PERPLEXITY, RECALL = "perplexity", "recall"
 REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
-PASSAGE_KINDS = ("english", "code", "logs", *OTHER_LANGUAGES)
-"""What is asked about that nothing was chosen on: no scorer, no parameter."""
+SEVERAL = "several"
+PASSAGE_KINDS = ("english", SEVERAL, "code", "logs", *OTHER_LANGUAGES)
+"""What is asked about that nothing was chosen on: no scorer, no parameter. `SEVERAL` asks two
+questions of the English ones at once."""
 
 
 def passage_suites(*kinds: str) -> tuple[str, ...]:
@@ -94,8 +96,8 @@ class Suite:
 @dataclass(frozen=True)
 class Item:
     """One question about one document. `tokens` is about what its prompt takes; `forced` is the
-    text to be measured instead of an answer; `passage` are the document's characters that hold the
-    answer, where that is known: of such items the likelihood of `answer` is measured, too."""
+    text to be measured instead of an answer; `passages` are the document's characters that hold the
+    answer, where they are known: of such items the likelihood of `answer` is measured, too."""
 
     id: str
     suite: str
@@ -111,7 +113,7 @@ class Item:
     forced: str | None = None
     chat: str | None = None
     """The conversation that this is a turn of; its earlier answers are then the model's."""
-    passage: tuple[int, int] | None = None
+    passages: tuple[tuple[int, int], ...] = ()
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from app.engine import prompt_reader
 from app.engine.attention_scores import ScoringError
 from app.errors import UserError
 from app.eval.figure import results_figure
+from app.eval.judge import share_selected
 from app.eval.real_documents import Corpus, Fact, facts_of
 from app.eval.real_results import RealCell, real_cells
 from app.eval.report import _real_table
@@ -25,18 +27,19 @@ from app.eval.tasks import Check, is_correct
 from app.eval.tokens import FolderTokens
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import CachePolicy, Load
+from app.protocol.events import Selected
 from app.protocol.options import BackgroundPolicy, Mode, Scoring
-from app.protocol.prompt import Document
+from app.protocol.prompt import Document, Span, SpanReason, SpanText
 
 TOKENS = FolderTokens(target_path())
 FACTS = facts_of(REAL)
 FILLER = "Between two facts nothing is said that anybody could ask about. "
 
 
-def documents(filler: int) -> tuple[Document, ...]:
+def documents(filler: int, facts: Sequence[Fact] = FACTS) -> tuple[Document, ...]:
     """Stand-ins for the real ones: every passage, `filler` sentences after each."""
     texts: dict[str, str] = {}
-    for fact in FACTS:
+    for fact in facts:
         passage = fact.passage.replace(" ", "\n", 1)
         texts[fact.document] = texts.get(fact.document, "") + f"{passage}. {FILLER * filler}"
     return tuple(Document(f"texts/{name}", text) for name, text in texts.items())
@@ -96,8 +99,7 @@ def test_an_excerpt_has_its_length_and_the_passage(
     depths = []
     for index, fact in enumerate(FACTS):
         item = corpus.item(REAL, index, length, 0)
-        assert item.passage is not None
-        start, end = item.passage
+        ((start, end),) = item.passages
         text = item.document.text
         assert text[start:end].split() == fact.passage.split()
         assert TOKENS.count(text) == pytest.approx(length - TOKENS.count(item.question), abs=60)
@@ -106,6 +108,33 @@ def test_an_excerpt_has_its_length_and_the_passage(
         assert (item.question, other.question) == (fact.question, fact.reworded)
     assert min(depths) < 0.3
     assert max(depths) > 0.7
+
+
+def test_several_passages_are_asked_about_at_once() -> None:
+    suite = "passage-several"
+    facts = {fact.question: fact for fact in facts_of(suite)}
+    corpus = Corpus(documents(40, list(facts.values())), TOKENS)
+    corpus.check([suite])
+    others = set()
+    for index in range(12):
+        item = corpus.item(suite, index, 3000, 0)
+        text = item.document.text
+        found = [text[start:end] for start, end in item.passages]
+        asked = [next(q for q, f in facts.items() if f.passage.split() == t.split()) for t in found]
+        assert item.question == " ".join(asked)
+        assert len(set(asked)) == 2
+        others.add(asked[1])
+        reworded = corpus.item(suite + REWORDED, index, 3000, 0)
+        assert reworded.question == " ".join(facts[q].reworded for q in asked)
+        one = (SpanText(0, 0, 0, *item.passages[0]),)
+        spans = (Span(0, 1, SpanReason.IMPORTANT, 1.0),)
+        selected = Selected(1, 0.5, 1, 2, spans, one)
+        share = share_selected(selected, item)
+        assert share is not None
+        assert 0 < share < 1, "only one of the two"
+    assert len(others) > 6
+    with pytest.raises(DoesNotFit, match="no other passage"):
+        corpus.item(suite, 0, 100, 0)
 
 
 def test_an_item_is_the_same_for_the_same_seed() -> None:

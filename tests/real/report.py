@@ -39,15 +39,15 @@ TABLES = {
             f"--suite {','.join(passage_suites(name))} --target {SMOLLM2.repository}"
             f" --length 7k --keep 0.05,0.1,0.2 --n {n} --scoring builtin,embedding,lexical,random"
         )
-        for name, n in (("english", 149), ("code", 60), ("logs", 60))
+        for name, n in (("english", 149), ("several", 149), ("code", 60), ("logs", 60))
     },
     "passages-languages": (
         f"--suite {','.join(passage_suites(*OTHER_LANGUAGES))} --target {GEMMA3.repository}"
         " --length 7k --keep 0.05,0.1,0.2 --n 30 --scoring builtin,embedding,lexical"
     ),
     "passages-long": (
-        f"--suite {','.join(passage_suites('english'))} --length 4k,16k,64k,120k --keep 0.05,0.1,0.2"
-        " --n 30 --scoring builtin,lexical"
+        f"--suite {','.join(passage_suites('english'))} --length 4k,16k,64k,120k"
+        " --keep 0.05,0.1,0.2 --n 30 --scoring builtin,lexical"
     ),
     "likelihood": (
         f"{ANSWERS} {SMOL} --length 1k --keep 0.2 --scoring builtin,joined,both,lexical --n 16"
