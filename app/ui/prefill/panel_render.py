@@ -290,7 +290,8 @@ def _afterwards(state: TurnProgress, view: Viewport) -> list[Content]:
 def ahead(statistics: Statistics) -> str:
     """What was proposed, and what that made faster."""
     steps = statistics.verified_steps
-    text = f"proposed {statistics.proposed_tokens:,} tokens in {formatting.plural(steps, 'step')}"
+    proposed = formatting.plural(statistics.proposed_tokens, "token")
+    text = f"proposed {proposed} in {formatting.plural(steps, 'step')}"
     text += f": {statistics.accepted_tokens / statistics.proposed_tokens:.0%} right"
     text += f", {statistics.accepted_tokens / max(steps, 1):.1f} a step"
     if statistics.is_sped_up:
