@@ -87,6 +87,10 @@ class KeepPreview:
         self._send_next()
 
     def end(self) -> None:
+        if self._spans is not None:
+            from app.ui.spans.copies import clear_cache
+
+            clear_cache()
         self._spans = None
         turn, progress = self._turn, self._progress
         self._turn = self._progress = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,15 @@ def copied_ranges(
     """The characters of `text` that `answer` copied, ascending and disjoint: its longest pieces
     that stand in the text, whatever the white space, from `SHORTEST` on. Of several places, the
     first that `was_read`, else the first."""
+    found = [_place(piece, text, was_read) for piece in _pieces(answer, text)]
+    return _merge([each for each in found if each is not None])
+
+
+@lru_cache(maxsize=4096)  # the same documents are shown again at each other keep
+def _pieces(answer: str, text: str) -> tuple[str, ...]:
+    """The answer's longest pieces that stand in the text."""
     answer, plain = " ".join(answer.split()), " ".join(text.split())
-    if not plain:
+    if min(len(answer), len(plain)) < WINDOW:
         return ()
     common = _are_in(_windows(answer), _windows(plain))  # else each word would be looked for
     pieces: list[str] = []
@@ -45,8 +53,12 @@ def copied_ranges(
         if cell_len(piece) >= SHORTEST:
             pieces.append(piece)
             at = match.start() + len(piece)
-    found = [_place(piece, text, was_read) for piece in dict.fromkeys(pieces)]
-    return _merge([each for each in found if each is not None])
+    return tuple(dict.fromkeys(pieces))
+
+
+def clear_cache() -> None:
+    """Let go of the texts that were compared."""
+    _pieces.cache_clear()
 
 
 def _longest(answer: str, start: int, text: str) -> str:
