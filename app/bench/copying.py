@@ -214,7 +214,7 @@ def charts(result: Result) -> dict[str, str]:
         ]
         for row in steps
     }
-    pays = "The share of right ones from which on it pays to propose so many tokens"
+    pays = "From which share of right ones on proposing pays, by how many are proposed"
     return {
         "copying.svg": line_chart(title, labels, series, "", "right"),
         "copying-pays.svg": line_chart(pays, sizes, even, "", "proposed"),

@@ -137,7 +137,7 @@ class Corpus:
     def _other(
         self, suite: str, name: str, text: str, passage: CharacterRange, tokens: int, rng: Random
     ) -> tuple[Fact, CharacterRange]:
-        """Another fact whose passage is at most so many tokens away. Raises DoesNotFit."""
+        """Another fact whose passage is at most this far away, in tokens. Raises DoesNotFit."""
         offsets = self._token_offsets(name, text)
         reach = tokens * len(text) // max(len(offsets), 1)
         low, high = passage[0] - reach, passage[1] + reach

@@ -362,10 +362,7 @@ class Runner:
         return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_ANSWER_TOKENS // 2
 
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
-        sampling = Sampling(
-            max_tokens=self._max_tokens(item),
-            seed=zlib.crc32(item.id.encode()),
-        )
+        sampling = Sampling(max_tokens=self._max_tokens(item), seed=zlib.crc32(item.id.encode()))
         tuning = self._tunings.get(config.scoring, TUNING)
         conversation = None if item.chat is None else f"{item.chat}/{config}"
         return Ask(

@@ -57,7 +57,7 @@ def _pieces(answer: str, text: str) -> tuple[str, ...]:
 
 
 def clear_cache() -> None:
-    """Let go of the texts that were compared."""
+    """Drop the texts that were compared."""
     _pieces.cache_clear()
 
 
