@@ -84,6 +84,8 @@ class Story:
     ended: FinishReason = FinishReason.STOP
     cached: bool = False
     """Everything is read already: what keep would choose is shown, and everything answers."""
+    read_on: int = 0
+    """How many passages are read while the answer is written."""
 
 
 @dataclass(frozen=True)
@@ -304,6 +306,8 @@ class FakeEngine:
             yield Token(ask.turn, (7,), "", thought)
         for index, word in enumerate(words):
             yield Token(ask.turn, (1000 + index,), word)
+            if index < story.read_on:
+                yield self._select(ask.turn, ask.keep_ratio, index + 1)
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
         ids = tuple(1000 + index for index in range(len(words)))
         ids = (*(begun.token_ids or ()), *ids)
@@ -340,9 +344,9 @@ class FakeEngine:
             ),
         )
 
-    def _select(self, turn: int, keep: float) -> Selected:
+    def _select(self, turn: int, keep: float, read_on: int = 0) -> Selected:
         total = self._prompt_tokens[turn]
-        spans = select(self._importance[turn], total, keep)
+        spans = select(self._importance[turn], total, keep, read_on)
         kept = sum(span.end - span.start for span in spans)
         length = self._lengths[turn]
         places = [
@@ -428,20 +432,26 @@ def importance(buckets: int) -> tuple[float, ...]:
     return tuple(round(255 * height / max(heights)) / 255 for height in heights)
 
 
-def select(scores: tuple[float, ...], total: int, keep: float) -> tuple[Span, ...]:
-    """The best buckets up to `keep`, as spans, between a pinned beginning and a pinned end."""
+def select(
+    scores: tuple[float, ...], total: int, keep: float, read_on: int = 0
+) -> tuple[Span, ...]:
+    """The best buckets up to `keep`, and of the others some that are needed later, as spans,
+    between a pinned beginning and a pinned end."""
     wanted = max(1, round(keep * len(scores)))
-    chosen = sorted(sorted(range(len(scores)), key=lambda index: -scores[index])[:wanted])
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
+    later = set(ranked[wanted + 8 :][: 9 * read_on : 9])
+    chosen = sorted([*ranked[:wanted], *later])
     first, last = 4, max(5, total - 60)
     spans = [Span(0, first, SpanReason.PINNED)]
     for index in chosen:
         start = max(first, index * total // len(scores))
         end = min(last, (index + 1) * total // len(scores))
         previous = spans[-1]
-        if previous.reason is SpanReason.IMPORTANT and previous.end == start:
-            spans[-1] = Span(previous.start, end, SpanReason.IMPORTANT, 3.0)
+        reason = SpanReason.NEEDED_LATER if index in later else SpanReason.IMPORTANT
+        if previous.reason is reason and previous.end == start:
+            spans[-1] = Span(previous.start, end, reason, 3.0)
         elif start < end:
-            spans.append(Span(start, end, SpanReason.IMPORTANT, 3.0))
+            spans.append(Span(start, end, reason, 3.0))
     return (*spans, Span(last, total, SpanReason.PINNED))
 
 

@@ -10,6 +10,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 UNSCORED = "·"
 SELECTED, PARTIAL, PINNED, SKIPPED = "▄", "▂", "═", " "
 """Low, so that they stand apart from the importance above them."""
+READ_ON = "◆"
 
 
 def resample(buckets: Sequence[float], width: int) -> list[float]:
@@ -44,14 +45,14 @@ def skim_row(fraction: float, width: int) -> str:
 
 
 def span_row(spans: Iterable[Span], prompt_tokens: int, width: int) -> str:
-    """One character per cell: selected (at least half), partly selected, mostly pinned, skipped."""
+    """One character per cell: with something that was read while the answer was written, selected
+    (at least half), partly selected, mostly pinned, skipped."""
     if prompt_tokens <= 0 or width <= 0:
         return SKIPPED * max(width, 0)
-    important = [0.0] * width
-    pinned = [0.0] * width
+    covered = {reason: [0.0] * width for reason in SpanReason}
     for span in spans:
-        _cover(pinned if span.reason is SpanReason.PINNED else important, span, prompt_tokens)
-    return "".join(_mark(*cell) for cell in zip(important, pinned, strict=True))
+        _cover(covered[span.reason], span, prompt_tokens)
+    return "".join(_mark(*cell) for cell in zip(*covered.values(), strict=True))
 
 
 def _cover(cells: list[float], span: Span, prompt_tokens: int) -> None:
@@ -63,7 +64,9 @@ def _cover(cells: list[float], span: Span, prompt_tokens: int) -> None:
         cells[cell] += max(0.0, min(right, cell + 1) - max(left, cell))
 
 
-def _mark(important: float, pinned: float) -> str:
+def _mark(pinned: float, important: float, needed_later: float) -> str:
+    if needed_later:
+        return READ_ON
     if pinned > important:
         return PINNED
     if important >= 0.5:

@@ -23,6 +23,7 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
+from app.util.formatting import plural
 from app.util.sanitize import sanitize
 
 CUT_OFF = "Cut off at the maximum length: --max-tokens allows more."
@@ -84,7 +85,9 @@ class Report:
         if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
         if event.statistics is not None:
-            self._note(stats_line(event.statistics))
+            later = 0 if self._selected is None else len(self._selected.read_on)
+            read_on = f" · read on: {plural(later, 'passage')}" if later else ""
+            self._note(stats_line(event.statistics) + read_on)
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:

@@ -7,6 +7,8 @@ encoder, which knows English.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,9 @@ from app.engine.text_encoder import OnPieces, TextEncoder
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
+_QUESTION = re.compile(r"[^?？؟]+[?？؟]")
+MOST_QUESTIONS = 8
+"""Of more the whole text is looked for: it is not only questions."""
 
 
 def built_in_scores(
@@ -42,15 +47,23 @@ def built_in_scores(
     weight = trust(encoder.known_share(question))
     if not weight or pinned.all():
         return words
-    meaning = np.zeros(len(prompt.ids))
-    question_vector = encoder.encode_question(question)
     found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
-    for text, pieces in zip(prompt.texts, found, strict=True):
-        scores = pieces.vectors @ question_vector
-        borders = pieces.borders.astype(np.float64)
-        tokens = means_between(token_borders(text.starts), borders, scores)
-        meaning[text.first : text.first + len(tokens)] = tokens
-    return join(words, meaning, weight, pinned, chunk)
+    joined = []
+    for each in questions_in(question):
+        meaning, question_vector = np.zeros(len(prompt.ids)), encoder.encode_question(each)
+        for text, pieces in zip(prompt.texts, found, strict=True):
+            scores = pieces.vectors @ question_vector
+            borders = pieces.borders.astype(np.float64)
+            tokens = means_between(token_borders(text.starts), borders, scores)
+            meaning[text.first : text.first + len(tokens)] = tokens
+        joined.append(join(words, meaning, weight, pinned, chunk))
+    return np.asarray(np.max(joined, axis=0))
+
+
+def questions_in(text: str) -> list[str]:
+    """Each of several questions, because what they mean together nothing in the document does."""
+    found = _QUESTION.findall(text)
+    return found if 1 < len(found) <= MOST_QUESTIONS else [text]
 
 
 def join(

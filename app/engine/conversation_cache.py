@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.engine.attention_scores import Importance
 from app.engine.cache_check import find_mismatch
 from app.engine.loader import ModelPair
+from app.engine.positions import Positions
 from app.engine.prefill import make_positioned_cache, make_stock_cache
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
@@ -25,13 +26,15 @@ from app.protocol.prompt import Span, SpanText
 @dataclass(frozen=True, slots=True)
 class ScoredPrompt:
     """A prompt and its importance, to select from at any keep. `cached` bool (L,) says which of its
-    first L tokens the target had in its cache before the turn."""
+    first L tokens the target had in its cache before the turn, `recalled` int32 (n,) which it read
+    while it wrote the answer."""
 
     turn: int
     prompt: Prompt
     importance: Importance
     tuning: Tuning
     cached: NDArray[np.bool_]
+    recalled: Positions = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
         """Whether the draft would score this prompt the same, with this tuning."""
@@ -43,8 +46,14 @@ class ScoredPrompt:
             and np.array_equal(earlier.ids, prompt.ids)
         )
 
+    def with_recalled(self, positions: Positions) -> ScoredPrompt:
+        """The target has read these, too, while it wrote the answer."""
+        return replace(self, recalled=np.union1d(self.recalled, positions))
+
     def select(self, keep: float) -> tuple[Selection, Selected]:
-        selection = select(self.importance, self.prompt.pinned, keep, self.tuning, self.cached)
+        selection = select(
+            self.importance, self.prompt.pinned, keep, self.tuning, self.cached, self.recalled
+        )
         event = Selected(
             turn=self.turn,
             keep_ratio=keep,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.engine.caches import Cache
 from app.engine.copy_index import CopyIndex
 from app.engine.draft_proposals import DraftProposals
+from app.engine.mid_answer_recall import MidAnswerRecall
 from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
 from app.protocol.events import Token
@@ -75,13 +76,14 @@ class Decoder:
         quotation: str | None = None,
         gate: Gate | None = None,
         draft: DraftProposals | None = None,
+        recall: MidAnswerRecall | None = None,
     ) -> FinishReason:
         """Feed the prompt's last token and write until a stop sequence, the limit, a loop if those
         are to end it, or until `stop` returns a reason after a token.
 
         `prompt_ids` is the whole prompt, of which `cache` has all but the last token. Its last
         `answer_prefix_len` tokens are of the answer, which is continued. With a `quotation`,
-        only that is written.
+        only that is written. Raises what reading for `recall` raises.
         """
         sampling = self._sampling
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
@@ -93,21 +95,27 @@ class Decoder:
             segments = self._advance(token)
             self.text += "".join(part for name, part in segments if name != "reasoning")
         self.answer_prefix_len = answer_prefix_len
+        index = CopyIndex(prompt_ids) if sampling.speculate or recall is not None else None
         stream = TokenStream(
             model,
             cache,
             gate or Gate(),
-            CopyIndex(prompt_ids) if sampling.speculate else None,
+            index,
             _sampler(sampling),
             self._processors(quotation),
             self.seed,
             draft,
+            sampling.speculate,
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
         loop = LoopDetector() if sampling.stop_repeats else None
         try:
-            while (reason := self._write(stream, last, end, stop, loop)) is None:
-                last = self._end_thinking(stream)
+            while (reason := self._write(stream, last, end, stop, loop, recall)) is None:
+                if recall is not None and recall.is_due:
+                    stream.feed_last_again()
+                    last = recall.read(self.ids[answer_prefix_len:])
+                else:
+                    last = self._end_thinking(stream)
         finally:
             self.proposed, self.accepted = stream.proposed, stream.accepted
             self.verified_steps = stream.verified_steps
@@ -130,11 +138,13 @@ class Decoder:
         end: int,
         stop: Callable[[], FinishReason | None],
         loop: LoopDetector | None,
+        recall: MidAnswerRecall | None,
     ) -> FinishReason | None:
         """From the `last` token on, until the answer has `end` tokens; None if it has thought for
-        long enough."""
+        long enough, or something is to be read first."""
         closing = len(self._closing)
-        tokens = stream.tokens(last, end - len(self.ids), len(self.ids))
+        hold = None if recall is None else recall.find
+        tokens = stream.tokens(last, end - len(self.ids), len(self.ids), hold)
         try:
             for token in tokens:
                 self._record(token)
@@ -149,7 +159,7 @@ class Decoder:
                     return None
         finally:
             tokens.close()
-        return FinishReason.LENGTH
+        return None if recall is not None and recall.is_due else FinishReason.LENGTH
 
     def _advance(self, token: int) -> list[tuple[str, str]]:
         """What becomes readable with the answer's next token: texts, and whether they are

@@ -163,6 +163,9 @@ class PromptReader:
         self, prompt: Prompt, importance: Importance, tuning: Tuning, cached: NDArray[np.bool_]
     ) -> Selection:
         scored = ScoredPrompt(self._ask.turn, prompt, importance, tuning, cached)
+        earlier = self._conversation.scored
+        if earlier is not None and earlier.is_of(prompt, tuning):  # its answer needed that, too
+            scored = scored.with_recalled(earlier.recalled)
         self._conversation.scored = scored
         with self._clock.timed(Phase.SELECT):
             selection, event = scored.select(self._ask.keep_ratio)

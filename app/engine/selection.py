@@ -26,6 +26,7 @@ def select(
     keep: float,
     tuning: Tuning = DEFAULT_TUNING,
     cached: NDArray[np.bool_] | None = None,
+    read_later: NDArray[np.int32] | None = None,
 ) -> Selection:
     """Select every pinned token and the most important chunks of the others.
 
@@ -36,7 +37,8 @@ def select(
     `cached` bool (L,) says which of the first L tokens earlier turns have read. Those stay and
     count: of the skipped chunks as many are recalled as keep still allows, and at least the
     tuning's `recall_share` of keep. New tokens have a separate budget, so that the first
-    document does not crowd out a second one.
+    document does not crowd out a second one. The tokens `read_later` (n,) were read while the
+    answer was written, and are selected beside all that.
     """
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
@@ -59,7 +61,11 @@ def select(
         recalled = max(allowed, at_least) if tuning.recall else 0
         top = np.concatenate([new[: math.ceil(keep * len(new))], skipped[:recalled]])
         selected |= _mask_of(starts[top], ends[top], len(selected))
-    spans = _spans(selected, pinned, importance)
+    needed_later = np.zeros(len(selected), bool)
+    if read_later is not None:
+        needed_later[read_later] = ~selected[read_later]
+    spans = _spans(selected, pinned, needed_later, importance)
+    selected |= needed_later
     return Selection(np.flatnonzero(selected).astype(np.int32), spans)
 
 
@@ -96,23 +102,28 @@ def _with_neighbours(
     return np.array(smoothed)
 
 
+_REASONS = (None, SpanReason.IMPORTANT, SpanReason.PINNED, SpanReason.NEEDED_LATER)
+"""By kind; 0 was skipped."""
+
+
 def _spans(
-    selected: NDArray[np.bool_], pinned: NDArray[np.bool_], importance: NDArray[np.float32]
+    selected: NDArray[np.bool_],
+    pinned: NDArray[np.bool_],
+    needed_later: NDArray[np.bool_],
+    importance: NDArray[np.float32],
 ) -> tuple[Span, ...]:
     if not len(selected):
         return ()
     eligible = importance[~pinned]
     unit = float(eligible.mean()) if len(eligible) else 1.0
-    kinds = selected.astype(np.int8) + pinned  # 0 skipped, 1 important, 2 pinned
+    kinds = selected.astype(np.int8) + pinned + 3 * needed_later
     starts = np.append(0, np.flatnonzero(np.diff(kinds)) + 1)
     ends = np.append(starts[1:], len(kinds))
     sums = np.add.reduceat(importance, starts, dtype=np.float64)
     scores = sums / (ends - starts) / unit if unit > 0 else np.zeros(len(starts))
     runs = zip(kinds[starts].tolist(), starts.tolist(), ends.tolist(), scores.tolist(), strict=True)
     return tuple(
-        Span(start, end, SpanReason.PINNED)
-        if kind == 2
-        else Span(start, end, SpanReason.IMPORTANT, score)
+        Span(start, end, reason, None if reason is SpanReason.PINNED else score)
         for kind, start, end, score in runs
-        if kind
+        if (reason := _REASONS[kind]) is not None
     )

@@ -28,6 +28,8 @@ Sampler = Callable[[mx.array], mx.array]
 """Chooses tokens (n,) by log probabilities (n, vocabulary)."""
 Processor = Callable[[mx.array, mx.array], mx.array]
 """Changes logits (1, vocabulary), by all tokens before."""
+Hold = Callable[[Match | None], bool]
+"""Whether to stop before the next token, which may be a copy of this."""
 SPREAD = 0x9E3779B97F4A7C15
 """An odd number, so that answers with different seeds share no random numbers."""
 CLEAR_EVERY = 256
@@ -47,7 +49,8 @@ class TokenStream:
     ends or is closed, the cache has every token that was given, and no other.
 
     Without a `sampler` the likeliest token is chosen. With an `index` or a `draft`, as many tokens
-    are proposed as `gate` allows, if the cache can drop those that are not accepted.
+    are proposed as `gate` allows, if the cache can drop those that are not accepted. Without
+    `copies` the index only tells where the last tokens occurred before.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class TokenStream:
         processors: Sequence[Processor] = (),
         seed: int = 0,
         draft: DraftProposals | None = None,
+        copies: bool = True,
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens, and in how many steps."""
         self._model, self._cache, self._gate = model, cache, gate
         gate.begin()
-        self._index, self._draft = (index, draft) if can_drop_last(cache) else (None, None)
+        self._index, self._copies = index, copies and can_drop_last(cache)
+        self._draft = draft if can_drop_last(cache) else None
         self._answer: list[int] = []
         """What was given, for the draft."""
         self._learning: int | None = None
@@ -75,14 +80,19 @@ class TokenStream:
         """What was fed, for the processors."""
         self._place = self._fed = self._given = 0
 
-    def tokens(self, last: int, max_tokens: int, place: int = 0) -> Generator[int]:
-        """From the prompt's `last` token on. The first one is the answer's at this `place`."""
+    def tokens(
+        self, last: int, max_tokens: int, place: int = 0, hold: Hold | None = None
+    ) -> Generator[int]:
+        """From the prompt's `last` token on. The first one is the answer's at this `place`. Ends
+        before a token for which `hold` says so."""
         self._place, self._fed, self._given = place, -1, 0
         following = self._feed(mx.array([last]))
         mx.async_eval(following)  # type: ignore[no-untyped-call]
         known_at: float | None = None
         try:
             while self._given < max_tokens:
+                if hold is not None and self._index is not None and hold(self._index.find(1)):
+                    return
                 if not self._may_propose(max_tokens - self._given):
                     then = self._feed(following)  # while the token is on its way
                     mx.async_eval(then)  # type: ignore[no-untyped-call]
@@ -115,6 +125,11 @@ class TokenStream:
                 self._gate.record_verified(proposal.kind, 1 + len(proposal.ids), right, seconds)
         finally:
             self._drop_last(self._fed - self._given)
+
+    def feed_last_again(self) -> None:
+        """The last token that was fed is going to be fed again: the cache was changed."""
+        if self._processors:
+            self._context = self._context[:-1]
 
     def write(self, ids: Sequence[int]) -> None:
         """After what `tokens` gave, these come, whatever the model would choose. All but the last
@@ -160,7 +175,8 @@ class TokenStream:
         """Kinds of proposals, how many tokens of each there are, and the copy."""
         left = min(left, SIZES[-1] - 1)
         found: list[tuple[int, int, Match | None]] = []
-        if left > 0 and self._index is not None and (match := self._index.find(left)) is not None:
+        match = self._index.find(left) if self._index is not None and self._copies else None
+        if match is not None:
             found.append((kind_of_copy(match.length), len(match.ids), match))
         if left > 0 and self._draft is not None and not self._draft.failed:
             found.append((DRAFTED, left, None))

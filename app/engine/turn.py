@@ -17,7 +17,9 @@ from app.engine.decode import Decoder
 from app.engine.draft_proposals import DraftProposals
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
+from app.engine.mid_answer_recall import MidAnswerRecall
 from app.engine.planner import Plan
+from app.engine.positions import Positions
 from app.engine.progress import Cancelled, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
@@ -81,6 +83,7 @@ class Turn:
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, clock.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
+        self._recall: MidAnswerRecall | None = None
         self._resume_from: int | None = None
         """Where prefill starts, if an answer is continued whose prompt is cached."""
         self._fallback: str | None = None
@@ -137,14 +140,39 @@ class Turn:
             quotation,
             self._pair.target.gate,
             self._draft_proposals(prompt),
+            self._mid_answer_recall(prompt, plan, quotation),
         )
         # Every token that was given was fed.
-        target.mark_cached(
-            prompt.ids, np.arange(len(prompt.ids) - 1, len(prompt.ids), dtype=np.int32)
-        )
-        target.append(np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32))
+        written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
+        target.append(np.concatenate([prompt.ids, written])[len(target) :])
         target.eval()
         return ended
+
+    def _mid_answer_recall(
+        self, prompt: Prompt, plan: Plan, quotation: str | None
+    ) -> MidAnswerRecall | None:
+        """What reads on while the answer is written, if there is something left to read."""
+        target, tuning = self._cache.target, self._ask.tuning
+        budget = int(tuning.read_on * self._ask.keep_ratio * prompt.eligible_tokens)
+        sparse = plan.reading is Reading.SPARSE and self._fallback is None
+        if not budget or not sparse or quotation or not MidAnswerRecall.possible(target):
+            return None
+        self._recall = MidAnswerRecall(
+            self._pair.target,
+            target,
+            prompt,
+            tuning.chunk,
+            budget,
+            self._show_recalled,
+            lambda done: self._clock.check_cancel(),
+        )
+        return self._recall
+
+    def _show_recalled(self, positions: Positions) -> None:
+        if self._cache.scored is not None:
+            self._cache.scored = self._cache.scored.with_recalled(positions)
+            event = self._cache.scored.select(self._ask.keep_ratio)[1]
+            self._emit(replace(event, turn=self._ask.turn))
 
     def _draft_proposals(self, prompt: Prompt) -> DraftProposals | None:
         """What the draft would write, if it has the target's tokenizer and has read the prompt."""
@@ -358,7 +386,7 @@ class Turn:
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
-            read_tokens=self._reader.read_tokens,
+            read_tokens=self._reader.read_tokens + (self._recall.tokens if self._recall else 0),
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written_tokens,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats, PressureLevel
-from app.protocol.prompt import Segment, Span, SpanText
+from app.protocol.prompt import Segment, Span, SpanReason, SpanText
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
 
@@ -90,7 +90,7 @@ class ImportanceMap:
 @dataclass(frozen=True, slots=True)
 class Selected:
     """The tokens selected at this keep ratio: `selected_tokens` of `prompt_tokens`, in ascending
-    `spans`."""
+    `spans`. Sent again when more was read while the answer was written."""
 
     turn: int
     keep_ratio: float
@@ -98,6 +98,11 @@ class Selected:
     prompt_tokens: int
     spans: tuple[Span, ...]
     texts: tuple[SpanText, ...]
+
+    @property
+    def read_on(self) -> tuple[Span, ...]:
+        """What was read while the answer was written."""
+        return tuple(span for span in self.spans if span.reason is SpanReason.NEEDED_LATER)
 
 
 @dataclass(frozen=True, slots=True)

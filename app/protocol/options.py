@@ -65,7 +65,8 @@ class Tuning:
     """`lookahead`, `pool` and `chunk` are tokens. `neighbours` is the share of a chunk's importance
     that each adjacent one gets as well, and at least the one after it. With `recall`, a later turn
     reads the skipped tokens it needs: at least `recall_share` of the keep ratio, more where earlier
-    turns read less than it.
+    turns read less than it. While an answer is written, up to `read_on` times keep is read in
+    addition, where it turns out to need it; 0 is nothing.
     `layers` is the share of the draft's layers, from the first, that are observed, less the share
     `skip_layers` of them; where only the question is observed, later ones are not run. The
     defaults are what `docs/quality.md` found best.
@@ -80,6 +81,7 @@ class Tuning:
     neighbours: float = 0.5
     recall: bool = True
     recall_share: float = 0.5
+    read_on: float = 0.5
     layers: float = 1.0
     skip_layers: float = 0.0
     dense_below: int | None = None

@@ -57,6 +57,8 @@ class Segment:
 class SpanReason(StrEnum):
     PINNED = "pinned"
     IMPORTANT = "important"
+    NEEDED_LATER = "needed later"
+    """Read while the answer was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from app.chat.model_pairs import resolve_pair
-from app.engine.built_in_draft import built_in_scores, trust
+from app.engine.built_in_draft import MOST_QUESTIONS, built_in_scores, questions_in, trust
 from app.engine.embedding_scores import embedding_scores
 from app.engine.loader import load_pair
+from app.engine.selection import select
 from app.engine.text_encoder import (
     BATCH,
     PIECE,
@@ -173,3 +174,41 @@ def test_a_target_without_a_draft_reads_sparsely() -> None:
     finally:
         driver.close()
     assert found >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("Who leads it? And where is it?", ["Who leads it?", " And where is it?"]),
+        ("谁负责？在哪里？", ["谁负责？", "在哪里？"]),
+        ("Who leads it?", ["Who leads it?"]),
+        ("Tell me who leads it.", ["Tell me who leads it."]),
+        ("", [""]),
+        ("?", ["?"]),
+        ("a? " * (MOST_QUESTIONS + 1), ["a? " * (MOST_QUESTIONS + 1)]),
+    ],
+)
+def test_several_questions_are_looked_for_one_by_one(text: str, asked: list[str]) -> None:
+    assert questions_in(text) == asked
+
+
+def test_of_two_questions_each_finds_its_own_passage() -> None:
+    questions = [question for question, _ in SIMILAR]
+    # What is far from all of it lies between.
+    between = " The weather was mild and nothing else happened on that long day." * 12
+    document = Document("a.txt", between.join(passage for _, passage in SIMILAR))
+    pair = load_pair(Load(str(target_path())))
+    found = []
+    for one, other in ((0, 7), (2, 5), (3, 6)):
+        asked = f"{questions[one]} {questions[other]}"
+        prompt = pair.prompts.build((Message(Role.USER, asked, (document,)),))
+        chunk = 32
+        scores = built_in_scores(pair.target, built_in_encoder(), prompt, asked, chunk, nothing)
+        best = select(scores, prompt.pinned, 0.1).positions
+        starts = prompt.offsets[0, 0]
+        text = next(text for text in prompt.texts if text.document is not None)
+        for index in (one, other):
+            start = document.text.index(SIMILAR[index][1])
+            token = text.first + int(np.searchsorted(starts, start, "right"))
+            found.append(token in best)
+    assert np.mean(found) >= 0.8

@@ -273,3 +273,19 @@ def test_nothing_is_selected_by_importance_that_is_not_finite(odd: float) -> Non
     importance[40] = odd
     with pytest.raises(ValueError, match="not a finite number"):
         select(importance, np.zeros(100, bool), 0.2)
+
+
+@given(prompts(), st.floats(0, 1), st.lists(st.integers(0, 10**6), max_size=40))
+def test_what_was_read_later_is_selected_beside_the_rest(
+    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float, later: list[int]
+) -> None:
+    importance, pinned = prompt
+    before = select(importance, pinned, keep)
+    read_later = np.unique(np.array(later, np.int32) % len(pinned))
+    found = select(importance, pinned, keep, read_later=read_later)
+    assert found.positions.tolist() == sorted({*before.positions.tolist(), *read_later.tolist()})
+    for span in found.spans:
+        is_later = span.reason is SpanReason.NEEDED_LATER
+        tokens = set(range(span.start, span.end))
+        assert tokens <= set(found.positions.tolist())
+        assert is_later == tokens.isdisjoint(before.positions.tolist())

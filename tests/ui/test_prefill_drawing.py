@@ -13,7 +13,7 @@ from app.chat import heatmap
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.replay import replay_events
 from app.protocol.commands import Ask
-from app.protocol.events import Finished, Token
+from app.protocol.events import Finished, Selected, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
@@ -95,8 +95,9 @@ def test_the_span_row_tells_kept_partly_pinned_and_dropped() -> None:
         Span(0, 10, SpanReason.PINNED),
         Span(20, 30, SpanReason.IMPORTANT, 2.0),
         Span(32, 34, SpanReason.IMPORTANT, 2.0),
+        Span(44, 45, SpanReason.NEEDED_LATER, 2.0),
     )
-    assert heatmap.span_row(spans, 50, 5) == "═ ▄▂ "
+    assert heatmap.span_row(spans, 60, 6) == "═ ▄▂◆ "
 
 
 @given(
@@ -126,6 +127,7 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
         Story(falls_back="The draft ran out of memory after 50,000 tokens, and said no more."),
         Story(fails_in=Phase.SCORE),
         Story(prompt_tokens=118_204, reused_tokens=2_048),
+        Story(read_on=4),
     ],
 )
 def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
@@ -149,6 +151,26 @@ def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read
     for words in ("read 100%", "importance", "10% · ", "what keep 10% would select; everything"):
         assert words in text
     assert "partly selected" not in text
+
+
+def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
+    progress = TurnProgress(0.1)
+    engine = FakeEngine(Story(read_on=2), stepping=True)
+    engine.listen(lambda event: progress.apply(event, 1.0))
+    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
+
+    def panel() -> str:
+        return "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
+
+    engine.advance_to(lambda event: isinstance(event, Token))
+    assert "read on" not in panel()
+    for read in ("1 passage", "2 passages"):
+        engine.advance_to(lambda event: isinstance(event, Selected))
+        assert f"read on: {read}" in panel()
+        assert heatmap.READ_ON in panel()
+    engine.finish()
+    assert "read on: 2 passages" in panel()
+    assert "◆ read while it wrote" in panel()
 
 
 def test_the_phases_in_words() -> None:

@@ -57,7 +57,7 @@ def _details(state: TurnProgress, view: Viewport) -> list[Content]:
         lines.append(_spans(state, view))
         if state.finished and state.selected is not None:
             lines.append(
-                _legend(view)
+                _legend(view, bool(state.selected.read_on))
                 if state.would_select is None
                 else _hypothetical_legend(state.would_select)
             )
@@ -189,8 +189,13 @@ def _keep(state: TurnProgress, view: Viewport) -> Content:
         if state.would_select is not None:
             text = text.replace("read", "select")
         after = Content.styled("  " + text, ACCENT)
-    elif state.reused_tokens:
-        after = Content.styled(f"  reused {formatting.plural(state.reused_tokens, 'token')}", DIM)
+    else:
+        found = []
+        if state.reused_tokens:
+            found.append(f"reused {formatting.plural(state.reused_tokens, 'token')}")
+        if state.selected is not None and (later := state.selected.read_on):
+            found.append(f"read on: {formatting.plural(len(later), 'passage')}")
+        after = Content.styled("".join(f"  {each}" for each in found), DIM)
     before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.percent(state.keep)}"
     free = view.width - before.cell_length - len(" 100%") - after.cell_length
     bar = keep_bar(state.keep, max(10, min(36, view.width // 3, free)))
@@ -245,16 +250,19 @@ def _row(cells: Content, label: str) -> Content:
     return Content.assemble(INDENT, cells, "  ", (label, DIM))
 
 
-def _legend(view: Viewport) -> Content:
+def _legend(view: Viewport, with_read_on: bool) -> Content:
     pinned = " pinned: your question, chat template"
+    long = view.width >= 70 and not with_read_on
+    later = [(heatmap.READ_ON, ACCENT), (" read while it wrote  ", DIM)] if with_read_on else []
     return Content.assemble(
         INDENT,
         (heatmap.SELECTED, ACCENT),
         (" selected  ", DIM),
         (heatmap.PARTIAL, f"{ACCENT} 60%"),
         (" partly selected  ", DIM),
+        *later,
         (heatmap.PINNED, DIM),
-        (pinned if view.width >= 70 else " pinned", DIM),
+        (pinned if long else " pinned", DIM),
     )
 
 

@@ -23,7 +23,15 @@ MAX_PARAGRAPH = 4000
 class ReadKind(StrEnum):
     UNREAD = "not read"
     SELECTED = "read"
+    READ_ON = "read while the answer was written"
     PINNED = "always read"
+
+
+_KINDS = {
+    SpanReason.PINNED: ReadKind.PINNED,
+    SpanReason.IMPORTANT: ReadKind.SELECTED,
+    SpanReason.NEEDED_LATER: ReadKind.READ_ON,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +168,7 @@ def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> 
         start = max(at, text.start)
         if start > at:
             passages.append(Passage(at, start, ReadKind.UNREAD))
-        read = ReadKind.PINNED if span.reason is SpanReason.PINNED else ReadKind.SELECTED
-        passages.append(Passage(start, text.end, read, span.score))
+        passages.append(Passage(start, text.end, _KINDS[span.reason], span.score))
         at = text.end
     if at < length:
         passages.append(Passage(at, length, ReadKind.UNREAD))

@@ -29,9 +29,16 @@ MIN_COLLAPSED = 4
 STYLES = {
     ReadKind.UNREAD: "document--unread",
     ReadKind.SELECTED: "document--read",
+    ReadKind.READ_ON: "document--read",
     ReadKind.PINNED: "document--pinned",
 }
-MARKS = {ReadKind.UNREAD: " ", ReadKind.SELECTED: "▌", ReadKind.PINNED: "█"}
+MARKS = {
+    ReadKind.PINNED: "█",
+    ReadKind.READ_ON: "◆",
+    ReadKind.SELECTED: "▌",
+    ReadKind.UNREAD: " ",
+}
+"""Of a row, the first that it has something of."""
 
 TextRange = tuple[int, int]
 
@@ -190,9 +197,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         kinds = {passage.kind for passage in document.between(start, end)}
         if overlapping(self._pins, start, end):
             kinds.add(ReadKind.PINNED)
-        kind = next(
-            (k for k in (ReadKind.PINNED, ReadKind.SELECTED) if k in kinds), ReadKind.UNREAD
-        )
+        kind = next(kind for kind in MARKS if kind in kinds)
         mark = self.get_component_rich_style("document--mark")
         segments = [Segment(f"{MARKS[kind]:{GUTTER}}", mark)]
         for first, last in self._pieces(start, end):

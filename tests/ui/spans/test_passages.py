@@ -23,10 +23,15 @@ from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
 TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
 
 
-def selected(*texts: tuple[int, int, int, int], pinned: tuple[int, ...] = ()) -> Selected:
+def selected(
+    *texts: tuple[int, int, int, int], pinned: tuple[int, ...] = (), later: tuple[int, ...] = ()
+) -> Selected:
     """Of (message, document, start, end), a span each."""
+    reasons = dict.fromkeys(pinned, SpanReason.PINNED) | dict.fromkeys(
+        later, SpanReason.NEEDED_LATER
+    )
     spans = tuple(
-        Span(10 * i, 10 * i + 5, SpanReason.PINNED if i in pinned else SpanReason.IMPORTANT, 2.0)
+        Span(10 * i, 10 * i + 5, reasons.get(i, SpanReason.IMPORTANT), 2.0)
         for i in range(len(texts))
     )
     places = tuple(SpanText(i, *text) for i, text in enumerate(texts))
@@ -39,6 +44,18 @@ def progress(**known: Any) -> TurnProgress:
 
 def document(*passages: Passage, text: str = TEXT) -> ReadDocument:
     return ReadDocument(0, 0, "a.txt", text, passages)
+
+
+def test_what_was_read_while_the_answer_was_written_is_told_apart() -> None:
+    chosen = selected((0, 0, 0, 12), (0, 0, 30, 40), later=(1,))
+    (document,) = read_documents([[Document("a.txt", TEXT)]], progress(selected=chosen))
+    assert [p.kind for p in document.passages] == [
+        ReadKind.SELECTED,
+        ReadKind.UNREAD,
+        ReadKind.READ_ON,
+        ReadKind.UNREAD,
+    ]
+    assert document.is_read(30, 40)
 
 
 def test_passages_cover_every_document() -> None:

@@ -29,6 +29,7 @@ SCENES: dict[str, Scene] = {
     "write": writing.question,
     "write-attach": writing.attaching,
     "read": reading.sparsely,
+    "read-on": reading.reading_on,
     "read-trouble": reading.trouble,
     "read-memory": memory.tight,
     "answer": answers.chosen,

@@ -53,6 +53,18 @@ async def sparsely(stage: Stage) -> None:
         await stage.take("full")
 
 
+async def reading_on(stage: Stage) -> None:
+    """What the answer turns out to need is read while it is written."""
+    async with stage.opened(FakeEngine(samples.story(read_on=3))):
+        await stage.shown("ready")
+        await stage.paste(samples.licence())
+        await stage.ask(samples.QUESTION)
+        await stage.idle()
+        await stage.press("tab", "space")
+        await stage.shown("read on: 3 passages")
+        await stage.take("answered")
+
+
 async def trouble(stage: Stage) -> None:
     """Stopped, failed, and read in full since sparse reading did not work."""
     story = samples.story

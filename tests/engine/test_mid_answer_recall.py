@@ -1,0 +1,267 @@
+"""Reading on while an answer is written: exact on every architecture, and only what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.utils import load_tokenizer
+from numpy.typing import NDArray
+
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
+from app.engine import mlx_patches
+from app.engine.cache_check import find_mismatch
+from app.engine.copy_index import Match
+from app.engine.mid_answer_recall import READ_AGAIN, MidAnswerRecall
+from app.engine.progress import Cancelled
+from app.engine.prompt import Prompt
+from app.eval.suites import SUITES, make
+from app.models.embedded import target_path
+from app.protocol.commands import Ask
+from app.protocol.events import Event, Finished, Planned, Selected
+from app.protocol.options import Mode, Sampling, Scoring, Tuning
+from tests.engine.oracle import BACKENDS, difference
+from tests.engine.test_turns import (
+    CHUNK,
+    DOCUMENT,
+    FIRST,
+    Chat,
+    KeysAndValues,
+    chunk_positions,
+    keys_seen,
+    not_later,
+)
+from tests.engine.test_turns import conversation as conversation_of
+from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
+
+TOLERANCE = 1e-4
+WRITTEN, AFTER = 40, 6
+"""Tokens of an answer, longer than what is read again, and those after it that are compared."""
+EARLY, LATE = (1, 15), 9
+"""Chunks that are recalled in the midst of the answer, each with the next one, and then at its end,
+where the chunk after the next one was read before."""
+mlx_patches.install()
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {name: build(name) for name in ORACLE}
+
+
+def text() -> tuple[Prompt, NDArray[np.int32]]:
+    """A question about a document, and its answer."""
+    prompt = conversation_of()[0]
+    answer = np.random.default_rng(7).integers(0, VOCABULARY, WRITTEN + AFTER)
+    return prompt, answer.astype(np.int32)
+
+
+class Writing:
+    """An answer that is written after FIRST was read."""
+
+    def __init__(self, model: Any, backend: str = "cpu", budget: int = 10**6) -> None:
+        self.prompt, self.answer = text()
+        self.chat = Chat(model, BACKENDS[backend])
+        self.chat.read(self.prompt, FIRST)
+        self.target = self.chat.conversation.target
+        self.read: list[tuple[NDArray[np.int32], int]] = []
+        """What was recalled, and after how many of the answer's tokens."""
+        self._end = len(self.prompt.ids)
+        self.steps = self.fail_at = 0
+        self.recall = MidAnswerRecall(
+            self.chat.models.target,
+            self.target,
+            self.prompt,
+            CHUNK,
+            budget,
+            lambda positions: self.read.append((positions, len(self.target) - self._end + 1)),
+            self._on_step,
+        )
+
+    def _on_step(self, done: int) -> None:
+        self.steps += 1
+        if self.steps == self.fail_at:
+            raise Cancelled
+
+    def write(self, start: int, end: int) -> list[mx.array]:
+        """Logits after each of the answer's tokens from `start` up to `end`."""
+        ids = np.concatenate([self.prompt.ids, self.answer])
+        places = range(self._end + start, self._end + end)
+        return [self.chat._feed(ids[at : at + 1], ids[: at + 1]) for at in places]
+
+    def recall_at(self, chunk: int, written: int) -> mx.array:
+        """Read it after the answer's `written` tokens. The logits after the last of them."""
+        assert self.recall.find(Match((0,), int(chunk_positions(chunk)[4]), 4))
+        assert self.recall.read(self.answer[:written].tolist()) == self.answer[written - 1]
+        assert find_mismatch(self.target) is None
+        return self.write(written - 1, written)[0]
+
+
+def expected(model: Any, recalls: list[tuple[NDArray[np.int32], int]]) -> mx.array:
+    """Logits after every token, with those `recalls`: each token sees what had been read when it
+    was computed for the last time."""
+    prompt, answer = text()
+    ids = np.concatenate([prompt.ids, answer])
+    total, end = len(ids), len(prompt.ids)
+    order = np.full(total, 99)
+    order[: DOCUMENT[0]] = order[DOCUMENT[1] : end] = 0
+    for chunk in FIRST:
+        order[chunk_positions(chunk)] = 0
+    order[end:] = 0
+    logits, stored = _pass(model, ids, order, None, None)
+    for number, (recalled, written) in enumerate(recalls, 1):
+        following = np.arange(recalled[-1] + 1, recalled[-1] + 1 + CHUNK)
+        following = following[np.cumprod(order[following] < 99).astype(bool)]
+        again = np.arange(max(prompt.question_start, end + written - 1 - READ_AGAIN), total)
+        before = order.copy()
+        order[np.concatenate([recalled, following, again])] = number
+        logits, stored = _pass(model, ids, order, before == order, stored)
+    return logits
+
+
+def _pass(
+    model: Any,
+    ids: NDArray[np.int32],
+    order: NDArray[np.int_],
+    stay: NDArray[np.bool_] | None,
+    of: KeysAndValues | None,
+) -> tuple[mx.array, KeysAndValues]:
+    seen = not_later(order) & (order < 99)[None] | np.eye(len(order), dtype=bool)
+    with keys_seen(seen, stay, of) as stored:
+        logits = model(mx.array(ids)[None])[0]
+        mx.eval(logits)
+    return logits, stored
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "cpu") for name in PURE), ("llama", "gpu"), ("gpt_oss", "gpu")]
+)
+def test_what_is_recalled_while_it_writes_equals_the_oracle(
+    name: str, backend: str, models: dict[str, Any]
+) -> None:
+    writing = Writing(models[name], backend)
+    writing.write(0, 9)
+    first = [writing.recall_at(chunk, 9) for chunk in EARLY][-1]
+    writing.write(9, WRITTEN)
+    early = list(writing.read)
+    rows = [writing.recall_at(LATE, WRITTEN), *writing.write(WRITTEN, WRITTEN + AFTER)]
+    assert [len(positions) for positions, _ in writing.read] == [2 * CHUNK] * 3
+    after = len(writing.prompt.ids) - 1
+    assert difference(first, expected(models[name], early)[after + 9]) < TOLERANCE
+    late = expected(models[name], writing.read)
+    for number, row in enumerate(rows):
+        assert difference(row, late[after + WRITTEN + number]) < TOLERANCE
+    without = expected(models[name], early)[after + WRITTEN]
+    assert difference(rows[0], without) > 100 * TOLERANCE, "the oracle sees no difference"
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_recurrent_layers_read_nothing_while_they_write(name: str, models: dict[str, Any]) -> None:
+    prompt, _ = text()
+    chat = Chat(models[name])
+    chat.read(prompt, FIRST)
+    assert not MidAnswerRecall.possible(chat.conversation.target)
+
+
+def test_nothing_is_read_on_where_all_was_read(models: dict[str, Any]) -> None:
+    prompt, _ = text()
+    chat = Chat(models["llama"])
+    chat.read(prompt, None)
+    assert not MidAnswerRecall.possible(chat.conversation.target)
+
+
+def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any]) -> None:
+    writing = Writing(models["llama"], budget=CHUNK)
+    skipped, read = (int(chunk_positions(chunk)[0]) for chunk in (6, FIRST[1]))
+    find = writing.recall.find
+    assert not find(None)
+    assert not find(Match((0,), read + 2, 4)), "it was read"
+    assert not find(Match((0,), len(writing.prompt.ids) + 3, 4)), "it is in the answer"
+    assert not find(Match((0,), skipped, 1)), "one token is in many places"
+    assert not find(Match((0,), skipped + 1, 4)), "with the next chunk it is more than the budget"
+    assert not writing.recall.is_due
+    assert find(Match((0,), skipped, 4))
+    writing.write(0, 3)
+    writing.recall.read(writing.answer[:3].tolist())
+    assert not find(Match((0,), skipped, 4)), "now it is read"
+    assert writing.recall.tokens == CHUNK
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 3])
+def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
+    fail_at: int, models: dict[str, Any]
+) -> None:
+    second = conversation_of()[2]
+    writing = Writing(models["gpt_oss"])
+    answer = writing.answer = second.ids[len(writing.prompt.ids) :][:7]
+    writing.write(0, 7)
+    writing.fail_at = fail_at
+    assert writing.recall.find(Match((0,), int(chunk_positions(1)[4]), 4))
+    with pytest.raises(Cancelled):
+        writing.recall.read(answer.tolist())
+    assert writing.steps == fail_at
+    assert find_mismatch(writing.target) is None
+    known = writing.target.cached.copy()
+    logits = writing.chat.read(second, (1, 4))
+    assert writing.target.cached[second.pinned].all()
+    assert writing.target.cached[: len(known)][known].all(), "nothing is lost"
+    assert np.isfinite(np.array(logits)).all()
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[EngineSession]:
+    with EngineSession() as session:
+        session.load(replace(resolve_pair(), only_quotes=False))
+        yield session
+
+
+def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, str, list[Event]]:
+    """The answer about a variable's number, behind two others, and the number."""
+    tokenizer = load_tokenizer(target_path())
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    item = make(SUITES["track"], 5, 1400, 5, count)
+    tuning, sampling = Tuning(Scoring.BOTH, **options), Sampling(max_tokens=48)
+    name = f"chain {options}"
+    ask = Ask(turn, item.messages, Mode.SPARSE, 0.2, sampling, tuning, conversation=name)
+    events: list[Event] = list(session.run(ask))
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    return finished.text, item.expected[0], events
+
+
+def test_a_chain_is_followed_to_its_end(embedded: EngineSession) -> None:
+    answer, number, events = chain(embedded, read_on=0.0)
+    assert number not in answer
+    assert not [e for e in events if isinstance(e, Selected) and e.read_on]
+    answer, number, events = chain(embedded)
+    assert answer.endswith(number)
+    first, *later = [e for e in events if isinstance(e, Selected)]
+    assert not first.read_on
+    assert later
+    read = sum(span.end - span.start for span in later[-1].read_on)
+    assert 0 < read <= 0.5 * 0.2 * first.prompt_tokens
+    assert later[-1].selected_tokens == first.selected_tokens + read
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.statistics is not None
+    assert finished.statistics.read_tokens == first.selected_tokens + read
+    assert any(number in t for t in texts_of(later[-1], events)), "what it read on has the number"
+    again, _, events = chain(embedded, turn=2)
+    assert again == answer
+    selections = [e for e in events if isinstance(e, Selected)]
+    assert len(selections) == 1, "asked again, it has read that from the start"
+    assert selections[0].read_on == later[-1].read_on
+
+
+def texts_of(selected: Selected, events: list[Event]) -> list[str]:
+    """The texts that were read while the answer was written."""
+    planned = next(e for e in events if isinstance(e, Planned))
+    tokenizer = load_tokenizer(target_path())
+    return [tokenizer.decode(planned.prompt_ids[s.start : s.end]) for s in selected.read_on]
