@@ -30,8 +30,8 @@ READ_AGAIN = 32
 
 
 class MidAnswerRecall:
-    """Of one answer. `budget` is how many tokens may be recalled, and `tokens` how many were.
-    `on_read` gets their positions; `on_step` is called after each step and raises to cancel."""
+    """Of one answer. `budget` is how many tokens may be recalled. `on_read` gets their
+    positions; `on_step` is called after each step and raises to cancel."""
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class MidAnswerRecall:
         on_read: Callable[[Positions], None],
         on_step: OnStep,
     ) -> None:
-        self.tokens = 0
         self._model, self._target, self._prompt, self._chunk = model, target, prompt, chunk
         self._budget, self._on_read, self._on_step = budget, on_read, on_step
         self._starts, self._ends = chunk_bounds(prompt.pinned, chunk)
@@ -117,6 +116,5 @@ class MidAnswerRecall:
             self._on_step,
         )
         set_next_position(target.cache, last)
-        self.tokens += len(missing)
         self._on_read(missing)
         return int(ids[-1])

@@ -83,7 +83,8 @@ class Turn:
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, clock.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
-        self._recall: MidAnswerRecall | None = None
+        self._recalled_later = 0
+        """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
         """Where prefill starts, if an answer is continued whose prompt is cached."""
         self._fallback: str | None = None
@@ -157,7 +158,7 @@ class Turn:
         sparse = plan.reading is Reading.SPARSE and self._fallback is None
         if not budget or not sparse or quotation or not MidAnswerRecall.possible(target):
             return None
-        self._recall = MidAnswerRecall(
+        return MidAnswerRecall(
             self._pair.target,
             target,
             prompt,
@@ -166,9 +167,9 @@ class Turn:
             self._show_recalled,
             lambda done: self._clock.check_cancel(),
         )
-        return self._recall
 
     def _show_recalled(self, positions: Positions) -> None:
+        self._recalled_later += len(positions)
         if self._cache.scored is not None:
             self._cache.scored = self._cache.scored.with_recalled(positions)
             event = self._cache.scored.select(self._ask.keep_ratio)[1]
@@ -386,7 +387,7 @@ class Turn:
             reason=self._plan.reason,
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
-            read_tokens=self._reader.read_tokens + (self._recall.tokens if self._recall else 0),
+            read_tokens=self._reader.read_tokens + self._recalled_later,
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written_tokens,

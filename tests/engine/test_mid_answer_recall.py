@@ -188,7 +188,6 @@ def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any])
     writing.write(0, 3)
     writing.recall.read(writing.answer[:3].tolist())
     assert not find(Match((0,), skipped, 4)), "now it is read"
-    assert writing.recall.tokens == CHUNK
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3])

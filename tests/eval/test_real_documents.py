@@ -21,7 +21,7 @@ from app.eval.real_results import RealCell, real_cells
 from app.eval.report import _real_table
 from app.eval.results import sparse_cells, wilson
 from app.eval.results_log import Record, ResultsLog
-from app.eval.runner import Runner, Settings
+from app.eval.runner import TUNING, Runner, Settings
 from app.eval.suites import HELD_OUT, ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
 from app.eval.tasks import Check, is_correct
 from app.eval.tokens import FolderTokens
@@ -186,7 +186,8 @@ def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
 
 def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
     keeps, scorings = (0.1, 0.3), (Scoring.QUESTION, Scoring.LEXICAL)
-    settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, files=LONG)
+    tunings = (replace(TUNING, read_on=0.0),)
+    settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, tunings=tunings, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
     with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
         session.load(Load(str(target_path()), str(draft_path())))
