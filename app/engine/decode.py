@@ -53,6 +53,8 @@ class Decoder:
         """How many of `ids` an earlier turn wrote."""
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens that were verified several at a time, and those of them that were right."""
+        self.log_probabilities: list[float] = []
+        """Of what this turn wrote, nats."""
         self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -119,6 +121,7 @@ class Decoder:
         finally:
             self.proposed, self.accepted = stream.proposed, stream.accepted
             self.verified_steps = stream.verified_steps
+            self.log_probabilities = stream.log_probabilities
             if draft is not None:
                 draft.close()
         if reason is FinishReason.STOP:  # otherwise half a character or tag may be left to continue

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -44,6 +44,13 @@ class _Proposal:
     kind: int
 
 
+class _Chosen(NamedTuple):
+    """Tokens, int32 (n,), and how likely the model found each, in nats (n,)."""
+
+    ids: mx.array
+    log_probabilities: mx.array
+
+
 class TokenStream:
     """Writes after a prompt of which `cache` has all but the last token. Once a loop over `tokens`
     ends or is closed, the cache has every token that was given, and no other.
@@ -67,6 +74,8 @@ class TokenStream:
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens, and in how many steps."""
+        self.log_probabilities: list[float] = []
+        """Of the tokens that were given, by the model's own logits."""
         self._model, self._cache, self._gate = model, cache, gate
         gate.begin()
         self._index, self._copies = index, copies and can_drop_last(cache)
@@ -86,17 +95,18 @@ class TokenStream:
         """From the prompt's `last` token on. The first one is the answer's at this `place`. Ends
         before a token for which `hold` says so."""
         self._place, self._fed, self._given = place, -1, 0
+        before = len(self.log_probabilities)
         following = self._feed(mx.array([last]))
-        mx.async_eval(following)  # type: ignore[no-untyped-call]
+        mx.async_eval(*following)  # type: ignore[no-untyped-call]
         known_at: float | None = None
         try:
             while self._given < max_tokens:
                 if hold is not None and self._index is not None and hold(self._index.find(1)):
                     return
                 if not self._may_propose(max_tokens - self._given):
-                    then = self._feed(following)  # while the token is on its way
-                    mx.async_eval(then)  # type: ignore[no-untyped-call]
-                    token = _value(following)
+                    then = self._feed(following.ids)  # while the token is on its way
+                    mx.async_eval(*then)  # type: ignore[no-untyped-call]
+                    token = self._value(following)
                     now = time.perf_counter()
                     if known_at is not None:
                         self._gate.record_plain(now - known_at)
@@ -105,12 +115,12 @@ class TokenStream:
                     yield self._give(token)
                     following = then
                     continue
-                token, known_at = _value(following), None
+                token, known_at = self._value(following), None
                 started_at = time.perf_counter()
                 self._remember(token)
                 if (proposal := self._propose(max_tokens - self._given - 1)) is None:
-                    following = self._feed(following)
-                    mx.async_eval(following)  # type: ignore[no-untyped-call]
+                    following = self._feed(following.ids)
+                    mx.async_eval(*following)  # type: ignore[no-untyped-call]
                     yield self._give(token)
                     continue
                 drafted_at = time.perf_counter()
@@ -125,6 +135,7 @@ class TokenStream:
                 self._gate.record_verified(proposal.kind, 1 + len(proposal.ids), right, seconds)
         finally:
             self._drop_last(self._fed - self._given)
+            del self.log_probabilities[before + self._given :]
 
     def feed_last_again(self) -> None:
         """The last token that was fed is going to be fed again: the cache was changed."""
@@ -137,7 +148,7 @@ class TokenStream:
         for token in ids:
             self._remember(token)
         if len(ids) > 1:
-            mx.eval(self._feed(mx.array(list(ids[:-1]))))
+            mx.eval(*self._feed(mx.array(list(ids[:-1]))))
 
     def _may_propose(self, left: int) -> bool:
         """Whether something is to be proposed after the next token, which is not known yet; `left`
@@ -187,16 +198,17 @@ class TokenStream:
         if self._index is not None:
             self._index.append(token)
 
-    def _verify(self, token: int, proposal: _Proposal) -> tuple[mx.array, int]:
+    def _verify(self, token: int, proposal: _Proposal) -> tuple[_Chosen, int]:
         """What follows the last accepted token, and how many are accepted."""
         chosen = self._feed(mx.array([token, *proposal.ids]))
-        mx.eval(chosen)
-        agree = [bool(a == b) for a, b in zip(np.array(chosen), proposal.ids, strict=False)]
+        mx.eval(*chosen)
+        agree = [bool(a == b) for a, b in zip(np.array(chosen.ids), proposal.ids, strict=False)]
         right = [*agree, False].index(False)
+        self.log_probabilities += np.array(chosen.log_probabilities)[:right].tolist()
         self._drop_last(len(proposal.ids) - right)
         self.proposed, self.accepted = self.proposed + len(proposal.ids), self.accepted + right
         self.verified_steps += 1
-        return chosen[right : right + 1], right
+        return _Chosen(*(each[right : right + 1] for each in chosen)), right
 
     def _give(self, token: int) -> int:
         self._given += 1
@@ -204,8 +216,8 @@ class TokenStream:
             mx.clear_cache()
         return token
 
-    def _feed(self, tokens: mx.array) -> mx.array:
-        """The token (n,) that the model chooses after each of `tokens` (n,). Lazy."""
+    def _feed(self, tokens: mx.array) -> _Chosen:
+        """What the model chooses after each of `tokens` (n,). Lazy."""
         with mx.stream(generation_stream):
             logits = self._model(tokens[None], cache=self._cache)[0]
             first = self._place + self._fed + 1
@@ -213,9 +225,13 @@ class TokenStream:
             if self._processors:
                 self._context = mx.concatenate([self._context, tokens.astype(mx.int32)])
             if self._sampler is None and not self._processors:
-                return mx.argmax(logits, axis=-1)
-            rows = [self._choose(logits, row, first + row) for row in range(len(tokens))]
-            return mx.concatenate(rows)
+                ids = mx.argmax(logits, axis=-1)
+            else:
+                rows = [self._choose(logits, row, first + row) for row in range(len(tokens))]
+                ids = mx.concatenate(rows)
+            logits = logits.astype(mx.float32)
+            of_chosen = mx.take_along_axis(logits, ids[:, None], axis=-1)[:, 0]
+            return _Chosen(ids, of_chosen - mx.logsumexp(logits, axis=-1))
 
     def _choose(self, logits: mx.array, row: int, place: int) -> mx.array:
         """The answer's token (1,) at a place."""
@@ -237,6 +253,7 @@ class TokenStream:
         if self._processors:
             self._context = self._context[:-count]
 
-
-def _value(token: mx.array) -> int:
-    return int(np.array(token)[0])
+    def _value(self, chosen: _Chosen) -> int:
+        """The next token of the answer, which is going to be given."""
+        self.log_probabilities.append(float(np.array(chosen.log_probabilities)[0]))
+        return int(np.array(chosen.ids)[0])
