@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from app.eval import adversarial, tasks
+from app.eval import adversarial, hops, tasks
 from app.eval.documents import TokenCount, compose
 from app.eval.tasks import Check, Maker, Task
 from app.eval.words import Keys
@@ -22,7 +22,7 @@ TOLERANCE = 0.02
 """The relative error of a document's length from which on it is made again."""
 TRIES = 8
 DOCUMENT = "document.txt"
-PERPLEXITY, RECALL = "perplexity", "recall"
+PERPLEXITY, RECALL, HOPS = "perplexity", "recall", "hops"
 REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
 SEVERAL = "several"
@@ -167,6 +167,15 @@ _SUITES = (
     Suite("vt", (Case("variables", tasks.variables),), False),
     Suite("track", (Case("chain", tasks.track),), None),
     Suite(
+        HOPS,
+        (
+            *(Case(f"chain of {n}", partial(tasks.track, assignments=n)) for n in range(2, 7)),
+            Case("files", hops.across_files),
+            Case("definitions", hops.definitions),
+        ),
+        None,
+    ),
+    Suite(
         "adversarial",
         (
             *_at_depths("uuid", adversarial.identifier),
@@ -193,7 +202,7 @@ _SUITES = (
     Suite(PERPLEXITY, (), None),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
-DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL})
+DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOPS})
 GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)

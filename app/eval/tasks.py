@@ -260,17 +260,17 @@ def _chain(keys: Keys, steps: int) -> tuple[list[str], list[str]]:
     return links, [f"VAR {name} = {source}. " for source, name in pairwise(links)]
 
 
-def _chains(rng: Random, keys: Keys) -> tuple[list[str], list[str]]:
+def _chains(rng: Random, keys: Keys, assignments: int) -> tuple[list[str], list[str]]:
     """One chain's links, and its statements among those of a second chain, each in order."""
-    links, units = _chain(keys, rng.randint(2, 4))
+    links, units = _chain(keys, assignments)
     for unit in _chain(keys, rng.randint(1, 3))[1][::-1]:
         units.insert(rng.randint(0, len(units)), unit)
     return links, units
 
 
-def track(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """From a variable through two to four assignments back to its number."""
-    links, units = _chains(rng, keys)
+def track(rng: Random, keys: Keys, held_out: bool = False, assignments: int | None = None) -> Task:
+    """From a variable through two to four assignments, or this many, back to its number."""
+    links, units = _chains(rng, keys, assignments or rng.randint(2, 4))
     back = links[::-1]
     steps = [f"VAR {name} = {source}" for name, source in pairwise(back)]
     question = phrase(rng, "track", held_out).format(back[0])
@@ -279,7 +279,7 @@ def track(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     """RULER's variable tracking: from a number to all variables that hold it."""
-    links, units = _chains(rng, keys)
+    links, units = _chains(rng, keys, rng.randint(2, 4))
     question = phrase(rng, "variables", held_out).format(links[0])
     return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
 

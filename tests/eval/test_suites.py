@@ -83,6 +83,7 @@ DIGESTS = {
     "turns": "7f2a81f19536",
     "absent": "79d78604b2eb",
     "recall": "503223e671ea",
+    "hops": "e5e8309ba3ba",
 }
 
 
