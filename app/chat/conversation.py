@@ -111,7 +111,7 @@ def effective_mode(overrides: Overrides, mode: Mode, keep: float) -> tuple[Mode,
     """The same for how documents are read."""
     if overrides.mode in tuple(Mode):
         mode = Mode(overrides.mode)
-    if overrides.keep is not None and 0 < overrides.keep <= 1:
+    if overrides.keep is not None and 0 <= overrides.keep <= 1:
         keep = overrides.keep
     return mode, keep
 

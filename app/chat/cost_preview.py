@@ -18,7 +18,7 @@ from app.protocol.cost_model import (
     sparse_pays,
     sparse_work,
 )
-from app.protocol.options import DEFAULT_TUNING, Mode
+from app.protocol.options import DEFAULT_KEEP_RATIO, DEFAULT_TUNING, Mode
 from app.protocol.stats import Reading, Statistics
 
 REFERENCE_TOKENS = 32_768
@@ -26,7 +26,8 @@ REFERENCE_TOKENS = 32_768
 
 
 def describe(costs: Costs, keep_ratio: float) -> str:
-    """A sentence on how soon the first word comes."""
+    """A sentence on how soon the first word comes; at the default keep instead of AUTO_KEEP."""
+    keep_ratio = keep_ratio or DEFAULT_KEEP_RATIO
     selected = AttentionWork(math.ceil(keep_ratio * REFERENCE_TOKENS))
     full = costs.seconds(ReadPlan(REFERENCE_TOKENS, AttentionWork(REFERENCE_TOKENS)))
     sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
@@ -47,6 +48,7 @@ class NextMessage:
 
     mode: Mode
     keep: float
+    """Or AUTO_KEEP: then the default one is assumed."""
     typed: int
     attached: int
     last: Statistics | None = None
@@ -92,11 +94,12 @@ class NextMessage:
     @property
     def _sparse_plan(self) -> ReadPlan:
         total, last, skipped = self._earlier + self._new, self.last, self._skipped
-        new = self.typed + math.ceil(self.keep * self.attached)
+        keep = self.keep or DEFAULT_KEEP_RATIO
+        new = self.typed + math.ceil(keep * self.attached)
         if last is None:
             return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))
         eligible, share = max(last.eligible_tokens, skipped), DEFAULT_TUNING.recall_share
-        recalled = recalled_tokens(self.keep, share, eligible, skipped)
+        recalled = recalled_tokens(keep, share, eligible, skipped)
         cached = self._earlier - skipped
         lost = cached if self.recall_is_expensive else None
         target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.cli.library_arguments import add_conversations, add_models
-from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring
+from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Scoring
 from app.util.sanitize import sanitize_line
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
@@ -259,7 +259,9 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--ignored", action="store_true", help="also read files that git ignores")
     how = ask.add_mutually_exclusive_group()
     how.add_argument(
-        "--keep", type=float, help=f"read this fraction, 0 to 1, such as {DEFAULT_KEEP_RATIO}"
+        "--keep",
+        type=keep,
+        help=f"read this fraction, 0 to 1, such as {DEFAULT_KEEP_RATIO}, or auto",
     )
     how.add_argument("--full", action="store_true", help="read the whole prompt")
     how.add_argument("--auto", action="store_true", help="choose sparse or full automatically")
@@ -318,6 +320,11 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     )
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print a map of what was read")
+
+
+def keep(text: str) -> float:
+    """Raises ValueError, as argparse expects."""
+    return AUTO_KEEP if text == "auto" else float(text)
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:

@@ -58,7 +58,9 @@ def ask(options: argparse.Namespace) -> int:
             turn.wait()
 
         with EngineSession(upkeep=policy) as session:
-            status = _answer(session, load, turn.command, options, record)
+            within = settings.reading.first_word_within
+            command = dataclasses.replace(turn.command, within_seconds=within)
+            status = _answer(session, load, command, options, record)
         for event in session.drain():
             if isinstance(event, SnapshotFailed):
                 sys.stderr.write(f"{sanitize_line(event.reason)}\n")

@@ -28,17 +28,12 @@ from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.eval.figure import results_figure
+from app.eval.json_report import as_json
 from app.eval.real_documents import Corpus
-from app.eval.report import Study, as_json, markdown, table
+from app.eval.report import Study, markdown, table
 from app.eval.results_log import ResultsLog
-from app.eval.runner import (
-    TUNING,
-    Outcome,
-    Runner,
-    Settings,
-    Status,
-    results_name,
-)
+from app.eval.runner import Outcome, Runner, Status, results_name
+from app.eval.settings import TUNING, Settings
 from app.eval.suites import (
     GROUPS,
     HELD_OUT,
@@ -51,7 +46,7 @@ from app.eval.suites import (
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import BackgroundPolicy, Scoring, Tuning
+from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Scoring, Tuning
 from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
 
@@ -214,7 +209,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def _keep(text: str) -> float:
-    return parse_fraction(text, "keep")
+    return AUTO_KEEP if text == "auto" else parse_fraction(text, "keep")
 
 
 def _whole(text: str, what: str, minimum: int) -> int:

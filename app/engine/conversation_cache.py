@@ -17,10 +17,13 @@ from app.engine.positions import Positions
 from app.engine.prefill import make_positioned_cache, make_stock_cache
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
-from app.engine.selection import Selection, select
+from app.engine.selection import Selection, adaptive_keep, select
 from app.protocol.events import Selected
 from app.protocol.options import Tuning
 from app.protocol.prompt import Span, SpanText
+
+OF_SELECTING = ("recall_share", "read_on", "keep_above")
+"""Parts of a tuning that change no score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,9 @@ class ScoredPrompt:
     def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
         """Whether the draft would score this prompt the same, with this tuning."""
         earlier = self.prompt
+        of_selecting = {name: getattr(tuning, name) for name in OF_SELECTING}
         return (
-            replace(self.tuning, recall_share=tuning.recall_share) == tuning
+            replace(self.tuning, **of_selecting) == tuning
             and earlier.answer_prefix_len == prompt.answer_prefix_len
             and earlier.question_start == prompt.question_start
             and np.array_equal(earlier.ids, prompt.ids)
@@ -61,8 +65,14 @@ class ScoredPrompt:
             prompt_tokens=len(self.prompt.ids),
             spans=selection.spans,
             texts=tuple(_span_texts(self.prompt, selection.spans)),
+            auto_keep=self.auto_keep,
         )
         return selection, event
+
+    @property
+    def auto_keep(self) -> float:
+        known = len(self.cached)
+        return adaptive_keep(self.importance, self.prompt.pinned, self.tuning, known)
 
 
 class ConversationCache:

@@ -14,7 +14,7 @@ from app.protocol.cost_model import (
     format_seconds,
     sparse_pays,
 )
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading
 
 
@@ -63,8 +63,9 @@ def plan(
     if eligible == 0:
         return _nothing_to_skip(ask, cached)
     if mode is Mode.SPARSE:
-        reason = f"Sparse reading at keep {ask.keep_ratio:.0%} was requested."
-        if cached > ask.keep_ratio * (cached + eligible):
+        at_keep = f" at keep {ask.keep_ratio:.0%}" if ask.keep_ratio != AUTO_KEEP else ""
+        reason = f"Sparse reading{at_keep} was requested."
+        if cached > ask.expected_keep * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
     guard = counting_guard.asks_for_every_token(ask.question)
@@ -78,7 +79,8 @@ def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
         return Plan(Reading.DENSE, "There is no document or history to skip.")
     if ask.mode is Mode.AUTO:
         return Plan(Reading.DENSE, "Everything is already read and cached.")
-    reason = f"Everything is already read and cached: keep {ask.keep_ratio:.0%} would save nothing."
+    what = "sparse reading" if ask.keep_ratio == AUTO_KEEP else f"keep {ask.keep_ratio:.0%}"
+    reason = f"Everything is already read and cached: {what} would save nothing."
     return Plan(Reading.DENSE, reason, show_selection=True)
 
 

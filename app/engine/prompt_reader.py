@@ -45,7 +45,7 @@ from app.protocol.cost_model import (
 )
 from app.protocol.events import ImportanceMap
 from app.protocol.memory_model import SMALLEST_STEP
-from app.protocol.options import Scoring, Tuning
+from app.protocol.options import AUTO_KEEP, Scoring, Tuning
 from app.protocol.prompt import SegmentKind
 from app.protocol.stats import Phase
 
@@ -73,6 +73,11 @@ class PromptReader:
         self.reused_tokens = self.read_tokens = self.recalled_tokens = 0
         self.work: dict[CostTerm, AttentionWork] = {}
         """What each model read."""
+        self.keep = ask.expected_keep
+        self.most_keep = 1.0
+        """What memory and the time that is allowed have room for."""
+        self.keep_reason = ""
+        """Why that keep, if it was left to the scores: a sentence after another one."""
         self._costs = costs
         self._pair, self._ask, self._conversation = pair, ask, conversation
         self._clock, self._memory_manager = clock, memory_manager
@@ -98,6 +103,8 @@ class PromptReader:
         shared = target.common_prefix_len(ids[:-1])
         if shared == len(ids) - 1:  # the same question again: it has recalled what it needs
             tuning = replace(tuning, recall_share=0.0)
+        elif self._ask.keep_ratio == AUTO_KEEP:
+            tuning = replace(tuning, recall_share=1.0)
         start = target.rewind(shared)
         cached = self._cached_before(prompt, tuning)
         importance = self._importance(prompt)
@@ -123,7 +130,7 @@ class PromptReader:
         it began, so that the same is selected again."""
         cached, scored = self._target.cached, self._conversation.scored
         if scored is not None and scored.is_of(prompt, tuning):
-            selected = scored.select(self._ask.keep_ratio)[0].positions
+            selected = scored.select(self._ask.keep_ratio or scored.auto_keep)[0].positions
             if np.isin(np.flatnonzero(cached), selected).all():
                 return scored.cached
         return cached.copy()
@@ -168,9 +175,20 @@ class PromptReader:
             scored = scored.with_recalled(earlier.recalled)
         self._conversation.scored = scored
         with self._clock.timed(Phase.SELECT):
-            selection, event = scored.select(self._ask.keep_ratio)
+            if self._ask.keep_ratio == AUTO_KEEP:
+                self._choose_keep(scored.auto_keep)
+            selection, event = scored.select(self.keep)
             self._clock.emit(event)
         return selection
+
+    def _choose_keep(self, wanted: float) -> None:
+        self.keep = min(wanted, self.most_keep)
+        self.keep_reason = f" What matters takes keep {wanted:.0%}."
+        if wanted > self.most_keep:
+            limit = "the time you set" if self._ask.within_seconds else "memory"
+            self.keep_reason = (
+                f"{self.keep_reason[:-1]}; {limit} has room for {self.most_keep:.0%}."
+            )
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """The target reads these ascending positions. It can later rewind to the start of the

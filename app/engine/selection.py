@@ -50,8 +50,7 @@ def select(
     if cached is not None:
         selected[:known] |= cached
     if len(starts):
-        means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
-        smoothed = _with_neighbours(means, starts, ends, tuning.neighbours)
+        smoothed = _chunk_importance(importance, pinned, starts, ends, tuning)
         order = np.argsort(-smoothed, kind="stable")
         earlier = starts[order] < known
         skipped = order[earlier & np.logical_or.reduceat(~selected, starts)[order]]
@@ -67,6 +66,37 @@ def select(
     spans = _spans(selected, pinned, needed_later, importance)
     selected |= needed_later
     return Selection(np.flatnonzero(selected).astype(np.int32), spans)
+
+
+def adaptive_keep(
+    importance: NDArray[np.float32],
+    pinned: NDArray[np.bool_],
+    tuning: Tuning = DEFAULT_TUNING,
+    known: int = 0,
+) -> float:
+    """The keep at which `select` takes every chunk that is important: at least `tuning.keep_above`
+    times as far above the middle one as the third most important one, which a single passage with
+    the chunks beside it reaches. Of tokens before `known` and of those after it, the larger share.
+    0 if nothing is eligible."""
+    starts, ends = chunk_bounds(pinned, tuning.chunk)
+    if not len(starts):
+        return 0.0
+    smoothed = _chunk_importance(importance, pinned, starts, ends, tuning)
+    above = smoothed - np.median(smoothed)
+    important = above >= tuning.keep_above * np.sort(above)[-min(3, len(above))]
+    groups = (important[starts < known], important[starts >= known])
+    return max(float(group.mean()) for group in groups if len(group))
+
+
+def _chunk_importance(
+    importance: NDArray[np.float32],
+    pinned: NDArray[np.bool_],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    tuning: Tuning,
+) -> NDArray[np.float64]:
+    means = np.add.reduceat(importance * ~pinned, starts) / (ends - starts)
+    return _with_neighbours(means, starts, ends, tuning.neighbours)
 
 
 def chunk_bounds(

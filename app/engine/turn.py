@@ -36,7 +36,7 @@ from app.protocol.events import (
     Planned,
     Token,
 )
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 
@@ -154,7 +154,7 @@ class Turn:
     ) -> MidAnswerRecall | None:
         """What reads on while the answer is written, if there is something left to read."""
         target, tuning = self._cache.target, self._ask.tuning
-        budget = int(tuning.read_on * self._ask.keep_ratio * prompt.eligible_tokens)
+        budget = int(tuning.read_on * self._ask.expected_keep * prompt.eligible_tokens)
         sparse = plan.reading is Reading.SPARSE and self._fallback is None
         if not budget or not sparse or quotation or not MidAnswerRecall.possible(target):
             return None
@@ -172,7 +172,7 @@ class Turn:
         self._recalled_later += len(positions)
         if self._cache.scored is not None:
             self._cache.scored = self._cache.scored.with_recalled(positions)
-            event = self._cache.scored.select(self._ask.keep_ratio)[1]
+            event = self._cache.scored.select(self._reader.keep)[1]
             self._emit(replace(event, turn=self._ask.turn))
 
     def _draft_proposals(self, prompt: Prompt) -> DraftProposals | None:
@@ -238,6 +238,8 @@ class Turn:
         if self._resume_from is None:
             plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
             plan = self._fit_to_memory(plan, foresight)
+            if self._ask.keep_ratio == AUTO_KEEP:
+                self._reader.most_keep = foresight.most_keep(self._costs, self._waited)
         else:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, "The answer is continued where it stopped.")
@@ -269,8 +271,11 @@ class Turn:
 
     def _since_sent(self, expected: float | None) -> float | None:
         """The predicted time, plus the wait before it."""
-        waited = sum(self._clock.phases.get(phase, 0.0) for phase in _WAITING)
-        return None if expected is None else waited + expected
+        return None if expected is None else self._waited + expected
+
+    @property
+    def _waited(self) -> float:
+        return sum(self._clock.phases.get(phase, 0.0) for phase in _WAITING)
 
     def _expect_remaining(self, reading: Reading, total: int) -> None:
         """Predict what follows the prefill, until the first token."""
@@ -381,10 +386,10 @@ class Turn:
         return Statistics(
             reading=reading,
             mode=self._ask.mode,
-            keep_ratio=self._ask.keep_ratio
+            keep_ratio=self._reader.keep
             if reading is Reading.SPARSE or self._plan.show_selection
             else 1.0,
-            reason=self._plan.reason,
+            reason=self._plan.reason + (self._reader.keep_reason if not self._fallback else ""),
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
             read_tokens=self._reader.read_tokens + self._recalled_later,

@@ -4,6 +4,7 @@ it does not."""
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,9 @@ from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tok
 from app.protocol.memory_model import largest_that_fits
 from app.protocol.stats import Reading
 
+LEAST_KEEP = 0.01
+"""The smallest that can be chosen."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnEstimate:
@@ -38,7 +42,8 @@ class TurnEstimate:
         """Raise NotEnoughMemory, with what would fit, if reading the prompt so does not fit."""
         if reading is Reading.SPARSE:
             error = self._shortfall(self._scoring_need())
-            error = error or self._shortfall(self._sparse_need(self.ask.keep_ratio))
+            least = self.ask.keep_ratio or LEAST_KEEP
+            error = error or self._shortfall(self._sparse_need(least))
         else:
             error = self._shortfall(self._dense_need())
         if error is not None:
@@ -56,16 +61,35 @@ class TurnEstimate:
 
     def predict_ttft(self, costs: Costs) -> PredictedTtft:
         """Seconds from now until the first token."""
-        total, draft = len(self.prompt.ids), self.cache.draft
-        full = costs.seconds(ReadPlan(total, self._dense_work()))
+        full = costs.seconds(ReadPlan(len(self.prompt.ids), self._dense_work()))
         if self.pair.dense_only is not None:
             return PredictedTtft(None, full)
-        scoring = AttentionWork(0)
-        if draft is not None and self._uses_draft:
-            scoring = draft_work(draft, self.prompt, self.ask.tuning)
-        return PredictedTtft(costs.seconds(ReadPlan(total, self._sparse_work(), scoring)), full)
+        return PredictedTtft(self._sparse_ttft(costs, self.ask.expected_keep), full)
+
+    def most_keep(self, costs: Costs, waited: float) -> float:
+        """The largest keep, in hundredths, that fits into memory, and at which the first token is
+        predicted within the time that the user allows, of which `waited` seconds have passed. The
+        smallest where none is."""
+        left = self.ask.within_seconds - waited
+
+        def fits(keep: float) -> bool:
+            if self._shortfall(self._sparse_need(keep)) is not None:
+                return False
+            expected = self._sparse_ttft(costs, keep) if self.ask.within_seconds else None
+            return expected is None or expected <= left
+
+        percents = range(1, 101)
+        most = bisect_left(percents, True, key=lambda percent: not fits(percent / 100))
+        return max(most / 100, LEAST_KEEP)
 
     # ------------------------------------------------------------------------------ inside
+
+    def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:
+        draft, scoring = self.cache.draft, AttentionWork(0)
+        if draft is not None and self._uses_draft:
+            scoring = draft_work(draft, self.prompt, self.ask.tuning)
+        plan = ReadPlan(len(self.prompt.ids), self._sparse_work(keep), scoring)
+        return costs.seconds(plan)
 
     @property
     def _uses_draft(self) -> bool:
@@ -78,10 +102,10 @@ class TurnEstimate:
         start = target.rewind_target(reusable)
         return AttentionWork(len(ids) - 1 - start, start)
 
-    def _sparse_work(self) -> AttentionWork:
+    def _sparse_work(self, keep: float) -> AttentionWork:
         """As `PromptReader.read_sparse` does, as far as that is known before scoring."""
         target, prompt, tuning = self.cache.target, self.prompt, self.ask.tuning
-        ids, pinned, keep = prompt.ids, prompt.pinned, self.ask.keep_ratio
+        ids, pinned = prompt.ids, prompt.pinned
         shared = target.common_prefix_len(ids[:-1]) if target.supports_gaps else 0
         start = target.rewind_target(shared)
         cached = target.cached[:start]
@@ -131,9 +155,10 @@ class TurnEstimate:
     def _advice(self, reading: Reading) -> str:
         """What would fit: a lower keep, a shorter prompt, or neither."""
         options = []
-        keep = self._largest_keep_percent(self.ask.keep_ratio if reading is Reading.SPARSE else 1.0)
+        sparse = reading is Reading.SPARSE
+        keep = self._largest_keep_percent(self.ask.expected_keep if sparse else 1.0)
         if keep:
-            how = "lower keep to" if reading is Reading.SPARSE else "read it sparsely, at keep"
+            how = "lower keep to" if sparse else "read it sparsely, at keep"
             options.append(f"{how} {keep} % or less")
         if length := self._longest_dense_prompt():
             options.append(f"attach less, {length:,} tokens can be read in full")

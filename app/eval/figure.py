@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.eval.real_results import RealCell
 from app.eval.results import Interval, ResultCell
+from app.protocol.options import AUTO_KEEP
 from app.util.charts import Line, Panel, Scale, figure
 
 Series = tuple[int, str]
@@ -29,7 +30,7 @@ class Point:
 def results_figure(cells: Sequence[ResultCell], real: Sequence[RealCell], title: str) -> str:
     """The whole picture: right answers, of cells without cases, and passages that were read; the
     same text for the same cells."""
-    points = [*_answers(cells), *_passages(real)]
+    points = [p for p in (*_answers(cells), *_passages(real)) if p.keep != AUTO_KEEP]
     series = sorted({p.series for p in points}, key=lambda s: (s[0], _first(points, s)))
     keeps = sorted({point.keep for point in points})
     panels = []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 from app.eval import guard_stats, real_results, results
 from app.eval.guard_stats import GuardStats
+from app.eval.keep_curve import KEEP_CURVE, KeepRow, keep_rows, keep_table
 from app.eval.real_results import RealCell
 from app.eval.results import (
     EQUIVALENCE_MARGIN,
@@ -21,7 +20,7 @@ from app.eval.results import (
     SparseCell,
 )
 from app.eval.results_log import Record
-from app.eval.runner import TUNING, Settings
+from app.eval.settings import TUNING, Settings
 from app.eval.suites import FORCED_TOKENS, ONLY_PASSAGES, PERPLEXITY
 from app.protocol.options import Mode, Scoring
 from app.protocol.stats import FinishReason, Reading
@@ -82,6 +81,10 @@ class Study:
     @cached_property
     def real(self) -> tuple[RealCell, ...]:
         return real_results.real_cells(self.records)
+
+    @cached_property
+    def keep_curve(self) -> tuple[KeepRow, ...]:
+        return keep_rows(self.records)
 
     @cached_property
     def guard(self) -> GuardStats | None:
@@ -162,7 +165,13 @@ def _short_table(cells: Iterable[ResultCell]) -> Table:
     body = []
     for cell in cells:
         shares = [f"{share:.0%}" for share in (cell.dense.share, cell.accuracy.share)]
-        row = [cell.suite, f"{cell.keep:.3g}", str(cell.n), *shares, _range(cell.accuracy)]
+        row = [
+            cell.suite,
+            results.keep_label(cell.keep),
+            str(cell.n),
+            *shares,
+            _range(cell.accuracy),
+        ]
         row += [str(cell.regressions), str(cell.repairs), f"{cell.read_fraction:.0%}"]
         body.append([*row, _times(cell.ttft_ratio, ".1f")])
     return Table(head, body)
@@ -175,7 +184,7 @@ def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> Table:
     body = []
     for cell in cells:
         row = [cell.case or "all"] if by_case else []
-        row += [cell.scoring, f"{cell.length:,}", f"{cell.keep:g}", str(cell.n)]
+        row += [cell.scoring, f"{cell.length:,}", results.keep_label(cell.keep), str(cell.n)]
         row += [_percent(cell.dense.share), _percent(cell.accuracy.share), _range(cell.accuracy)]
         row += [str(cell.regressions), _percent(cell.regressed), str(cell.repairs)]
         row += [_percent(cell.read_fraction), _times(cell.ttft_ratio, ".1f")]
@@ -187,7 +196,13 @@ def _sparse_table(cells: Sequence[SparseCell]) -> Table:
     head = ("suite", "scoring", "length", "keep", "n", "right", "95 %", "read, %", "TTFT, s")
     body = []
     for cell in cells:
-        row = [cell.suite, cell.scoring, f"{cell.length:,}", f"{cell.keep:g}", str(cell.n)]
+        row = [
+            cell.suite,
+            cell.scoring,
+            f"{cell.length:,}",
+            results.keep_label(cell.keep),
+            str(cell.n),
+        ]
         row += [str(cell.right), _range(cell.accuracy), _percent(cell.read_fraction)]
         body.append([*row, "" if cell.ttft is None else f"{cell.ttft:.1f}"])
     return Table(head, body, texts=2)
@@ -207,7 +222,7 @@ def _perplexity_table(rows: Sequence[Perplexity]) -> Table:
     head = ("scoring", "length", "keep", "files", "dense", "sparse", "ratio", "read, %", "failed")
     body = []
     for r in rows:
-        row = [r.scoring, f"{r.length:,}", f"{r.keep:g}", str(r.n), f"{r.dense:.4g}"]
+        row = [r.scoring, f"{r.length:,}", results.keep_label(r.keep), str(r.n), f"{r.dense:.4g}"]
         row += [f"{r.sparse:.4g}", f"{r.ratio:.3f}", _percent(r.read_fraction), str(r.failed)]
         body.append(row)
     return Table(head, body)
@@ -218,7 +233,7 @@ def _real_table(rows: Iterable[RealCell]) -> Table:
     head += ["loss", "dense loss", "change", "same, %"]
     body = []
     for r in rows:
-        row = [r.suite, r.scoring, f"{r.length:,}", f"{r.keep:g}", str(r.n)]
+        row = [r.suite, r.scoring, f"{r.length:,}", results.keep_label(r.keep), str(r.n)]
         row += [_percent(r.passage.share), _range(r.passage)]
         row += ["" if loss is None else f"{loss:.2f}" for loss in (r.loss, r.dense_loss)]
         change = "" if r.change is None else f"{r.change:+.2f}"
@@ -307,6 +322,9 @@ def markdown(study: Study, figure: str) -> str:
         parts += [f"## Perplexity of the next {FORCED_TOKENS} tokens", rows]
     if study.real:
         parts += ["## Real documents", REAL_DOCUMENTS, _real_table(study.real).markdown()]
+    if study.keep_curve:
+        parts += ["## Keep that the scores choose", KEEP_CURVE]
+        parts.append(keep_table(study.keep_curve).markdown())
     if study.guard is not None:
         parts += ["## The guard", _guard_summary(study.guard), _guard_table(study.guard).markdown()]
     if notes := study.notes():
@@ -349,7 +367,12 @@ def _overview(study: Study) -> list[str]:
             dense = max(by_keep.values(), key=lambda cell: cell.n).dense
             shares = [_percent(by_keep[k].accuracy.share) if k in by_keep else "" for k in keeps]
             body.append([suite, scoring, _percent(dense.share), *shares])
-        head = ["suite", "scoring", "dense", *(f"keep {keep:g}" for keep in keeps)]
+        head = [
+            "suite",
+            "scoring",
+            "dense",
+            *(f"keep {results.keep_label(keep)}" for keep in keeps),
+        ]
         parts += [f"### {length:,} tokens", Table(head, body, texts=2).markdown()]
     return parts
 
@@ -368,31 +391,3 @@ def _escape(text: str) -> str:
     """Text from outside, without Markdown's special characters."""
     flat = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in flat)
-
-
-# -------------------------------------------------------------------------------------- JSON
-
-
-def as_json(study: Study) -> str:
-    """Settings, machine, cells and records."""
-    settings: dict[str, Any] = {f.name: getattr(study.settings, f.name) for f in fields(Settings)}
-    settings["files"] = [document.name for document in study.settings.files]
-    settings["tunings"] = [asdict(tuning) for tuning in study.settings.tunings]
-    content = {
-        "specchat": study.version,
-        "command": study.command,
-        "pair": study.pair,
-        "machine": study.machine,
-        "settings": settings,
-        "skipped": study.skipped,
-        "stale": study.stale,
-        "cells": [asdict(cell) for cell in study.cells],
-        "sparse_only": [asdict(cell) for cell in study.sparse_only],
-        "cases": [asdict(cell) for cell in study.cases],
-        "equal": [asdict(row) for row in study.equals],
-        "perplexity": [asdict(row) for row in study.perplexities],
-        "real": [asdict(cell) for cell in study.real],
-        "guard": None if study.guard is None else asdict(study.guard),
-        "records": [asdict(record) for record in study.records],
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

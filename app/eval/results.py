@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from app.eval.results_log import Record
 from app.eval.suites import ONLY_PASSAGES, PERPLEXITY, SUITES
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import AUTO_KEEP, Mode, Scoring
 from app.protocol.stats import Reading
 
 T = TypeVar("T")
@@ -233,9 +233,14 @@ def _sparse_cell(
     )
 
 
+def keep_label(keep: float) -> str:
+    return "auto" if keep == AUTO_KEEP else f"{keep:g}"
+
+
 def equivalence_points(records: Iterable[Record]) -> tuple[EquivalencePoint, ...]:
     """One row for each length and scoring, where several keeps were measured."""
-    safe = [pair for pair in paired(records, Mode.SPARSE) if SUITES[pair[1].suite].safe]
+    pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].keep != AUTO_KEEP]
+    safe = [pair for pair in pairs if SUITES[pair[1].suite].safe]
     groups = {
         key: grouped(pairs, lambda pair: pair[1].keep)
         for key, pairs in grouped(safe, lambda pair: (pair[1].length, pair[1].scoring)).items()

@@ -8,13 +8,14 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from app.chat.engine_session import EngineSession
 from app.eval.judge import judge, normalised_entropy, share_selected
 from app.eval.real_documents import Corpus
-from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest, pair_digest
+from app.eval.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
+from app.eval.settings import TUNING, Settings
 from app.eval.suites import (
     NEED_FILES,
     ONLY_PASSAGES,
@@ -29,63 +30,17 @@ from app.eval.suites import (
 from app.eval.tokens import Tokens
 from app.protocol.commands import Ask, Load, Reselect
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
-from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling, Scoring, Tuning
-from app.protocol.prompt import Document, Message, Role
+from app.protocol.options import (
+    Mode,
+    Sampling,
+)
+from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Reading
 
-TUNING = Tuning(Scoring.BOTH, dense_below=0)
-"""The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
-PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, neighbours=0.0)
-"""As SpecPrefill has it (arXiv 2502.02789)."""
 EXTRA_ANSWER_TOKENS = 32
 LEAST_KEEP = 0.01
 SPARSE_OVERHEAD = 0.15
 """What scoring costs, as a share of a dense read: for the ETA only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The configurations to measure: every scoring with each of `tunings`, which hold everything
-    else, and the published one if `published`. `files` are for the suites that ask about files."""
-
-    suites: tuple[str, ...]
-    lengths: tuple[int, ...]
-    keeps: tuple[float, ...]
-    scorings: tuple[Scoring, ...]
-    n: int = 50
-    seed: int = 0
-    held_out: bool = False
-    auto: bool = False
-    tunings: tuple[Tuning, ...] = (TUNING,)
-    files: tuple[Document, ...] = ()
-    published: bool = False
-    sparse_only: bool = False
-
-    def configs(self, suite: str) -> tuple[ReadConfig, ...]:
-        """How each item of a suite is read: dense first, if the others are compared with it."""
-        sparse = [
-            ReadConfig(Mode.SPARSE, keep, name)
-            for name in self.tunings_by_name
-            for keep in self.keeps
-        ]
-        if self.auto and suite not in {PERPLEXITY, *ONLY_PASSAGES}:
-            sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, tuning_name(TUNING)))
-        alone = self.sparse_only or suite in ONLY_PASSAGES
-        return tuple(sparse) if alone else (DENSE, *sparse)
-
-    @property
-    def tunings_by_name(self) -> dict[str, Tuning]:
-        """Every tuning by its name, in the order of measuring."""
-        every = [replace(t, scoring=s) for s in self.scorings for t in self.tunings]
-        every += [PUBLISHED] if self.published else []
-        return {tuning_name(tuning): tuning for tuning in every}
-
-
-def tuning_name(tuning: Tuning) -> str:
-    """The scoring, and what differs from the defaults: `both`, `both pool=7`."""
-    others = [f.name for f in fields(Tuning) if f.name != "scoring"]
-    differing = [n for n in others if getattr(tuning, n) != getattr(TUNING, n)]
-    return " ".join([str(tuning.scoring), *(f"{n}={getattr(tuning, n)}" for n in differing)])
 
 
 @dataclass(frozen=True, slots=True)

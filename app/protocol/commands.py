@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from app.protocol.options import (
+    AUTO_KEEP,
     DEFAULT_KEEP_RATIO,
     DEFAULT_SAMPLING,
     DEFAULT_TUNING,
@@ -53,7 +54,9 @@ class Load:
 class Ask:
     """Answer the last message (a user's) of `messages`, or continue it (an answer): `Finished` has
     all of that then, and `Token` only what is new, after the ids it began with where the message
-    has none. `keep_ratio` is used by SPARSE and AUTO.
+    has none. `keep_ratio` is used by SPARSE and AUTO; at AUTO_KEEP it is chosen once the
+    scores are known, such that the first token is predicted within `within_seconds`, unless
+    that is 0.
 
     Turns of one `conversation` (any name) share a cache; without it nothing is cached. A
     `forced_answer` is fed instead of a generated one, and its loss measured. With
@@ -71,6 +74,12 @@ class Ask:
     conversation: str | None = None
     skip_memory_check: bool = False
     read_again: bool = False
+    within_seconds: float = 0.0
+
+    @property
+    def expected_keep(self) -> float:
+        """The keep ratio, or what is assumed of it until the scores are known."""
+        return DEFAULT_KEEP_RATIO if self.keep_ratio == AUTO_KEEP else self.keep_ratio
 
     @property
     def question(self) -> str:
@@ -79,7 +88,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reselect:
-    """Select again from the scores of the last scored turn; answered by `Selected` at once."""
+    """Select again from the scores of the last scored turn; answered by `Selected` at once. At
+    AUTO_KEEP what the scores choose."""
 
     turn: int
     keep_ratio: float

@@ -98,6 +98,8 @@ class Selected:
     prompt_tokens: int
     spans: tuple[Span, ...]
     texts: tuple[SpanText, ...]
+    auto_keep: float | None = None
+    """What AUTO_KEEP chooses, if nothing else limits it."""
 
     @property
     def read_on(self) -> tuple[Span, ...]:

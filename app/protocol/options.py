@@ -15,6 +15,8 @@ class Mode(StrEnum):
 
 
 DEFAULT_KEEP_RATIO = 0.2
+AUTO_KEEP = 0.0
+"""In place of a keep ratio: the scores decide, by the tuning's `keep_above`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Tuning:
     that each adjacent one gets as well, and at least the one after it. With `recall`, a later turn
     reads the skipped tokens it needs: at least `recall_share` of the keep ratio, more where earlier
     turns read less than it. While an answer is written, up to `read_on` times keep is read in
-    addition, where it turns out to need it; 0 is nothing.
+    addition, where it turns out to need it; 0 is nothing. At AUTO_KEEP those chunks are read whose
+    importance is at least `keep_above` times as far above the middle one as the third highest.
     `layers` is the share of the draft's layers, from the first, that are observed, less the share
     `skip_layers` of them; where only the question is observed, later ones are not run. The
     defaults are what `docs/quality.md` found best.
@@ -82,6 +85,7 @@ class Tuning:
     recall: bool = True
     recall_share: float = 0.5
     read_on: float = 0.5
+    keep_above: float = 0.3
     layers: float = 1.0
     skip_layers: float = 0.0
     dense_below: int | None = None

@@ -22,6 +22,7 @@ from app.sessions.errors import StoreError
 from app.sessions.records import Attachment, Message, Overrides, ReadMap, State, Tree
 from app.sessions.serialization import overrides_to_dict, stats_to_dict
 from app.sessions.store import Store
+from app.util import formatting
 
 FORMAT, VERSION = "specchat conversation", 1
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
@@ -95,7 +96,7 @@ def describe_overrides(overrides: Overrides) -> str:
     """The overrides except the system prompt, in one line."""
     parts = overrides_to_dict(replace(overrides, system=None))
     if overrides.keep is not None:
-        parts["keep"] = f"{overrides.keep:.0%}"
+        parts["keep"] = formatting.keep(overrides.keep)
     return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts.items())
 
 

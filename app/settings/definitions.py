@@ -12,7 +12,7 @@ from typing import Annotated
 
 from app.ingest.limits import MIB, Limits
 from app.protocol.commands import CachePolicy
-from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
+from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
@@ -72,8 +72,12 @@ class Reading:
     mode: Mode = Mode.AUTO
     """How questions are read by default: auto lets specchat decide, sparse reads the share set by
     keep, full reads everything."""
-    keep: Annotated[float, Range(0.01, 1, 0.01)] = DEFAULT_KEEP_RATIO
-    """The share of a document that a sparse read selects by default."""
+    keep: Annotated[float, Range(0, 1, 0.01)] = AUTO_KEEP
+    """The share of a document that a sparse read selects by default. 0: as much as seems to matter
+    for the question."""
+    first_word_within: Annotated[int, Range(0, 3600, 5)] = 0
+    """Where keep is 0: read only as much as lets the answer begin within this many seconds, by what
+    was measured on this machine. 0: however long it takes."""
     kv_bits: KvBits = KvBits.FULL
     """Precision of the target's KV cache, from the next start on: full, 8 bits (about half the
     memory) or 4 bits (about a quarter). Answers may get worse, and not every model supports it."""

@@ -60,6 +60,11 @@ def clock(duration: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def keep(ratio: float) -> str:
+    """A keep ratio, or auto."""
+    return "auto" if ratio == 0 else percent(ratio)
+
+
 def percent(fraction: float) -> str:
     """0% and 100% only if it is nothing or all."""
     if 0 < fraction < 0.005:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.engine.selection import select
+from app.engine.selection import adaptive_keep, chunk_bounds, select
 from app.protocol.options import DEFAULT_TUNING, Tuning
 from app.protocol.prompt import SpanReason
 
@@ -289,3 +289,52 @@ def test_what_was_read_later_is_selected_beside_the_rest(
         tokens = set(range(span.start, span.end))
         assert tokens <= set(found.positions.tolist())
         assert is_later == tokens.isdisjoint(before.positions.tolist())
+
+
+def peaks(chunks: int, *places: int) -> NDArray[np.float32]:
+    importance = np.ones(chunks * CHUNK, np.float32)
+    for place in places:
+        importance[place * CHUNK : (place + 1) * CHUNK] = 9.0
+    return importance
+
+
+def test_keep_follows_how_much_stands_out() -> None:
+    """With each important chunk come the two beside it, which get half of its importance."""
+    unpinned = np.zeros(100 * CHUNK, bool)
+    assert adaptive_keep(peaks(100, 40), unpinned) == pytest.approx(0.03)
+    assert adaptive_keep(peaks(100, 10, 40, 70), unpinned) == pytest.approx(0.09)
+    assert adaptive_keep(peaks(100), unpinned) == 0.98, (
+        "nothing stands out; the ends have one neighbour"
+    )
+    assert adaptive_keep(peaks(3), np.ones(3 * CHUNK, bool)) == 0.0, "all is pinned"
+
+
+def test_what_a_chunk_has_to_have_of_the_highest_is_a_tuning() -> None:
+    importance = peaks(100, 40)
+    importance[70 * CHUNK : 71 * CHUNK] = 4.0
+    unpinned = np.zeros(100 * CHUNK, bool)
+    keeps = [
+        adaptive_keep(importance, unpinned, Tuning(keep_above=a)) for a in (1.1, 0.9, 0.6, 0.3)
+    ]
+    assert keeps == [pytest.approx(k) for k in (0.01, 0.03, 0.04, 0.06)]
+
+
+@given(prompts(), st.integers(0, 400), st.floats(0.05, 0.95))
+def test_that_keep_takes_every_chunk_that_is_important(
+    prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], known: int, above: float
+) -> None:
+    importance, pinned = prompt
+    tuning = Tuning(keep_above=above, recall_share=1.0, neighbours=0.0)
+    known = min(known, len(pinned))
+    keep = adaptive_keep(importance, pinned, tuning, known)
+    if not (~pinned).any():
+        return
+    starts, ends = chunk_bounds(pinned, CHUNK)
+    means = np.array(
+        [importance[s:e].mean(dtype=np.float64) for s, e in zip(starts, ends, strict=False)]
+    )
+    high = means - np.median(means)
+    selected = set(select(importance, pinned, keep, tuning, pinned[:known].copy()).positions)
+    for start, chunk in zip(starts, high, strict=True):
+        if chunk >= above * np.sort(high)[-min(3, len(high))] + 1e-5:
+            assert start in selected

@@ -15,7 +15,8 @@ from app.eval import results
 from app.eval.guard_stats import guard_stats
 from app.eval.results import ResultCell
 from app.eval.results_log import ResultsLog
-from app.eval.runner import Runner, Settings
+from app.eval.runner import Runner
+from app.eval.settings import Settings
 from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 from app.protocol.options import Scoring

@@ -21,7 +21,8 @@ from app.eval.real_results import RealCell, real_cells
 from app.eval.report import _real_table
 from app.eval.results import sparse_cells, wilson
 from app.eval.results_log import Record, ResultsLog
-from app.eval.runner import TUNING, Runner, Settings
+from app.eval.runner import Runner
+from app.eval.settings import TUNING, Settings
 from app.eval.suites import HELD_OUT, ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
 from app.eval.tasks import Check, is_correct
 from app.eval.tokens import FolderTokens

@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from app.eval.figure import results_figure
-from app.eval.report import Study, as_json, markdown, table
+from app.eval.json_report import as_json
+from app.eval.report import Study, markdown, table
 from app.eval.results_log import Record
-from app.eval.runner import Settings
+from app.eval.settings import Settings
 from app.eval.suites import DEFAULT, SUITES
 from app.protocol.options import Mode, Scoring
 from app.protocol.prompt import Document

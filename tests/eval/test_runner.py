@@ -15,15 +15,8 @@ from app.errors import UserError
 from app.eval import results, runner
 from app.eval.guard_stats import guard_stats
 from app.eval.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
-from app.eval.runner import (
-    TUNING,
-    Outcome,
-    Runner,
-    Settings,
-    Status,
-    item_keys,
-    results_name,
-)
+from app.eval.runner import Outcome, Runner, Status, item_keys, results_name
+from app.eval.settings import TUNING, Settings
 from app.eval.tokens import FolderTokens
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, Load

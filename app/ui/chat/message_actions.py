@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from app.chat.conversation import Turn, TurnPart
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.sessions.records import DeletedMessages
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -143,7 +143,7 @@ class MessageActions:
         if turn is not None and event.keep is not None:
             self._ask_again(turn, Mode.SPARSE, event.keep)
         elif turn is not None and event.automatic:
-            self._ask_again(turn, Mode.AUTO, turn.question.keep)
+            self._ask_again(turn, Mode.AUTO, AUTO_KEEP)
         return turn is not None
 
     # -------------------------------------------------------------------------- branches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from textual.message import Message
@@ -247,7 +247,8 @@ class Submission:
             if chat is self._open_chats.shown:
                 await context.transcript.show_queued(None)
                 await context.transcript.add_turn(pending.turn)
-        context.engine.send(pending.command)
+        within = context.settings.reading.first_word_within
+        context.engine.send(replace(pending.command, within_seconds=within))
         if self._cancel_on_start:
             context.engine.send(Cancel(pending.turn.number))
         context.refresh()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.chat.conversation import effective_mode
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.sessions.records import Overrides
 from app.settings.definitions import Settings
 from app.util import formatting
@@ -38,12 +38,12 @@ class NextMode:
         return NextMode(keep, Mode.SPARSE)
 
     def automatic(self) -> NextMode:
-        return replace(self, chosen=Mode.AUTO, other_way_once=False)
+        return NextMode(AUTO_KEEP)
 
     @property
     def label(self) -> str:
         if self.mode is Mode.SPARSE:
-            return f"SPARSE {formatting.percent(self.keep)}"
+            return f"SPARSE {formatting.keep(self.keep)}"
         return self.mode.value.upper()
 
     @property

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
@@ -62,11 +63,12 @@ class KeepSlider(Widget, can_focus=True):
         self._opened_from: Widget | None = None
 
     def open(self, keep: float) -> None:
+        """At this keep; at the default one instead of AUTO_KEEP."""
         if self.display:
             return
         self._digits = ""
         self.effect = ""
-        self.value = min(MAX_PERCENT, max(MIN_PERCENT, round(keep * 100)))
+        self.value = min(MAX_PERCENT, max(MIN_PERCENT, round((keep or DEFAULT_KEEP_RATIO) * 100)))
         self._opened_from = self.screen.focused
         self.display = True
         self.screen.set_focus(self)

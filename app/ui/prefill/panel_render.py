@@ -196,7 +196,7 @@ def _keep(state: TurnProgress, view: Viewport) -> Content:
         if state.selected is not None and (later := state.selected.read_on):
             found.append(f"read on: {formatting.plural(len(later), 'passage')}")
         after = Content.styled("".join(f"  {each}" for each in found), DIM)
-    before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.percent(state.keep)}"
+    before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.keep(state.keep)}"
     free = view.width - before.cell_length - len(" 100%") - after.cell_length
     bar = keep_bar(state.keep, max(10, min(36, view.width // 3, free)))
     return Content.assemble(before, bar, percent, after)
@@ -205,7 +205,12 @@ def _keep(state: TurnProgress, view: Viewport) -> Content:
 def would_read(selected: Selected) -> str:
     """The effect of a keep on the turn that it is tried on."""
     read, total = map(formatting.count, (selected.selected_tokens, selected.prompt_tokens))
-    return f"would read {read} of {total} tokens"
+    auto = (
+        ""
+        if selected.auto_keep is None
+        else f"; auto keeps {formatting.percent(selected.auto_keep)}"
+    )
+    return f"would read {read} of {total} tokens{auto}"
 
 
 def _heat(state: TurnProgress, view: Viewport) -> Content:

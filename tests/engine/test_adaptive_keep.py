@@ -1,0 +1,116 @@
+"""Keep that is chosen once the scores are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.turn_estimate import LEAST_KEEP, TurnEstimate
+from app.protocol.commands import Reselect
+from app.protocol.cost_model import Costs
+from app.protocol.events import Finished, Loaded, Planned, Selected
+from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Tuning
+from app.protocol.stats import Statistics
+from tests import tiny
+from tests.engine.driver import Driver, question
+
+ASK = replace(question(keep=AUTO_KEEP), conversation="x")
+
+
+@pytest.fixture
+def loaded(driver: Driver, tmp_path: Path) -> Driver:
+    event = driver.load(
+        tiny.save(tmp_path / "target", "qwen3", 0), tiny.save(tmp_path / "draft", "qwen3", 1)
+    )
+    assert isinstance(event, Loaded)
+    return driver
+
+
+def statistics(finished: object) -> Statistics:
+    assert isinstance(finished, Finished)
+    assert finished.statistics is not None
+    return finished.statistics
+
+
+def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
+    found = statistics(loaded.run(ASK))
+    selected = loaded.of(Selected)[-1]
+    assert 0 < found.keep_ratio < 1
+    assert selected.keep_ratio == found.keep_ratio == selected.auto_keep
+    assert found.reason == (
+        f"Sparse reading was requested. What matters takes keep {found.keep_ratio:.0%}."
+    )
+    assert loaded.of(Planned)[-1].keep_ratio == AUTO_KEEP
+
+
+def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
+    keeps = [
+        statistics(
+            loaded.run(replace(ASK, turn=turn, conversation=None, tuning=Tuning(keep_above=above)))
+        ).keep_ratio
+        for turn, above in enumerate((0.9, 0.3, 0.01), 1)
+    ]
+    assert keeps == sorted(keeps)
+    assert keeps[0] < keeps[-1]
+
+
+def test_another_keep_is_previewed_with_what_auto_would_take(loaded: Driver) -> None:
+    chosen = statistics(loaded.run(ASK)).keep_ratio
+    loaded.engine.send(Reselect(1, 0.6))
+    preview = loaded.until(Selected)
+    assert (preview.keep_ratio, preview.auto_keep) == (0.6, chosen)
+    loaded.engine.send(Reselect(1, AUTO_KEEP))
+    assert loaded.until(Selected).keep_ratio == chosen
+
+
+def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
+    """And not, as at a fixed keep, a share of keep."""
+    first = statistics(loaded.run(ASK))
+    later = replace(question(2, keep=AUTO_KEEP), conversation="x")
+    message = replace(later.messages[0], text="What is the code of gate 30?")
+    later = replace(later, messages=(message,))
+    loaded.run(later)
+    selected = loaded.of(Selected)[-1]
+    assert selected.auto_keep is not None
+    alone = statistics(loaded.run(replace(later, turn=3, conversation="y")))
+    fresh = {p for span in loaded.of(Selected)[-1].spans for p in range(span.start, span.end)}
+    reread = {p for span in selected.spans for p in range(span.start, span.end)}
+    assert fresh <= reread
+    assert alone.read_tokens <= first.read_tokens + len(fresh)
+
+
+@pytest.mark.parametrize(("most", "why"), [(0.02, "memory"), (0.02, "the time you set")])
+def test_what_there_is_no_room_for_is_left_out(
+    most: float, why: str, loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TurnEstimate, "most_keep", lambda *_: most)
+    found = statistics(loaded.run(replace(ASK, within_seconds=10.0 * (why != "memory"))))
+    wanted = loaded.of(Selected)[-1].auto_keep
+    assert found.keep_ratio == most
+    assert f"What matters takes keep {wanted:.0%}; {why} has room for 2%." in found.reason
+
+
+def test_the_time_that_is_allowed_limits_keep(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading everything takes 99 seconds."""
+    found: dict[float, float] = {}
+
+    def spy(self: TurnEstimate, costs: Costs, waited: float, of=TurnEstimate.most_keep) -> float:
+        monkeypatch.setattr(TurnEstimate, "_sparse_ttft", lambda self, costs, keep: 99 * keep)
+        for seconds in (0.0, 5.0, 20.0, 500.0):
+            estimate = replace(self, ask=replace(self.ask, within_seconds=seconds))
+            found[seconds] = of(estimate, costs, 0.0)
+        found[-1] = of(replace(self, ask=replace(self.ask, within_seconds=5.0)), costs, 20.0)
+        return 1.0
+
+    monkeypatch.setattr(TurnEstimate, "most_keep", spy)
+    loaded.run(ASK)
+    assert found == {0.0: 1.0, 5.0: 0.05, 20.0: 0.2, 500.0: 1.0, -1: LEAST_KEEP}
+
+
+def test_until_the_scores_are_known_the_usual_keep_is_assumed() -> None:
+    assert ASK.expected_keep == DEFAULT_KEEP_RATIO
+    assert replace(ASK, keep_ratio=0.3).expected_keep == 0.3
