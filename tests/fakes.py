@@ -43,7 +43,7 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.memory import MemoryStats
-from app.protocol.options import Mode
+from app.protocol.options import DEFAULT_KEEP_RATIO, Mode
 from app.protocol.prompt import Message, Role, Segment, SegmentKind, Span, SpanReason, SpanText
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
@@ -237,7 +237,7 @@ class FakeEngine:
 
     def _reselect(self, command: Reselect) -> Iterator[Event]:
         if command.turn in self._importance:
-            yield self._select(command.turn, command.keep_ratio)
+            yield self._select(command.turn, command.keep_ratio or DEFAULT_KEEP_RATIO)
 
     def _turn(self, ask: Ask, story: Story) -> Iterator[Event]:
         """Everything of one turn; stops at the first event after a cancel, as at a step border."""
@@ -295,7 +295,7 @@ class FakeEngine:
             yield ImportanceMap(turn, shown, seen, observations)
             seconds = 0.02 * seen * story.slowness
             yield PhaseProgress(turn, Phase.LOOKAHEAD, seen, observations, seconds)
-        yield self._select(turn, ask.keep_ratio)
+        yield self._select(turn, ask.expected_keep)
 
     def _answer(
         self, ask: Ask, story: Story, total: int, kept: int, dense: bool
@@ -307,7 +307,7 @@ class FakeEngine:
         for index, word in enumerate(words):
             yield Token(ask.turn, (1000 + index,), word)
             if index < story.read_on:
-                yield self._select(ask.turn, ask.keep_ratio, index + 1)
+                yield self._select(ask.turn, ask.expected_keep, index + 1)
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
         ids = tuple(1000 + index for index in range(len(words)))
         ids = (*(begun.token_ids or ()), *ids)
@@ -367,7 +367,7 @@ class FakeEngine:
         return Statistics(
             reading=Reading.DENSE if dense else Reading.SPARSE,
             mode=ask.mode,
-            keep_ratio=ask.keep_ratio,
+            keep_ratio=ask.expected_keep,
             reason=reason(ask, dense),
             prompt_tokens=total,
             eligible_tokens=max(1, total - 60),

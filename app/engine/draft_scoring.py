@@ -26,6 +26,8 @@ from app.engine.attention_scores import (
 from app.engine.backend import Backend
 from app.engine.prefill import OnStep, StepSize, forward, prefill_step
 from app.engine.prefix_cache import PrefixCache
+from app.engine.prompt import Prompt
+from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.memory_model import MAX_QUERY_ROWS
 from app.protocol.options import DEFAULT_TUNING, Blocks, Scoring, Tuning
 
@@ -132,3 +134,12 @@ def _observe_lookahead(
         if ended or found is None:
             return
         logits = found
+
+
+def draft_work(cache: PrefixCache, prompt: Prompt, tuning: Tuning) -> AttentionWork:
+    """What the draft reads to score a prompt: always the question, because it is observed."""
+    prompt = prompt.draft_prompt
+    total = len(prompt.ids) - prompt.answer_prefix_len
+    shared = min(cache.common_prefix_len(prompt.ids), prompt.question_start, total - 1)
+    start = cache.rewind_target(shared)
+    return scoring_work(total - start, start, tuning)

@@ -16,7 +16,7 @@ from app.engine.attention_scores import AttentionObserver, Importance, ScoringEr
 from app.engine.built_in_draft import built_in_scores, join
 from app.engine.cache_growth import reserve_capacity
 from app.engine.conversation_cache import ConversationCache, ScoredPrompt
-from app.engine.draft_scoring import score
+from app.engine.draft_scoring import draft_work, score
 from app.engine.embedding_scores import NoEmbeddings, embedding_scores
 from app.engine.foreign_draft import importance_for_target
 from app.engine.loader import ModelPair
@@ -41,7 +41,6 @@ from app.protocol.cost_model import (
     Costs,
     CostTerm,
     LinearCost,
-    scoring_work,
 )
 from app.protocol.events import ImportanceMap
 from app.protocol.memory_model import SMALLEST_STEP
@@ -389,15 +388,6 @@ class PromptReader:
             prefilled_at = prefilled_at or ended_at
             clock.add(Phase.SCORE, prefilled_at - started_at)
             clock.add(Phase.LOOKAHEAD, ended_at - prefilled_at)
-
-
-def draft_work(cache: PrefixCache, prompt: Prompt, tuning: Tuning) -> AttentionWork:
-    """What the draft reads to score a prompt: always the question, because it is observed."""
-    prompt = prompt.draft_prompt
-    total = len(prompt.ids) - prompt.answer_prefix_len
-    shared = min(cache.common_prefix_len(prompt.ids), prompt.question_start, total - 1)
-    start = cache.rewind_target(shared)
-    return scoring_work(total - start, start, tuning)
 
 
 def _seconds_until(

@@ -11,13 +11,13 @@ import numpy as np
 
 from app.engine import memory_estimates
 from app.engine.conversation_cache import ConversationCache
+from app.engine.draft_scoring import draft_work
 from app.engine.loader import ModelPair
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_estimates import MemoryNeed
 from app.engine.memory_manager import MemoryManager
 from app.engine.planner import PredictedTtft
 from app.engine.prompt import Prompt
-from app.engine.prompt_reader import draft_work
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens, sparse_work
 from app.protocol.memory_model import largest_that_fits

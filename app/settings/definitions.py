@@ -21,11 +21,13 @@ _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `min` to `max`, both allowed; a key changes the value by `step`."""
+    """From `min` to `max`, both allowed; a key changes the value by `step`. `zero` is what 0 is
+    called, if it means something else than a number."""
 
     min: float
     max: float
     step: float = 1
+    zero: str = ""
 
 
 class KvBits(StrEnum):
@@ -72,10 +74,10 @@ class Reading:
     mode: Mode = Mode.AUTO
     """How questions are read by default: auto lets specchat decide, sparse reads the share set by
     keep, full reads everything."""
-    keep: Annotated[float, Range(0, 1, 0.01)] = AUTO_KEEP
+    keep: Annotated[float, Range(0, 1, 0.01, "auto")] = AUTO_KEEP
     """The share of a document that a sparse read selects by default. 0: as much as seems to matter
     for the question."""
-    first_word_within: Annotated[int, Range(0, 3600, 5)] = 0
+    first_word_within: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
     """Where keep is 0: read only as much as lets the answer begin within this many seconds, by what
     was measured on this machine. 0: however long it takes."""
     kv_bits: KvBits = KvBits.FULL
@@ -96,7 +98,7 @@ class Answers:
     """How random the answers are. At 0 the most likely token is always chosen."""
     top_p: Annotated[float, Range(0.01, 1, 0.05)] = _SAMPLING.top_p
     """Sample only from the most likely tokens whose probabilities add up to this."""
-    top_k: Annotated[int, Range(0, 1000, 10)] = _SAMPLING.top_k
+    top_k: Annotated[int, Range(0, 1000, 10, "all")] = _SAMPLING.top_k
     """Sample only from this many of the most likely tokens. 0: from all."""
     min_p: Annotated[float, Range(0, 1, 0.05)] = _SAMPLING.min_p
     """Sample only from tokens that are at least this share as likely as the likeliest one."""
@@ -104,7 +106,7 @@ class Answers:
     """Above 1, what the last 64 tokens said becomes less likely. At 1 nothing changes."""
     thinking: bool = _SAMPLING.thinking
     """Whether models that can think before they answer do so. Some cannot do without."""
-    thinking_budget: Annotated[int, Range(0, 131_072, 256)] = _SAMPLING.thinking_budget
+    thinking_budget: Annotated[int, Range(0, 131_072, 256, "no limit")] = _SAMPLING.thinking_budget
     """The longest thinking, in tokens; then the answer has to begin. 0: no limit of its own."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
@@ -152,7 +154,7 @@ class Storage:
 
     trash_days: Annotated[int, Range(1, 3650)] = round(TRASH_DAYS)
     """How long a deleted conversation can be restored, in days."""
-    snapshots_gb: Annotated[int, Range(0, 2000)] = _CACHE_POLICY.disk_budget // GB
+    snapshots_gb: Annotated[int, Range(0, 2000, zero="auto")] = _CACHE_POLICY.disk_budget // GB
     """The most disk space for the caches of conversations, in GB. 0 chooses it: 20 times the
     weights of the models, from 0.5 to 20 GB, and at most a tenth of the free space. The least
     recently used caches are deleted first; their conversations are read again when needed."""

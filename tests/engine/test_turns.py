@@ -3,7 +3,7 @@ after sparse ones a pass in which every token sees what had been read when it wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from app.engine import mlx_patches
 from app.engine.backend import Backend
 from app.engine.cache_check import find_mismatch
 from app.engine.conversation_cache import ConversationCache
+from app.engine.kv_quantisation import Quantisation
 from app.engine.loader import LoadedModel, ModelPair
 from app.engine.memory import CacheSize
 from app.engine.memory_manager import MemoryManager
@@ -75,17 +76,31 @@ def conversation(
     return prompt(end), ids[end : end + ANSWER], prompt(second)
 
 
-def pair(model: Any, backend: Backend = BACKENDS["cpu"]) -> ModelPair:
+def pair(
+    model: Any, backend: Backend = BACKENDS["cpu"], quantisation: Quantisation | None = None
+) -> ModelPair:
     info = ModelInfo("tiny", "", 0, 0, 0)
-    loaded = LoadedModel(model, None, info, CacheSize(0, 0), StepSize(16, backend=backend))
+    loaded = LoadedModel(
+        model,
+        None,
+        info,
+        CacheSize(0, 0),
+        StepSize(16, backend=backend),
+        quantisation=quantisation,
+    )
     return ModelPair(loaded, None, None, None)  # type: ignore[arg-type]
 
 
 class Chat:
     """Two turns on one `ConversationCache`; `needed` chunks of the document are important."""
 
-    def __init__(self, model: Any, backend: Backend = BACKENDS["cpu"]) -> None:
-        self.models = pair(model, backend)
+    def __init__(
+        self,
+        model: Any,
+        backend: Backend = BACKENDS["cpu"],
+        quantisation: Quantisation | None = None,
+    ) -> None:
+        self.models = pair(model, backend, quantisation)
         self.model = model
         self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None
@@ -140,16 +155,20 @@ KeysAndValues = list[tuple[mx.array, mx.array]]
 
 @contextmanager
 def keys_seen(
-    seen: NDArray[np.bool_], stay: NDArray[np.bool_] | None = None, of: KeysAndValues | None = None
+    seen: NDArray[np.bool_],
+    stay: NDArray[np.bool_] | None = None,
+    of: KeysAndValues | None = None,
+    stored: Callable[[mx.array], mx.array] = lambda each: each,
 ) -> Iterator[KeysAndValues]:
     """Inside, query i sees key j only where `seen[i, j]`. Where `stay`, keys and values are those
-    `of` another pass. Gives its own."""
+    `of` another pass. Gives its own. `stored` is what a cache makes of them."""
     own: KeysAndValues = []
     attention = mx.fast.scaled_dot_product_attention
 
     def masked(q: mx.array, k: mx.array, v: mx.array, *, mask: Any = None, **kw: Any) -> mx.array:
         if mask is None or isinstance(mask, str):
             mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
+        k, v = stored(k), stored(v)
         if stay is not None and of is not None:
             visible = mx.array(stay)[:, None]
             k, v = (mx.where(visible, *both) for both in zip(of[len(own)], (k, v), strict=True))

@@ -9,7 +9,7 @@ from app.settings.definitions import Settings
 from app.settings.introspection import Setting, Value, all_settings, find, format_value, search
 
 ELSEWHERE = {
-    *("reading.mode", "reading.keep", "reading.kv_bits"),
+    *("reading.mode", "reading.keep", "reading.first_word_within", "reading.kv_bits"),
     *("storage.trash_days", "appearance.theme", "appearance.animations"),
     *("models.target", "models.draft", "models.folders"),
 }
@@ -46,7 +46,7 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("reading.keep", 0),
+        ("reading.keep", -0.01),
         ("reading.keep", 1.01),
         ("reading.keep", float("nan")),
         ("reading.keep", "0.2"),

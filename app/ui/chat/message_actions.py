@@ -11,6 +11,7 @@ from app.chat.conversation import Turn, TurnPart
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.stats import Reading
 from app.sessions.records import DeletedMessages
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -104,7 +105,8 @@ class MessageActions:
         turn, progress = view.turn, self._open_chats.shown.progress[view.turn.number]
         mode, keep = turn.question.mode, turn.question.keep
         if (statistics := progress.statistics) is not None:
-            mode, keep = statistics.mode, statistics.keep_ratio
+            mode = statistics.mode
+            keep = statistics.keep_ratio if statistics.reading is Reading.SPARSE else keep
         self._ask_again(turn, mode, keep)
 
     def _ask_again(self, turn: Turn, mode: Mode, keep: float) -> None:

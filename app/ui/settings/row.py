@@ -93,12 +93,16 @@ class SettingRow(ClickLine, can_focus=True):
         ]
         yield from pieces
         if changed:
-            default = f"default {display_value(self.setting.default)}"
+            default = f"default {self._display(self.setting.default)}"
             used = sum(cell_len(piece.text) for piece in pieces)
             gap = self.content_size.width - used - cell_len(default)
             if gap >= 2:
                 yield Piece(" " * gap)
                 yield Piece(default, "$ink-dim", self.action_default)
+
+    def _display(self, value: Value) -> str:
+        zero = self.setting.range.zero if self.setting.range is not None else ""
+        return zero if zero and value == 0 else display_value(value)
 
     def _control(self) -> Iterator[Piece]:
         choices = self.setting.choices
@@ -112,7 +116,7 @@ class SettingRow(ClickLine, can_focus=True):
             yield Piece(display_value(self.value), "bold")
             yield Piece("  choose with ^L", "$ink-dim")
         else:
-            text = f"{self.typed}▏" if self.typed else display_value(self.value)
+            text = f"{self.typed}▏" if self.typed else self._display(self.value)
             hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
             show_all = self.action_set if choices else None
             yield Piece("‹", "$accent", partial(self.action_move, -1))

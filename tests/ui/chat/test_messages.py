@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from app.chat.conversation import TurnPart
 from app.protocol.events import Token
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
 from app.sessions import records
@@ -165,7 +165,7 @@ async def test_esc_gives_an_edit_up_and_what_was_written_comes_back() -> None:
     ("keys", "mode", "keep"),
     [
         (["ctrl+a"], Mode.AUTO, 0.2),
-        (["ctrl+r"], Mode.FULL, 0.2),
+        (["ctrl+r"], Mode.FULL, AUTO_KEEP),
         (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
     ],
 )

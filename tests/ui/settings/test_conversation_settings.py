@@ -88,7 +88,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         await pilot.press("right", "right")
         await row(pilot, app, "keep")
         await pilot.press("3", "5", "enter")
-        await until_shown(pilot, "must be a number from 0.01 to 1")
+        await until_shown(pilot, "must be a number from 0 to 1")
         await pilot.press(".", "3", "5", "enter")
         await row(pilot, app, "mode")
         await pilot.press("right")
