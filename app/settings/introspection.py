@@ -64,6 +64,13 @@ class Setting:
         kinds = {int: "a whole number from ", float: "a number from ", str: ""}
         return f"{kinds.get(self.type, 'one of ')}{self.allowed}"
 
+    def display(self, value: Value) -> str:
+        """For people."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        zero = self.range.zero if self.range is not None and value == 0 else ""
+        return zero or format_value(value) or "none"
+
     def value_in(self, settings: Settings) -> Value:
         value: Value = getattr(getattr(settings, self.group), self.name)
         return value

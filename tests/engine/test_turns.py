@@ -111,6 +111,7 @@ class Chat:
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
+        keep = keep or 1e-9  # one chunk: 0 would be AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = TurnClock(1, lambda event: None, lambda: False)

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from app.protocol.commands import Close, Reselect
 from app.protocol.events import Selected, Token
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.sessions.store import Store
 from app.ui.chat.compose_box import ComposeBox
@@ -51,7 +51,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await until_shown(pilot, "next: AUTO", "read 100%", "full")
         await ask(pilot, engine)
         assert engine.asks[1].mode is Mode.AUTO
-        assert engine.asks[1].keep_ratio == 0.2
+        assert engine.asks[1].keep_ratio == AUTO_KEEP
 
 
 @pytest.mark.parametrize(

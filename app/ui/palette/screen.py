@@ -28,7 +28,6 @@ from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
 from app.ui.safe_input import SafeInput
 from app.ui.settings.live import LiveSettings
-from app.ui.settings.row import display_value
 from app.ui.text import spread
 from app.util.sanitize import sanitize_line
 
@@ -107,10 +106,10 @@ class PaletteProvider(Provider):
         for setting in all_settings():
             value = setting.value_in(live.values)
             show = partial(self.sources.show_setting, setting)
-            yield Entry(f"{setting.label}: {display_value(value)}", "", "setting", show)
+            yield Entry(f"{setting.label}: {setting.display(value)}", "", "setting", show)
             for choice in setting.choices:
                 if choice != value:
-                    name = f"{setting.label}: set to {display_value(choice)}"
+                    name = f"{setting.label}: set to {setting.display(choice)}"
                     yield Entry(name, "", "setting", partial(live.change, setting, choice))
 
     async def _conversations(self) -> Iterator[Entry]:

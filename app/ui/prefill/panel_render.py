@@ -9,6 +9,7 @@ from textual.content import Content
 from app.chat import heatmap
 from app.protocol.events import Selected
 from app.protocol.memory import format_bytes
+from app.protocol.options import AUTO_KEEP
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.ui.keep.slider import keep_bar
 from app.ui.prefill.progress import STOPPED, PhaseStatus, TurnProgress
@@ -196,8 +197,10 @@ def _keep(state: TurnProgress, view: Viewport) -> Content:
         if state.selected is not None and (later := state.selected.read_on):
             found.append(f"read on: {formatting.plural(len(later), 'passage')}")
         after = Content.styled("".join(f"  {each}" for each in found), DIM)
-    before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.keep(state.keep)}"
+    before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.percent(state.keep)}"
     free = view.width - before.cell_length - len(" 100%") - after.cell_length
+    if state.keep == AUTO_KEEP:
+        return before + Content.styled("auto", "bold")
     bar = keep_bar(state.keep, max(10, min(36, view.width // 3, free)))
     return Content.assemble(before, bar, percent, after)
 

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from app.settings.introspection import Setting
 from app.ui.framed_screen import FramedScreen, Result
-from app.ui.settings.row import SettingRow, display_value
+from app.ui.settings.row import SettingRow
 
 
 class SettingsForm(FramedScreen[Result]):
@@ -31,7 +31,7 @@ class SettingsForm(FramedScreen[Result]):
 
     def details_of(self, setting: Setting) -> str:
         allowed = f"{setting.allowed} · " if setting.range is not None else ""
-        return f"{allowed}default {display_value(setting.default)}"
+        return f"{allowed}default {setting.display(setting.default)}"
 
     def describe_other(self) -> None:
         """The focused field is not a setting."""

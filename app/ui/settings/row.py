@@ -17,7 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from app.settings.introspection import Setting, Value, format_value
+from app.settings.introspection import Setting, Value
 from app.ui.click_line import ClickLine, Piece
 from app.ui.keys import run_own_binding
 
@@ -93,16 +93,12 @@ class SettingRow(ClickLine, can_focus=True):
         ]
         yield from pieces
         if changed:
-            default = f"default {self._display(self.setting.default)}"
+            default = f"default {self.setting.display(self.setting.default)}"
             used = sum(cell_len(piece.text) for piece in pieces)
             gap = self.content_size.width - used - cell_len(default)
             if gap >= 2:
                 yield Piece(" " * gap)
                 yield Piece(default, "$ink-dim", self.action_default)
-
-    def _display(self, value: Value) -> str:
-        zero = self.setting.range.zero if self.setting.range is not None else ""
-        return zero if zero and value == 0 else display_value(value)
 
     def _control(self) -> Iterator[Piece]:
         choices = self.setting.choices
@@ -110,13 +106,13 @@ class SettingRow(ClickLine, can_focus=True):
             for choice in choices:
                 chosen, choose = choice == self.value, partial(self._change, choice)
                 yield Piece("● " if chosen else "○ ", "$accent" if chosen else "$ink-dim", choose)
-                yield Piece(display_value(choice), "bold" if chosen else "$ink-dim", choose)
+                yield Piece(self.setting.display(choice), "bold" if chosen else "$ink-dim", choose)
                 yield Piece("  ")
         elif self.setting.type is str:
-            yield Piece(display_value(self.value), "bold")
+            yield Piece(self.setting.display(self.value), "bold")
             yield Piece("  choose with ^L", "$ink-dim")
         else:
-            text = f"{self.typed}▏" if self.typed else self._display(self.value)
+            text = f"{self.typed}▏" if self.typed else self.setting.display(self.value)
             hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
             show_all = self.action_set if choices else None
             yield Piece("‹", "$accent", partial(self.action_move, -1))
@@ -201,11 +197,11 @@ class ChoiceScreen(ModalScreen[Value | None]):
 
     def __init__(self, setting: Setting, value: Value) -> None:
         super().__init__()
-        self._choices, self._value = setting.choices, value
+        self._setting, self._choices, self._value = setting, setting.choices, value
 
     def compose(self) -> ComposeResult:
         options = (
-            Option(f"{'●' if choice == self._value else '○'} {display_value(choice)}")
+            Option(f"{'●' if choice == self._value else '○'} {self._setting.display(choice)}")
             for choice in self._choices
         )
         choices = OptionList(*options, id="setting-choices", markup=False)
@@ -215,9 +211,3 @@ class ChoiceScreen(ModalScreen[Value | None]):
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._choices[event.option_index])
-
-
-def display_value(value: Value) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return format_value(value) or "none"

@@ -35,5 +35,5 @@ async def palette(stage: Stage) -> None:
         await stage.shown("Start a new conversation")
         await stage.take("open")
         await stage.press(*"keep")
-        await stage.shown("Keep: 0.2", "^G")
+        await stage.shown("Keep: auto", "^G")
         await stage.take("found")

@@ -1,0 +1,254 @@
+"""Random conversations, with recall, edits, branches, restarts and reading that is cancelled: every
+answer equals that of a fresh model in which each token sees what had been read when it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.engine import mlx_patches
+from app.engine.cache_check import find_mismatch
+from app.engine.conversation_cache import ConversationCache
+from app.engine.copy_index import Match
+from app.engine.mid_answer_recall import MidAnswerRecall
+from app.engine.prefill import StepSize
+from app.engine.prefix_cache import PrefixCache
+from app.engine.progress import Cancelled
+from app.engine.prompt import Prompt
+from app.engine.snapshot import Snapshots
+from app.protocol.prompt import Segment, SegmentKind
+from tests.engine.oracle import difference
+from tests.engine.test_turns import (
+    CHUNK,
+    DOCUMENT,
+    Chat,
+    KeysAndValues,
+    chunk_positions,
+    keys_seen,
+    pair,
+)
+from tests.tiny import PURE, VOCABULARY, build
+
+TOLERANCE = 1e-4
+LONGEST = 400
+"""Tokens of a conversation."""
+CHUNKS = (DOCUMENT[1] - DOCUMENT[0]) // CHUNK
+TURNS, QUESTION, ANSWER = 7, (5, 14), (3, 12)
+"""How many turns, and how long each part of them is."""
+mlx_patches.install()
+
+
+class Oracle:
+    """Computes again what a cache was given, one pass for each part, with plain attention."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._stored: KeysAndValues | None = None
+
+    def read(
+        self, ids: NDArray[np.int32], positions: NDArray[np.int32], cached: NDArray[np.bool_]
+    ) -> mx.array:
+        """The logits after the last of `positions`, read at once, beside what is `cached`."""
+        every = np.zeros(LONGEST, np.int32)
+        every[: len(ids)] = ids
+        known = np.zeros(LONGEST, bool)
+        known[: len(cached)] = cached
+        known[positions] = True
+        now = np.isin(np.arange(LONGEST), positions)
+        seen = (now[:, None] & known[None]) | np.eye(LONGEST, dtype=bool)
+        stay = None if self._stored is None else ~now
+        with keys_seen(seen, stay, self._stored) as self._stored:
+            logits = self._model(mx.array(every)[None])[0, int(positions[-1])]
+            mx.eval(logits, self._stored)
+        return logits
+
+
+class Conversation:
+    """Of random turns about one document, on one cache, and beside it the oracle."""
+
+    def __init__(self, model: Any, seed: int, folder: Path) -> None:
+        self.random, self.numbers = Random(seed), np.random.default_rng(seed)
+        self.oracle, self.chat = Oracle(model), Chat(model)
+        self.snapshots = Snapshots(folder, 1 << 30, {"target": str(seed)})
+        self.model = model
+        self.start = self.tokens(DOCUMENT[1])
+        self.turns: list[NDArray[np.int32]] = []
+        """Questions and answers, in turn."""
+        self.branches: list[list[NDArray[np.int32]]] = []
+        self.done: list[str] = []
+
+    def tokens(self, count: int) -> NDArray[np.int32]:
+        return self.numbers.integers(0, VOCABULARY, count).astype(np.int32)
+
+    @property
+    def target(self) -> PrefixCache:
+        return self.chat.conversation.target
+
+    def prompt(self) -> Prompt:
+        ids = np.concatenate([self.start, *self.turns])
+        question = len(ids) - len(self.turns[-1])
+        borders = (0, DOCUMENT[0], DOCUMENT[1], question, len(ids) - 4, len(ids))
+        kinds = (
+            SegmentKind.TEMPLATE,
+            SegmentKind.DOCUMENT,
+            SegmentKind.TEMPLATE,
+            SegmentKind.QUESTION,
+            SegmentKind.GENERATION,
+        )
+        parts = zip(kinds, borders, borders[1:], strict=False)
+        return Prompt(ids, tuple(Segment(*part) for part in parts if part[1] < part[2]), {})
+
+    def step(self) -> None:
+        does = ["ask"]
+        if self.turns:
+            does += ["edit", "again", "restart", "go back"]
+        what = self.random.choice(does)
+        self.done.append(what)
+        if what == "restart":
+            self.restart()
+        if what in ("edit", "again"):
+            del self.turns[-1]
+        if what == "edit":
+            self.branches.append(list(self.turns))
+            del self.turns[2 * self.random.randint(0, len(self.turns) // 2) :]
+            del self.turns[len(self.turns) - len(self.turns) % 2 :]
+        if what == "go back" and self.branches:
+            self.turns = self.random.choice(self.branches)[:]
+            del self.turns[len(self.turns) - len(self.turns) % 2 :]
+        if len(self.turns) % 2 == 0:
+            self.turns.append(self.tokens(self.random.randint(*QUESTION)))
+        self.ask()
+        self.answer()
+
+    def restart(self) -> None:
+        for _ in self.snapshots.save("c", self.chat.conversation):
+            pass
+        loaded = self.snapshots.load("c", lambda: ConversationCache(pair(self.model)))
+        assert loaded is not None
+        self.chat.conversation = loaded
+
+    def ask(self) -> None:
+        needed = self.random.sample(range(CHUNKS), self.random.randint(1, 2))
+        full = self.random.random() < 0.03
+        with self.watched():
+            logits = self.chat.read(self.prompt(), None if full else tuple(needed))
+        self.same(logits)
+
+    def answer(self) -> None:
+        prompt, answer = self.prompt(), self.tokens(self.random.randint(*ANSWER))
+        ids = np.concatenate([prompt.ids, answer])
+        recall_after = self.random.randint(1, len(answer))
+        for count in range(1, len(answer) + 1):
+            end = len(prompt.ids) + count
+            self.same(self.feed(ids[:end]))
+            if count == recall_after and self.can_recall:
+                if not self.recall(prompt, answer[:count]):
+                    answer = answer[:count]
+                    break
+                self.same(self.feed(ids[:end]))
+        self.turns.append(answer)
+
+    @property
+    def can_recall(self) -> bool:
+        skipped = not self.target.cached[slice(*DOCUMENT)].all()
+        return skipped and MidAnswerRecall.possible(self.target)
+
+    def feed(self, ids: NDArray[np.int32]) -> mx.array:
+        with self.watched():
+            return self.chat._feed(ids[-1:], ids)
+
+    def recall(self, prompt: Prompt, written: NDArray[np.int32]) -> bool:
+        """In the midst of the answer. False if it is cancelled, which ends the answer."""
+        skipped = np.flatnonzero(~self.target.cached[slice(*DOCUMENT)]) // CHUNK
+        steps, fail_at = 0, self.random.choice([0, 0, 1, 2])
+
+        def on_step(done: int) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == fail_at:
+                raise Cancelled
+
+        recall = MidAnswerRecall(
+            self.chat.models.target, self.target, prompt, CHUNK, 10**6, lambda p: None, on_step
+        )
+        place = int(chunk_positions(int(self.random.choice(skipped.tolist())))[0])
+        assert recall.find(Match((0,), place, min(place, 8)))
+        try:
+            with self.watched():
+                recall.read(written.tolist())
+        except Cancelled:
+            self.done.append("cancelled")
+            assert find_mismatch(self.target) is None
+            return False
+        self.done.append("recall")
+        return True
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """The oracle reads what the cache is given inside."""
+        conversation, real = self, PrefixCache.prefill_at
+        fed = Chat._feed
+
+        def prefill_at(
+            target: PrefixCache,
+            model: Any,
+            ids: NDArray[np.int32],
+            positions: NDArray[np.int32],
+            step: StepSize,
+            on_step: Any,
+        ) -> None:
+            done = 0
+
+            def on_part(now: int) -> None:
+                nonlocal done
+                cached = target.cached.copy()
+                cached[positions[done:now]] = False
+                conversation.oracle.read(ids, positions[done:now], cached)
+                done = now
+                on_step(now)
+
+            real(target, model, ids, positions, step, on_part)
+
+        def feed(chat: Chat, token: NDArray[np.int32], ids: NDArray[np.int32]) -> mx.array:
+            cached = chat.conversation.target.cached[: len(ids) - 1].copy()
+            logits = fed(chat, token, ids)
+            last = np.array([len(ids) - 1], np.int32)
+            conversation.expected = conversation.oracle.read(ids, last, cached)
+            return logits
+
+        PrefixCache.prefill_at, Chat._feed = prefill_at, feed  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            PrefixCache.prefill_at, Chat._feed = real, fed  # type: ignore[method-assign]
+
+    def same(self, logits: mx.array) -> None:
+        assert find_mismatch(self.target) is None, self.done
+        assert difference(logits, self.expected) < TOLERANCE, self.done
+
+
+def converse(seed: int, folder: Path) -> list[str]:
+    conversation = Conversation(build(PURE[seed % len(PURE)]), seed, folder)
+    for _ in range(TURNS):
+        conversation.step()
+    return conversation.done
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_answer_of_a_random_conversation_equals_the_oracle(seed: int, tmp_path: Path) -> None:
+    converse(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_so_it_is_in_a_hundred(tmp_path: Path) -> None:
+    done = [what for seed in range(100, 200) for what in converse(seed, tmp_path / str(seed))]
+    for what in ("edit", "again", "restart", "go back", "recall", "cancelled"):
+        assert done.count(what) > 20, what
