@@ -158,6 +158,7 @@ def stats_line(statistics: Statistics) -> str:
         f"first word {statistics.ttft:.2f} s ({phases})",
         f"{statistics.generated_tokens} tokens, {statistics.decode_rate:.0f} a second"
         + _ahead(statistics),
+        *([] if statistics.confidence is None else [f"{statistics.confidence:.0%} sure of each"]),
         f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",
     ]
     return " · ".join(parts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import mlx.core as mx
@@ -53,8 +55,8 @@ class Decoder:
         """How many of `ids` an earlier turn wrote."""
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens that were verified several at a time, and those of them that were right."""
-        self.log_probabilities: list[float] = []
-        """Of what this turn wrote, nats."""
+        self.confidence: float | None = None
+        """The geometric mean of the probabilities of what this turn wrote."""
         self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -121,7 +123,8 @@ class Decoder:
         finally:
             self.proposed, self.accepted = stream.proposed, stream.accepted
             self.verified_steps = stream.verified_steps
-            self.log_probabilities = stream.log_probabilities
+            if stream.log_probabilities:
+                self.confidence = math.exp(fmean(stream.log_probabilities))
             if draft is not None:
                 draft.close()
         if reason is FinishReason.STOP:  # otherwise half a character or tag may be left to continue

@@ -56,9 +56,8 @@ class MidAnswerRecall:
 
     @staticmethod
     def possible(target: PrefixCache) -> bool:
-        """Whether this cache lacks something of the prompt, and can insert it."""
-        skipped = np.flatnonzero(~target.cached)
-        return len(skipped) > 0 and target.can_insert_at(int(skipped[0]))
+        """Whether this cache, which lacks something of the prompt, can insert it."""
+        return target.can_insert_at(int(np.argmin(target.cached)))
 
     @property
     def is_due(self) -> bool:

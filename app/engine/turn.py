@@ -57,6 +57,9 @@ NOTHING_FOUND = (
     " `specchat models pull local/smollm2-135m-instruct`."
 )
 """What a model that only quotes writes instead."""
+CANNOT_READ_ON = (
+    " This model cannot insert what it skipped, so it reads no more of it while it writes."
+)
 MEMORY_EXHAUSTED = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
@@ -83,6 +86,8 @@ class Turn:
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, clock.emit)
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
+        self._reading_on = ""
+        """Why it cannot read on while it writes: a sentence after another one."""
         self._recalled_later = 0
         """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
@@ -156,7 +161,10 @@ class Turn:
         target, tuning = self._cache.target, self._ask.tuning
         budget = int(tuning.read_on * self._ask.expected_keep * prompt.eligible_tokens)
         sparse = plan.reading is Reading.SPARSE and self._fallback is None
-        if not budget or not sparse or quotation or not MidAnswerRecall.possible(target):
+        if not budget or not sparse or quotation or target.cached.all():
+            return None
+        if not MidAnswerRecall.possible(target):
+            self._reading_on = CANNOT_READ_ON
             return None
         return MidAnswerRecall(
             self._pair.target,
@@ -334,6 +342,7 @@ class Turn:
             self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
+        self._reader.keep_reason = ""
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
         self._cache.reset_to_stock()
         mx.clear_cache()
@@ -389,7 +398,7 @@ class Turn:
             keep_ratio=self._reader.keep
             if reading is Reading.SPARSE or self._plan.show_selection
             else 1.0,
-            reason=self._plan.reason + (self._reader.keep_reason if not self._fallback else ""),
+            reason=self._plan.reason + self._reader.keep_reason + self._reading_on,
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
             read_tokens=self._reader.read_tokens + self._recalled_later,
@@ -403,6 +412,7 @@ class Turn:
             peak_bytes=mx.get_peak_memory(),
             fallback=self._fallback,
             forced_loss=self._decoder.forced_loss,
+            confidence=self._decoder.confidence,
             proposed_tokens=self._decoder.proposed,
             accepted_tokens=self._decoder.accepted,
             verified_steps=self._decoder.verified_steps,

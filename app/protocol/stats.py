@@ -82,6 +82,8 @@ class Statistics:
     """In how many steps they were verified."""
     plain_rate: float = 0.0
     """Tokens a second one at a time; 0 if too few were written so."""
+    confidence: float | None = None
+    """How likely the model found each token that it wrote: the geometric mean, 0..1."""
 
     @property
     def read_fraction(self) -> float:

@@ -129,6 +129,7 @@ ALTER TABLE runs ADD COLUMN accepted_tokens INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN verified_steps INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 """,
+    "7 confidence": "ALTER TABLE runs ADD COLUMN confidence REAL;",
 }
 
 

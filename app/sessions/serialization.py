@@ -96,7 +96,7 @@ def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
 def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
     """Phases that only a later version knows are ignored. Raises ValueError, TypeError or
     KeyError."""
-    values = _SINCE_6 | values
+    values = _LATER | values
     made = {field: values[column] for column, field in STATS_COLUMNS.items()}
     made["reading"], made["mode"] = Reading(made["reading"]), Mode(made["mode"])
     known = [(name, seconds) for name, seconds in made["phases"] if name in _PHASES]
@@ -105,7 +105,13 @@ def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
 
 
 _PHASES = frozenset(Phase)
-_SINCE_6 = {"proposed_tokens": 0, "accepted_tokens": 0, "verified_steps": 0, "plain_rate": 0.0}
+_LATER = {
+    "proposed_tokens": 0,
+    "accepted_tokens": 0,
+    "verified_steps": 0,
+    "plain_rate": 0.0,
+    "confidence": None,
+}
 """What exports of earlier schemas lack."""
 
 

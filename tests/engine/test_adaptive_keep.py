@@ -114,3 +114,14 @@ def test_the_time_that_is_allowed_limits_keep(
 def test_until_the_scores_are_known_the_usual_keep_is_assumed() -> None:
     assert ASK.expected_keep == DEFAULT_KEEP_RATIO
     assert replace(ASK, keep_ratio=0.3).expected_keep == 0.3
+
+
+@pytest.mark.parametrize(("name", "says"), [("qwen3_5", True), ("qwen3", False)])
+def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
+    name: str, says: bool, driver: Driver, tmp_path: Path
+) -> None:
+    driver.load(tiny.save(tmp_path / "target", name, 0), tiny.save(tmp_path / "draft", "qwen3", 1))
+    found = statistics(driver.run(question()))
+    assert ("cannot insert what it skipped" in found.reason) == says
+    assert found.confidence is not None
+    assert 0 < found.confidence < 1

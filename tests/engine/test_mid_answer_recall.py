@@ -201,13 +201,6 @@ def test_recurrent_layers_read_nothing_while_they_write(name: str, models: dict[
     assert not MidAnswerRecall.possible(chat.conversation.target)
 
 
-def test_nothing_is_read_on_where_all_was_read(models: dict[str, Any]) -> None:
-    prompt, _ = text()
-    chat = Chat(models["llama"])
-    chat.read(prompt, None)
-    assert not MidAnswerRecall.possible(chat.conversation.target)
-
-
 def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any]) -> None:
     writing = Writing(models["llama"], budget=CHUNK)
     skipped, read = (int(chunk_positions(chunk)[0]) for chunk in (6, FIRST[1]))

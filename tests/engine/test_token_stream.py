@@ -211,6 +211,23 @@ def test_a_seeds_answer_shows_a_rule_that_is_broken(
     assert write(fast, ids) != plain
 
 
+def test_it_knows_how_likely_each_token_was(models: dict[str, Any]) -> None:
+    """Also of accepted proposals, and where it is stopped after some of those."""
+    model, ids = models["llama"], repetitive(3)
+    answer = write(stream(model, stock_cache(model, ids), None), ids)
+    every = np.array([*ids, *answer], np.int32)
+    logits = model(mx.array(every[None, :-1]))[0, len(ids) - 1 :]
+    log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    expected = [float(row[token]) for row, token in zip(log_probabilities, answer, strict=True)]
+    for text in (None, nearly(answer)):
+        for count in (len(answer), 5):
+            source = stream(model, stock_cache(model, ids), text)
+            given = source.tokens(int(ids[-1]), len(answer))
+            assert [next(given) for _ in range(count)] == answer[:count]
+            given.close()
+            assert source.log_probabilities == pytest.approx(expected[:count], abs=1e-4)
+
+
 def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
     """The second part's places are those after the first."""
     model, ids, sampler = models["llama"], repetitive(5), make_sampler(1.0)

@@ -38,6 +38,7 @@ def answer_stats(**changes: Any) -> AnswerStats:
         accepted_tokens=2,
         verified_steps=3,
         plain_rate=12.5,
+        confidence=0.75,
         target="embedded",
         target_revision="abc",
         draft="its draft",
@@ -45,13 +46,15 @@ def answer_stats(**changes: Any) -> AnswerStats:
     return replace(stats, **changes)
 
 
+BEFORE_7: dict[str, Any] = {"confidence": None}
 BEFORE_6: dict[str, Any] = {
+    **BEFORE_7,
     "proposed_tokens": 0,
     "accepted_tokens": 0,
     "verified_steps": 0,
     "plain_rate": 0.0,
 }
-"""What earlier schemas did not store."""
+"""What earlier schemas than these did not store."""
 
 
 def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> Attachment:

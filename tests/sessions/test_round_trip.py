@@ -46,6 +46,7 @@ answer_stats = st.builds(
     **dict.fromkeys(("keep_ratio", "ttft", "decode_seconds"), figures),
     phases=st.lists(st.builds(PhaseTime, st.sampled_from(Phase), figures), max_size=2).map(tuple),
     forced_loss=st.none(),
+    confidence=st.none() | figures,
     seed=st.integers(0, 2**64 - 1),
     **{f"{name}_tokens": counts for name in ("prompt", "eligible", "read", "reused")},
     recalled_tokens=counts,

@@ -13,8 +13,8 @@ from app.chat import heatmap
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.replay import replay_events
 from app.protocol.commands import Ask
-from app.protocol.events import Finished, Selected, Token
-from app.protocol.options import Mode
+from app.protocol.events import Finished, Planned, Selected, Token
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
@@ -49,6 +49,35 @@ FULLEST = (
 
 def test_the_line_of_figures_as_it_is_promised() -> None:
     assert stats_line(STATISTICS, FinishReason.STOP, 100) == FULLEST
+
+
+def test_how_sure_the_model_was_is_among_the_figures() -> None:
+    progress = TurnProgress(0.2)
+    for confidence, words in ((0.926, "wrote 63 tokens, 93% sure of each"), (None, "wrote 63 tok")):
+        statistics = replace(STATISTICS, confidence=confidence)
+        progress.apply(Finished(1, FinishReason.STOP, "Yes.", (1,), statistics), 1.0)
+        text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
+        assert words in text
+        assert ("sure of each" in text) == (confidence is not None)
+
+
+def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
+    progress = TurnProgress(AUTO_KEEP)
+    ask = Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, AUTO_KEEP)
+    engine = FakeEngine(Story(), stepping=True)
+    engine.listen(lambda event: progress.apply(event, 1.0))
+    engine.send(ask)
+
+    def panel() -> str:
+        return "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
+
+    engine.advance_to(lambda event: isinstance(event, Planned))
+    assert "keep auto" in panel()
+    engine.finish()
+    assert "20%" in panel()
+    assert progress.selected is not None
+    progress.preview = replace(progress.selected, keep_ratio=0.4, auto_keep=0.0312)
+    assert "; auto keeps 3%" in panel()
 
 
 def test_a_full_reading_says_so() -> None:

@@ -296,6 +296,8 @@ def _afterwards(state: TurnProgress, view: Viewport) -> list[Content]:
     if state.statistics is not None:
         peak = f"peak memory {format_bytes(state.statistics.peak_bytes)}"
         wrote = f"wrote {formatting.plural(state.statistics.generated_tokens, 'token')}"
+        if state.statistics.confidence is not None:
+            wrote += f", {formatting.percent(state.statistics.confidence)} sure of each"
         total = formatting.seconds(state.elapsed(view.now))
         lines.append(Content.styled(f"{INDENT}{wrote} · {total} total · {peak}", DIM))
         if state.statistics.proposed_tokens:
