@@ -41,6 +41,11 @@ TABLES = {
         )
         for name, n in (("english", 149), ("several", 149), ("code", 60), ("logs", 60))
     },
+    "keep": (
+        f"--suite {','.join(passage_suites('english', 'code', 'logs'))}"
+        f" --target {SMOLLM2.repository} --length 7k --keep 0.05,0.1,0.2,0.4,auto --n 30"
+        " --scoring builtin --tune keep_above=0.8,0.5,0.3,0.2,0.1,0.04"
+    ),
     "passages-languages": (
         f"--suite {','.join(passage_suites(*OTHER_LANGUAGES))} --target {GEMMA3.repository}"
         " --length 7k --keep 0.05,0.1,0.2 --n 30 --scoring builtin,embedding,lexical"
