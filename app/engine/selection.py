@@ -77,13 +77,14 @@ def adaptive_keep(
     """The keep at which `select` takes every chunk that is important: at least `tuning.keep_above`
     times as far above the middle one as the third most important one, which a single passage with
     the chunks beside it reaches. Of tokens before `known` and of those after it, the larger share.
-    0 if nothing is eligible."""
+    1 if nothing stands out, 0 if nothing is eligible."""
     starts, ends = chunk_bounds(pinned, tuning.chunk)
     if not len(starts):
         return 0.0
     smoothed = _chunk_importance(importance, pinned, starts, ends, tuning)
     above = smoothed - np.median(smoothed)
     important = above >= tuning.keep_above * np.sort(above)[-min(3, len(above))]
+    important &= (above > 0) | (above.max() == 0)
     groups = (important[starts < known], important[starts >= known])
     return max(float(group.mean()) for group in groups if len(group))
 

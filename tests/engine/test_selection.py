@@ -309,6 +309,15 @@ def test_keep_follows_how_much_stands_out() -> None:
     assert adaptive_keep(peaks(3), np.ones(3 * CHUNK, bool)) == 0.0, "all is pinned"
 
 
+def test_what_is_as_unimportant_as_most_is_not_kept() -> None:
+    """Even if only one chunk has any importance, and it has nothing beside it."""
+    importance = np.zeros(100 * CHUNK, np.float32)
+    importance[:CHUNK] = 1.0
+    unpinned = np.zeros(100 * CHUNK, bool)
+    assert adaptive_keep(importance, unpinned, Tuning(neighbours=0.0)) == 0.01
+    assert adaptive_keep(0 * importance, unpinned) == 1.0, "nothing stands out"
+
+
 def test_what_a_chunk_has_to_have_of_the_highest_is_a_tuning() -> None:
     importance = peaks(100, 40)
     importance[70 * CHUNK : 71 * CHUNK] = 4.0
@@ -336,5 +345,5 @@ def test_that_keep_takes_every_chunk_that_is_important(
     high = means - np.median(means)
     selected = set(select(importance, pinned, keep, tuning, pinned[:known].copy()).positions)
     for start, chunk in zip(starts, high, strict=True):
-        if chunk >= above * np.sort(high)[-min(3, len(high))] + 1e-5:
+        if chunk >= max(0.0, above * np.sort(high)[-min(3, len(high))]) + 1e-5:
             assert start in selected
