@@ -164,7 +164,7 @@ class Turn:
         if not budget or not sparse or quotation or target.cached.all():
             return None
         if not MidAnswerRecall.possible(target):
-            self._reading_on = CANNOT_READ_ON
+            self._reading_on = CANNOT_READ_ON if self._resume_from is None else ""
             return None
         return MidAnswerRecall(
             self._pair.target,

@@ -163,7 +163,7 @@ def test_a_seed_repeats_a_sampled_answer(loaded: Driver) -> None:
 def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
     loaded.answer(question(keep=0.2))
     (first,) = loaded.of(Selected)
-    for keep in (0.0, 0.5, 0.2):
+    for keep in (0.01, 0.5, 0.2):
         loaded.engine.send(Reselect(1, keep))
         selected = loaded.until(Selected)
         assert isinstance(selected, Selected)

@@ -107,11 +107,11 @@ class Chat:
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
-        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=1.0)
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
-        keep = keep or 1e-9  # one chunk: 0 would be AUTO_KEEP
+        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall=keep > 0, recall_share=1.0)
+        keep = keep or 1e-9  # 0 would be AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = TurnClock(1, lambda event: None, lambda: False)

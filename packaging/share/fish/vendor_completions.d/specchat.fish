@@ -18,7 +18,7 @@ complete -c specchat -n '__fish_seen_subcommand_from ask' -s h -l help -d 'show 
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, or - for standard input (also read if there is no -f); can be repeated'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l private -d 'also read files in folders that may contain secrets'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l ignored -d 'also read files that git ignores'
-complete -c specchat -n '__fish_seen_subcommand_from ask' -l keep -x -d 'read this fraction, 0 to 1, such as 0.2'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -l keep -x -d 'read this fraction, 0 to 1, such as 0.2, or auto'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l full -d 'read the whole prompt'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l auto -d 'choose sparse or full automatically'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l conversation -x -d 'save question and answer in the conversation with this number, in the `last` one, or in a `new` one'
