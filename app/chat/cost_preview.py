@@ -18,7 +18,7 @@ from app.protocol.cost_model import (
     sparse_pays,
     sparse_work,
 )
-from app.protocol.options import DEFAULT_KEEP_RATIO, DEFAULT_TUNING, Mode
+from app.protocol.options import DEFAULT_TUNING, Mode, expected_keep
 from app.protocol.stats import Reading, Statistics
 
 REFERENCE_TOKENS = 32_768
@@ -27,7 +27,7 @@ REFERENCE_TOKENS = 32_768
 
 def describe(costs: Costs, keep_ratio: float) -> str:
     """A sentence on how soon the first word comes; at the default keep instead of AUTO_KEEP."""
-    keep_ratio = keep_ratio or DEFAULT_KEEP_RATIO
+    keep_ratio = expected_keep(keep_ratio)
     selected = AttentionWork(math.ceil(keep_ratio * REFERENCE_TOKENS))
     full = costs.seconds(ReadPlan(REFERENCE_TOKENS, AttentionWork(REFERENCE_TOKENS)))
     sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
@@ -94,7 +94,7 @@ class NextMessage:
     @property
     def _sparse_plan(self) -> ReadPlan:
         total, last, skipped = self._earlier + self._new, self.last, self._skipped
-        keep = self.keep or DEFAULT_KEEP_RATIO
+        keep = expected_keep(self.keep)
         new = self.typed + math.ceil(keep * self.attached)
         if last is None:
             return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))

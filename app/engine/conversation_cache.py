@@ -19,7 +19,7 @@ from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
 from app.engine.selection import Selection, adaptive_keep, select
 from app.protocol.events import Selected
-from app.protocol.options import Tuning
+from app.protocol.options import AUTO_KEEP, Tuning
 from app.protocol.prompt import Span, SpanText
 
 OF_SELECTING = ("recall_share", "read_on", "keep_above")
@@ -55,6 +55,8 @@ class ScoredPrompt:
         return replace(self, recalled=np.union1d(self.recalled, positions))
 
     def select(self, keep: float) -> tuple[Selection, Selected]:
+        auto_keep = self.auto_keep
+        keep = auto_keep if keep == AUTO_KEEP else keep
         selection = select(
             self.importance, self.prompt.pinned, keep, self.tuning, self.cached, self.recalled
         )
@@ -65,7 +67,7 @@ class ScoredPrompt:
             prompt_tokens=len(self.prompt.ids),
             spans=selection.spans,
             texts=tuple(_span_texts(self.prompt, selection.spans)),
-            auto_keep=self.auto_keep,
+            auto_keep=auto_keep,
         )
         return selection, event
 

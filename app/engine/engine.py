@@ -377,7 +377,7 @@ class MlxEngine:
 
     def _reselect(self, command: Reselect) -> None:
         if self._scored is not None and self._scored.turn == command.turn:
-            self._emit(self._scored.select(command.keep_ratio or self._scored.auto_keep)[1])
+            self._emit(self._scored.select(command.keep_ratio)[1])
 
     def _reset_pair_state(self) -> None:
         from app.engine.cache_pool import CachePool

@@ -129,7 +129,7 @@ class PromptReader:
         it began, so that the same is selected again."""
         cached, scored = self._target.cached, self._conversation.scored
         if scored is not None and scored.is_of(prompt, tuning):
-            selected = scored.select(self._ask.keep_ratio or scored.auto_keep)[0].positions
+            selected = scored.select(self._ask.keep_ratio)[0].positions
             if np.isin(np.flatnonzero(cached), selected).all():
                 return scored.cached
         return cached.copy()

@@ -30,10 +30,7 @@ from app.eval.suites import (
 from app.eval.tokens import Tokens
 from app.protocol.commands import Ask, Load, Reselect
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
-from app.protocol.options import (
-    Mode,
-    Sampling,
-)
+from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Reading
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from app.protocol.options import (
-    AUTO_KEEP,
     DEFAULT_KEEP_RATIO,
     DEFAULT_SAMPLING,
     DEFAULT_TUNING,
@@ -15,6 +14,7 @@ from app.protocol.options import (
     Mode,
     Sampling,
     Tuning,
+    expected_keep,
 )
 from app.protocol.prompt import Message, Role
 
@@ -78,8 +78,7 @@ class Ask:
 
     @property
     def expected_keep(self) -> float:
-        """The keep ratio, or what is assumed of it until the scores are known."""
-        return DEFAULT_KEEP_RATIO if self.keep_ratio == AUTO_KEEP else self.keep_ratio
+        return expected_keep(self.keep_ratio)
 
     @property
     def question(self) -> str:

@@ -19,6 +19,11 @@ AUTO_KEEP = 0.0
 """In place of a keep ratio: the scores decide, by the tuning's `keep_above`."""
 
 
+def expected_keep(keep_ratio: float) -> float:
+    """The keep ratio, or what is assumed of AUTO_KEEP until the scores are known."""
+    return DEFAULT_KEEP_RATIO if keep_ratio == AUTO_KEEP else keep_ratio
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Keys per block, and the blocks that a block of queries attends to: the first `sinks`, the
