@@ -86,6 +86,7 @@ class Story:
     """Everything is read already: what keep would choose is shown, and everything answers."""
     read_on: int = 0
     """How many passages are read while the answer is written."""
+    unsure: bool = False
 
 
 @dataclass(frozen=True)
@@ -381,6 +382,7 @@ class FakeEngine:
             decode_seconds=max(0, generated - 1) / 31,
             peak_bytes=6 * GIB,
             fallback=fallback,
+            unsure=self.story.unsure,
         )
 
 

@@ -248,6 +248,7 @@ def merge_statistics(first: Statistics | None, second: Statistics | None) -> Sta
         verified_steps=first.verified_steps + second.verified_steps,
         plain_rate=second.plain_rate,
         confidence=_joint_confidence(first, second),
+        unsure=first.unsure or second.unsure,
         decode_seconds=first.decode_seconds + second.decode_seconds,
         ttft=first.ttft or second.ttft,
         peak_bytes=max(first.peak_bytes, second.peak_bytes),

@@ -35,6 +35,7 @@ from app.eval.results_log import ResultsLog
 from app.eval.runner import Outcome, Runner, Status, results_name
 from app.eval.settings import TUNING, Settings
 from app.eval.suites import (
+    ABOUT_PASSAGES,
     GROUPS,
     HELD_OUT,
     NEED_FILES,
@@ -307,7 +308,7 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
 
 
 def _check_files(settings: Settings, tokens: Tokens) -> None:
-    about_passages = [name for name in settings.suites if name in NEED_FILES - {PERPLEXITY}]
+    about_passages = [name for name in settings.suites if name in ABOUT_PASSAGES]
     Corpus(settings.files, tokens).check(about_passages)
     for document in settings.files if PERPLEXITY in settings.suites else ():
         offsets = tokens.offsets(document.text)

@@ -158,10 +158,15 @@ def stats_line(statistics: Statistics) -> str:
         f"first word {statistics.ttft:.2f} s ({phases})",
         f"{statistics.generated_tokens} tokens, {statistics.decode_rate:.0f} a second"
         + _ahead(statistics),
-        *([] if statistics.confidence is None else [f"{statistics.confidence:.0%} sure of each"]),
+        *([] if statistics.confidence is None else [_confidence(statistics)]),
         f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",
     ]
     return " · ".join(parts)
+
+
+def _confidence(statistics: Statistics) -> str:
+    sure = f"{statistics.confidence:.0%} sure of each"
+    return f"{sure}, less than usual (--full reads everything)" if statistics.unsure else sure
 
 
 def _ahead(statistics: Statistics) -> str:

@@ -1,7 +1,8 @@
-"""The timings of the loaded model pair on this machine, stored for later starts.
+"""The timings of the loaded model pair on this machine, and how sure it was of its last answers,
+stored for later starts.
 
 One file per pair and machine. It only saves time: an unreadable file counts as missing. Two
-programs may write the same file: each adds its timings to those in it, and replaces it atomically.
+programs may write the same file: each adds to what is in it, and replaces it atomically.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from app.engine.cost_fit import MAX_TIMINGS, fit_costs
 from app.engine.loader import ModelPair
@@ -25,6 +27,16 @@ from app.protocol.cost_model import FREE, AttentionWork, Costs, CostTerm, Timing
 FORMAT = 2
 MAX_FILES = 40
 """The most recently used ones."""
+ANSWERS = 32
+"""The last answers, whose confidence is the usual one."""
+FEWEST_ANSWERS = 8
+"""With fewer it is unknown."""
+
+
+class _Stored(NamedTuple):
+    timings: list[Timing]
+    confidences: list[float]
+    """Of the last answers, 0..1."""
 
 
 class CostStore:
@@ -38,19 +50,29 @@ class CostStore:
             draft.attention_cost_ratio if draft else 0.0,
         )
         self._file = None if folder is None else folder / f"{_key(pair)}.json"
-        self._timings = _read(self._file) if self._file else []
+        self._stored = _Stored([], []) if self._file is None else _read(self._file)
         self.costs = self._fit()
 
-    def add(self, timings: Sequence[Timing]) -> None:
-        """Add timings, and fit the costs again."""
-        known = self._file and _read(self._file)  # another program may have added to it
-        self._timings = _newest([*(known or self._timings), *timings])
+    @property
+    def usual_confidence(self) -> float | None:
+        """The median of the last answers' confidence, 0..1; None after too few of them."""
+        known = self._stored.confidences
+        return median(known) if len(known) >= FEWEST_ANSWERS else None
+
+    def add(self, timings: Sequence[Timing], confidences: Sequence[float] = ()) -> None:
+        """Add timings and answers' confidences, and fit the costs again."""
+        known = self._stored
+        if self._file is not None and (found := _read(self._file)) != ([], []):
+            known = found  # another program may have added to it
+        self._stored = _Stored(
+            _newest([*known.timings, *timings]), [*known.confidences, *confidences][-ANSWERS:]
+        )
         if self._file is not None:
-            _write(self._file, self._timings)
+            _write(self._file, self._stored)
         self.costs = self._fit()
 
     def _fit(self) -> Costs:
-        costs = fit_costs(self._timings, self._ratios)
+        costs = fit_costs(self._stored.timings, self._ratios)
         return costs if self._has_draft else replace(costs, draft=FREE)
 
 
@@ -78,16 +100,19 @@ def _machine() -> list[str]:
     return [device, str(os.cpu_count()), str(memory), kind, version("mlx"), Path(library).name]
 
 
-def _read(file: Path) -> list[Timing]:
+def _read(file: Path) -> _Stored:
     """Empty if there is no such file, or a damaged one."""
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         if stored["format"] != FORMAT:
-            return []
+            return _Stored([], [])
         rows = stored["timings"] if "timings" in stored else stored["clocked"]  # as older versions
-        return _newest([_parse_timing(*row) for row in rows])
+        confidences = [float(each) for each in stored.get("confidences", ())]
+        if not all(0 <= each <= 1 for each in confidences):
+            raise ValueError("not a probability")
+        return _Stored(_newest([_parse_timing(*row) for row in rows]), confidences[-ANSWERS:])
     except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
-        return []
+        return _Stored([], [])
 
 
 def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
@@ -97,10 +122,10 @@ def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) 
     return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
 
 
-def _write(file: Path, timings: Sequence[Timing]) -> None:
+def _write(file: Path, stored: _Stored) -> None:
     rows = [
         [str(c.term), c.work.tokens, c.work.cached, c.work.max_context, round(c.seconds, 6)]
-        for c in timings
+        for c in stored.timings
         if c.seconds >= 1e-6
     ]
     aside = None
@@ -110,7 +135,8 @@ def _write(file: Path, timings: Sequence[Timing]) -> None:
             "w", encoding="utf-8", dir=file.parent, suffix=".part", delete=False
         ) as writing:
             aside = Path(writing.name)
-            json.dump({"format": FORMAT, "timings": rows}, writing)
+            confidences = [round(each, 4) for each in stored.confidences]
+            json.dump({"format": FORMAT, "timings": rows, "confidences": confidences}, writing)
         aside.replace(file)
         _delete_old(file.parent)
     except OSError:

@@ -24,7 +24,7 @@ from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
 from app.protocol.events import Token
 from app.protocol.options import PENALTY_TOKENS, Sampling
-from app.protocol.stats import FinishReason
+from app.protocol.stats import SURE, FinishReason
 
 FLUSH_SECONDS = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""
@@ -35,6 +35,12 @@ SHORTEST_LOOP = 256
 SENTENCE, SENTENCE_LOOP = 12, 96
 """Tokens from which on a passage counts as a sentence, and its shortest loop: nobody repeats one on
 purpose."""
+
+
+def is_unsure(confidence: float | None, usual: float | None) -> bool:
+    """Whether an answer's confidence is far below the usual one of its model pair, both 0..1;
+    False where one is unknown."""
+    return confidence is not None and usual is not None and confidence < min(usual**2, SURE)
 
 
 class Decoder:
@@ -123,7 +129,7 @@ class Decoder:
         finally:
             self.proposed, self.accepted = stream.proposed, stream.accepted
             self.verified_steps = stream.verified_steps
-            if stream.log_probabilities:
+            if stream.log_probabilities and quotation is None:
                 self.confidence = math.exp(fmean(stream.log_probabilities))
             if draft is not None:
                 draft.close()

@@ -340,10 +340,9 @@ class MlxEngine:
                 raise TurnError(*MEMORY_EXHAUSTED) from None
             self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
             return
-        assert self._costs is not None
-        turn = Turn(
-            self._pair, command, remembered, progress, self._memory_manager, self._costs.costs
-        )
+        assert (pair_costs := self._costs) is not None
+        known = self._memory_manager, pair_costs.costs, pair_costs.usual_confidence
+        turn = Turn(self._pair, command, remembered, progress, *known)
         try:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
@@ -356,7 +355,7 @@ class MlxEngine:
             self._caches.enforce_budget()
             self._pressure.after_turn()
             self._report_memory()
-        self._costs.learn(turn.timings)
+        pair_costs.learn(turn.timings, turn.confidence)
 
     def _stopped(self) -> bool:
         """Whether the running turn should stop; False when there is none."""

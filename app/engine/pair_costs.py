@@ -36,14 +36,19 @@ class PairCosts:
         return self._store.costs
 
     @property
+    def usual_confidence(self) -> float | None:
+        """The median confidence of the pair's last answers, 0..1; None after too few of them."""
+        return self._store.usual_confidence
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether the pair was never timed."""
         return self._calibration is not None
 
-    def learn(self, timings: list[Timing]) -> None:
-        """Fit the costs to new timings, and report them."""
-        if timings:
-            self._store.add(timings)
+    def learn(self, timings: list[Timing], confidence: float | None = None) -> None:
+        """Fit the costs to new timings, and report them; `confidence` is that of an answer."""
+        if timings or confidence is not None:
+            self._store.add(timings, () if confidence is None else (confidence,))
             self.report()
 
     def report(self, requested: bool = False) -> None:

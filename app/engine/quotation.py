@@ -5,17 +5,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.prompt import PromptText
-from app.engine.text_encoder import OnPieces, TextEncoder
+from app.engine.prompt import Prompt, PromptText
+from app.engine.text_encoder import OnPieces, TextEncoder, built_in_encoder
 
 NEAR = 0.5
 """Cosine and shared words from which on a sentence counts as an answer: of 48 questions about
 another document nine in ten find nothing so near."""
+NOTHING_FOUND = (
+    "No sentence of the document seems to answer this. I am a small model that can only quote:"
+    " press Ctrl+L for one that answers in its own words, or run"
+    " `specchat models pull local/smollm2-135m-instruct`."
+)
+"""What a model that only quotes writes instead."""
 SHORTEST = 5
 """Words of a sentence: headings have fewer. They are only quoted where there is nothing else."""
 ASIDE = 8
@@ -49,6 +55,15 @@ class Sentence:
         start = int(np.searchsorted(starts[1:], self.start, side="right"))
         end = int(np.searchsorted(starts[:-1], self.end, side="left"))
         return first + start, first + end
+
+
+def quote(prompt: Prompt, question: str, on_pieces: OnPieces) -> tuple[Prompt, str]:
+    """The sentence that answers the question, and the prompt in which it is pinned; or that there
+    is none."""
+    found = best_sentence(prompt.texts, question, built_in_encoder(), on_pieces)
+    if found is None or found.score < NEAR:
+        return prompt, NOTHING_FOUND
+    return replace(prompt, user_pins=(*prompt.user_pins, found.tokens)), found.text
 
 
 def quotes_phrase(question: str, texts: Iterable[PromptText]) -> bool:

@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 
 from app.engine import memory, planner
 from app.engine.conversation_cache import ConversationCache
-from app.engine.decode import Decoder
+from app.engine.decode import Decoder, is_unsure
 from app.engine.draft_proposals import DraftProposals
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
-from app.engine.mid_answer_recall import MidAnswerRecall
+from app.engine.mid_answer_recall import CANNOT_INSERT, NO_MEMORY, MidAnswerRecall
 from app.engine.planner import Plan
 from app.engine.positions import Positions
 from app.engine.progress import Cancelled, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
-from app.engine.quotation import NEAR, best_sentence, quotes_phrase
-from app.engine.text_encoder import built_in_encoder
+from app.engine.quotation import quote, quotes_phrase
 from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
@@ -51,15 +50,6 @@ class TurnError(RuntimeError):
 
 _WAITING = (Phase.WAIT, Phase.RESTORE)
 """Says nothing about the pair's speed."""
-NOTHING_FOUND = (
-    "No sentence of the document seems to answer this. I am a small model that can only quote:"
-    " press Ctrl+L for one that answers in its own words, or run"
-    " `specchat models pull local/smollm2-135m-instruct`."
-)
-"""What a model that only quotes writes instead."""
-CANNOT_READ_ON = (
-    " This model cannot insert what it skipped, so it reads no more of it while it writes."
-)
 MEMORY_EXHAUSTED = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
@@ -77,11 +67,12 @@ class Turn:
         clock: TurnClock,
         memory_manager: MemoryManager | None = None,
         costs: Costs = UNKNOWN_COSTS,
+        usual_confidence: float | None = None,
     ) -> None:
         self._pair, self._ask, self._emit = pair, ask, clock.emit
         self._cache, self._clock = cache, clock
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
-        self._costs = costs
+        self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
         self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, clock.emit)
         self._prompt: Prompt | None = None
@@ -164,7 +155,10 @@ class Turn:
         if not budget or not sparse or quotation or target.cached.all():
             return None
         if not MidAnswerRecall.possible(target):
-            self._reading_on = CANNOT_READ_ON if self._resume_from is None else ""
+            self._reading_on = CANNOT_INSERT if self._resume_from is None else ""
+            return None
+        if not self._ask.skip_memory_check and not self._estimate(prompt).can_read_on(budget):
+            self._reading_on = NO_MEMORY
             return None
         return MidAnswerRecall(
             self._pair.target,
@@ -208,15 +202,9 @@ class Turn:
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total)
         with self._clock.timed(Phase.SCORE):
-            found = best_sentence(
-                prompt.texts,
-                question,
-                built_in_encoder(),
-                lambda done, sentences: report(total * done // sentences),
+            return quote(
+                prompt, question, lambda done, sentences: report(total * done // sentences)
             )
-        if found is None or found.score < NEAR:
-            return prompt, NOTHING_FOUND
-        return replace(prompt, user_pins=(*prompt.user_pins, found.tokens)), found.text
 
     def _answer_budget(self, prompt: Prompt) -> int:
         """How many tokens may be written. Raises TurnError when the prompt fills the context."""
@@ -239,7 +227,7 @@ class Turn:
         left_out = int((~target.cached[:shared]).sum())
         eligible = left_out + int((~prompt.pinned[shared:]).sum())
         cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
-        foresight = TurnEstimate(self._pair, self._ask, prompt, self._cache, self._memory_manager)
+        foresight = self._estimate(prompt)
         expected, dense_only = foresight.predict_ttft(self._costs), self._pair.dense_only
         new = total - shared
         self._resume_from = self._reader.resume_position(prompt)
@@ -276,6 +264,9 @@ class Turn:
             )
         )
         return plan
+
+    def _estimate(self, prompt: Prompt) -> TurnEstimate:
+        return TurnEstimate(self._pair, self._ask, prompt, self._cache, self._memory_manager)
 
     def _since_sent(self, expected: float | None) -> float | None:
         """The predicted time, plus the wait before it."""
@@ -361,6 +352,11 @@ class Turn:
         return len(self._decoder.ids) - self._decoder.answer_prefix_len
 
     @property
+    def confidence(self) -> float | None:
+        """How likely the model found each token that it wrote: the geometric mean, 0..1."""
+        return self._decoder.confidence
+
+    @property
     def timings(self) -> list[Timing]:
         """The timings of a turn that has reached its first token."""
         first, work = self._decoder.first_token_at, self._reader.work
@@ -412,7 +408,9 @@ class Turn:
             peak_bytes=mx.get_peak_memory(),
             fallback=self._fallback,
             forced_loss=self._decoder.forced_loss,
-            confidence=self._decoder.confidence,
+            confidence=self.confidence,
+            unsure=not self._cache.target.cached.all()
+            and is_unsure(self.confidence, self._usual_confidence),
             proposed_tokens=self._decoder.proposed,
             accepted_tokens=self._decoder.accepted,
             verified_steps=self._decoder.verified_steps,

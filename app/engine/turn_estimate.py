@@ -82,6 +82,14 @@ class TurnEstimate:
         most = bisect_left(percents, True, key=lambda percent: not fits(percent / 100))
         return max(most / 100, LEAST_KEEP)
 
+    def can_read_on(self, count: int) -> bool:
+        """Whether `count` more tokens fit beside those that are cached now."""
+        cached = int(self.cache.target.cached.sum())
+        need = memory_estimates.prefill_need(
+            self.pair.target, count, cached + count, retain_all=True
+        )
+        return self._shortfall(need) is None
+
     # ------------------------------------------------------------------------------ inside
 
     def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle, pairwise
+from pathlib import PurePath
 from random import Random
 
-from app.eval.documents import FUNCTIONS, PROSE
-from app.eval.tasks import Task, phrase
+from app.eval.documents import FUNCTIONS, PROSE, Filler
+from app.eval.tasks import Maker, Task, phrase
 from app.eval.words import Keys
+from app.protocol.prompt import Document
+
+LONGEST = 300
+"""Characters of a paragraph; longer ones are cut."""
 
 
 def across_files(rng: Random, keys: Keys, held_out: bool = False) -> Task:
@@ -37,3 +44,36 @@ def definitions(rng: Random, keys: Keys, held_out: bool = False) -> Task:
     question = phrase(rng, "definition", held_out).format(terms[-1])
     answer = " ".join(unit.strip() for unit in reversed(units))
     return Task(PROSE, tuple(rng.sample(units, len(units))), question, answer, (days,))
+
+
+def in_files(maker: Maker, files: Sequence[Document]) -> Maker:
+    """The task's passages between the paragraphs of one of the files, from any of them on: code
+    goes into Python files, anything else into the others, as far as there are any."""
+    code = [file for file in files if PurePath(file.name).suffix == ".py"]
+    prose = [file for file in files if file not in code]
+
+    def make(rng: Random, keys: Keys, held_out: bool = False) -> Task:
+        task = maker(rng, keys, held_out)
+        source = rng.choice((code if task.filler is FUNCTIONS else prose) or files)
+        paragraphs = _paragraphs(source.text)
+        first = rng.randrange(len(paragraphs))
+        rest = cycle(paragraphs[first:] + paragraphs[:first])
+        units = tuple(unit.strip() for unit in task.units)
+        return replace(task, filler=Filler(lambda *_: next(rest), join="\n\n"), units=units)
+
+    return make
+
+
+def _paragraphs(text: str) -> list[str]:
+    found = []
+    for block in filter(str.strip, text.split("\n\n")):
+        paragraph = ""
+        for line in block.strip("\n").splitlines():
+            for start in range(0, len(line) or 1, LONGEST):
+                part = line[start : start + LONGEST]
+                if len(paragraph) + len(part) > LONGEST:
+                    found.append(paragraph)
+                    paragraph = ""
+                paragraph = f"{paragraph}\n{part}" if paragraph else part
+        found.append(paragraph)
+    return [paragraph for paragraph in found if paragraph]

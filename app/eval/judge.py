@@ -30,6 +30,7 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
         fallback=statistics.fallback,
         failed="The engine did not measure this text." if missing else None,
         loss=statistics.forced_loss,
+        confidence=None if statistics.confidence is None else round(statistics.confidence, 4),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from app.eval import guard_stats, real_results, results
+from app.eval.confidence import confidence_note
 from app.eval.guard_stats import GuardStats
 from app.eval.keep_curve import KEEP_CURVE, KeepRow, keep_rows, keep_table
 from app.eval.real_results import RealCell
@@ -116,6 +117,8 @@ class Study:
                 notes.append(f"{where}: {cell.differing} of {cell.n} differ from dense at keep 1.")
         if exact and not any(cell.differing for cell in exact):
             notes.append(f"At keep 1, all {sum(c.n for c in exact)} answers equal the dense ones.")
+        if (note := confidence_note(self.answers)) is not None:
+            notes.append(note)
         for sentence, times in results.failures(self.records).items():
             turns = "1 turn" if times == 1 else f"{times} turns"
             notes.append(f"{turns} of {len(self.records)}: {sentence}")

@@ -35,7 +35,8 @@ class Record:
     """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
     the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
     `loss` nats a token of a forced text or of the right answer, `spread` how evenly importance lay
-    on the prompt, `passage` the share of the answer's passage that was read."""
+    on the prompt, `passage` the share of the answer's passage that was read, `confidence` how sure
+    the model was of each token that it wrote."""
 
     item: str
     digest: str
@@ -60,6 +61,7 @@ class Record:
     loss: float | None = None
     spread: float | None = None
     passage: float | None = None
+    confidence: float | None = None
 
     @property
     def config(self) -> ReadConfig:

@@ -17,7 +17,8 @@ from app.eval.real_documents import Corpus
 from app.eval.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from app.eval.settings import TUNING, Settings
 from app.eval.suites import (
-    NEED_FILES,
+    ABOUT_PASSAGES,
+    HOPS_IN_FILES,
     ONLY_PASSAGES,
     PERPLEXITY,
     SUITES,
@@ -185,12 +186,13 @@ class Runner:
                 document = settings.files[key.index]
                 offsets = self._tokens.offsets(document.text)
                 item = continuation(document, key.length, offsets, self._tokens.count)
-            elif key.suite in NEED_FILES:
+            elif key.suite in ABOUT_PASSAGES:
                 item = self._corpus.item(key.suite, key.index, key.length, settings.seed)
             else:
                 suite, seed = SUITES[key.suite], settings.seed
                 count, held_out = self._tokens.count, settings.held_out
-                item = make(suite, key.index, key.length, seed, count, held_out)
+                files = settings.files if key.suite == HOPS_IN_FILES else ()
+                item = make(suite, key.index, key.length, seed, count, held_out, files)
         except DoesNotFit as error:
             self._skipped[key.suite, key.length, str(error)] += 1
             return None

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -22,7 +22,7 @@ TOLERANCE = 0.02
 """The relative error of a document's length from which on it is made again."""
 TRIES = 8
 DOCUMENT = "document.txt"
-PERPLEXITY, RECALL, HOPS = "perplexity", "recall", "hops"
+PERPLEXITY, RECALL, HOPS, HOPS_IN_FILES = "perplexity", "recall", "hops", "hops-in-files"
 REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
 SEVERAL = "several"
@@ -39,8 +39,10 @@ def passage_suites(*kinds: str) -> tuple[str, ...]:
 HELD_OUT = passage_suites(*PASSAGE_KINDS)
 ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT})
 """Suites that look for the answer's passage among what is selected, and have no answer written."""
-NEED_FILES = frozenset({PERPLEXITY, REAL, REAL + REWORDED, *ONLY_PASSAGES})
-"""Suites that ask about files."""
+ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ONLY_PASSAGES})
+"""Suites that ask about known passages of known files."""
+NEED_FILES = frozenset({PERPLEXITY, HOPS_IN_FILES, *ABOUT_PASSAGES})
+"""Suites that read files."""
 FORCED_TOKENS = 256
 """How much of a file is measured after what was read of it."""
 CONTINUE = "Continue the document where it ends."
@@ -143,6 +145,12 @@ def _at_depths(name: str, maker: Maker) -> tuple[Case, ...]:
     return tuple(Case(f"{name} at {depth:.0%}", maker, depth) for depth in (0.1, 0.5, 0.9))
 
 
+HOP_CASES = (
+    *(Case(f"chain of {n}", partial(tasks.track, assignments=n)) for n in range(2, 7)),
+    Case("files", hops.across_files),
+    Case("definitions", hops.definitions),
+)
+
 _SUITES = (
     Suite("needle-single", _at_depths("needle", tasks.needle)),
     Suite("needle-multikey", (Case("multi-key", tasks.multi_key),)),
@@ -166,15 +174,8 @@ _SUITES = (
     Suite("fwe", (Case("frequent words", tasks.frequent_words, valid=_most_frequent_in),), None),
     Suite("vt", (Case("variables", tasks.variables),), False),
     Suite("track", (Case("chain", tasks.track),), None),
-    Suite(
-        HOPS,
-        (
-            *(Case(f"chain of {n}", partial(tasks.track, assignments=n)) for n in range(2, 7)),
-            Case("files", hops.across_files),
-            Case("definitions", hops.definitions),
-        ),
-        None,
-    ),
+    Suite(HOPS, HOP_CASES, None),
+    Suite(HOPS_IN_FILES, HOP_CASES, None),
     Suite(
         "adversarial",
         (
@@ -214,14 +215,23 @@ def item_id(suite: str, length: int, index: int) -> str:
 
 
 def make(
-    suite: Suite, index: int, length: int, seed: int, count: TokenCount, held_out: bool = False
+    suite: Suite,
+    index: int,
+    length: int,
+    seed: int,
+    count: TokenCount,
+    held_out: bool = False,
+    files: Sequence[Document] = (),
 ) -> Item:
-    """Item `index` of a suite, with a prompt of about `length` tokens as `count` counts them.
+    """Item `index` of a suite, with a prompt of about `length` tokens as `count` counts them. With
+    `files` its document is one of these, with the task's units in it.
 
     Cases take turns; those of a chat share their document. The same arguments give the same item.
     Raises DoesNotFit.
     """
     case = suite.cases[index % len(suite.cases)]
+    if files:
+        case = replace(case, maker=hops.in_files(case.maker, files))
     shared = index // len(suite.cases) if suite.chat else index
     name = f"{seed}/{suite.name}/{length}/{shared}"
     for attempt in range(TRIES):

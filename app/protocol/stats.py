@@ -7,6 +7,10 @@ from enum import StrEnum
 
 from app.protocol.options import Mode
 
+SURE = 0.9
+"""Confidence from which on no answer counts as unsure: docs/quality.md has how many right and wrong
+answers of the embedded pair have less."""
+
 
 class Reading(StrEnum):
     """How a prompt was read."""
@@ -84,6 +88,8 @@ class Statistics:
     """Tokens a second one at a time; 0 if too few were written so."""
     confidence: float | None = None
     """How likely the model found each token that it wrote: the geometric mean, 0..1."""
+    unsure: bool = False
+    """Whether that is far less than this model pair's usual confidence, and not all was read."""
 
     @property
     def read_fraction(self) -> float:

@@ -130,6 +130,7 @@ ALTER TABLE runs ADD COLUMN verified_steps INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 """,
     "7 confidence": "ALTER TABLE runs ADD COLUMN confidence REAL;",
+    "8 unsure": "ALTER TABLE runs ADD COLUMN unsure INTEGER NOT NULL DEFAULT 0;",
 }
 
 

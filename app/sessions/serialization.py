@@ -99,6 +99,7 @@ def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
     values = _LATER | values
     made = {field: values[column] for column, field in STATS_COLUMNS.items()}
     made["reading"], made["mode"] = Reading(made["reading"]), Mode(made["mode"])
+    made["unsure"] = bool(made["unsure"])
     known = [(name, seconds) for name, seconds in made["phases"] if name in _PHASES]
     made["phases"] = tuple(PhaseTime(Phase(name), float(seconds)) for name, seconds in known)
     return AnswerStats(**made)
@@ -111,6 +112,7 @@ _LATER = {
     "verified_steps": 0,
     "plain_rate": 0.0,
     "confidence": None,
+    "unsure": False,
 }
 """What exports of earlier schemas lack."""
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from app.engine.cost_store import FEWEST_ANSWERS
+from app.engine.decode import is_unsure
 from app.engine.turn_estimate import LEAST_KEEP, TurnEstimate
 from app.protocol.commands import Reselect
 from app.protocol.cost_model import Costs
 from app.protocol.events import Finished, Loaded, Planned, Selected
-from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Tuning
+from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Tuning
 from app.protocol.stats import Statistics
 from tests import tiny
 from tests.engine.driver import Driver, question
@@ -125,3 +127,45 @@ def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
     assert ("cannot insert what it skipped" in found.reason) == says
     assert found.confidence is not None
     assert 0 < found.confidence < 1
+
+
+def test_it_reads_no_more_while_it_writes_where_memory_has_no_room(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TurnEstimate, "can_read_on", lambda self, count: False)
+    ask = replace(question(), keep_ratio=0.1)
+    assert "no free memory to read more of it" in statistics(loaded.run(ask)).reason
+    anyway = statistics(loaded.run(replace(ask, skip_memory_check=True)))
+    assert "no free memory" not in anyway.reason
+
+
+def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: Driver) -> None:
+    """A random model is never sure of anything; what is usual is set."""
+    sparse = replace(question(), keep_ratio=0.1)
+    full = replace(sparse, mode=Mode.FULL)
+    assert not statistics(loaded.run(sparse)).unsure, "nothing is known yet"
+    for _ in range(FEWEST_ANSWERS):
+        last = statistics(loaded.run(sparse))
+    assert not last.unsure, "as sure as always"
+    costs = loaded.engine._costs
+    assert costs is not None
+    costs._store._stored.confidences[:] = [0.99] * FEWEST_ANSWERS
+    assert statistics(loaded.run(sparse)).unsure
+    assert not statistics(loaded.run(full)).unsure, "there is nothing else to read"
+
+
+@pytest.mark.parametrize(
+    ("own", "usual", "unsure"),
+    [
+        (0.89, 0.99, True),
+        (0.91, 0.99, False),
+        (0.5, 0.6, False),
+        (0.3, 0.6, True),
+        (None, 0.9, False),
+        (0.1, None, False),
+    ],
+)
+def test_unsure_is_relative_to_the_models_own_usual_confidence(
+    own: float | None, usual: float | None, unsure: bool
+) -> None:
+    assert is_unsure(own, usual) == unsure

@@ -10,7 +10,7 @@ import pytest
 
 from app.engine import cost_store
 from app.engine.cost_fit import MAX_TIMINGS
-from app.engine.cost_store import CostStore
+from app.engine.cost_store import ANSWERS, FEWEST_ANSWERS, CostStore
 from app.engine.loader import ModelPair, load_pair
 from app.protocol.commands import Load
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, CostTerm, Timing
@@ -93,6 +93,23 @@ def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> No
     watches[0].add([clocked(CostTerm.DRAFT)])
     watches[1].add([clocked(CostTerm.FULL)])
     assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"
+
+
+def test_a_later_start_knows_how_sure_answers_usually_are(pair: ModelPair, tmp_path: Path) -> None:
+    first = CostStore(pair, tmp_path)
+    for _ in range(FEWEST_ANSWERS - 1):
+        first.add([], [0.5])
+    assert first.usual_confidence is None, "too few to say"
+    first.add([clocked()], [0.9])
+    assert CostStore(pair, tmp_path).usual_confidence == first.usual_confidence == 0.5
+    for _ in range(ANSWERS):
+        first.add([], [0.8])
+    later = CostStore(pair, tmp_path)
+    assert later.usual_confidence == 0.8
+    assert later.costs == first.costs != UNKNOWN_COSTS
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(file.read_text().replace("0.8", "1.8", 1))
+    assert CostStore(pair, tmp_path).usual_confidence is None, "damaged"
 
 
 def test_the_folder_and_its_files_stay_small(

@@ -16,7 +16,7 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine import prompt_reader
-from app.engine.turn import NOTHING_FOUND
+from app.engine.quotation import NOTHING_FOUND
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
 from app.protocol.prompt import Document
@@ -153,6 +153,7 @@ def test_the_embedded_pair_answers_by_that_sentence(
     assert finished.text in short.text
     assert "30 days after" in finished.text
     assert statistics.generated_tokens > 20
+    assert statistics.confidence is None, "it did not choose the words"
     for selected in [event for event in events if isinstance(event, Selected)]:
         start = short.text.index(finished.text)
         assert any(t.start <= start and start + 20 <= t.end for t in selected.texts)

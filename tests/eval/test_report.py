@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from app.eval.confidence import confidence_note
 from app.eval.figure import results_figure
 from app.eval.json_report import as_json
 from app.eval.report import Study, markdown, table
@@ -221,3 +222,21 @@ def test_one_keep_still_makes_a_figure() -> None:
 def test_a_suite_without_unsafe_items_says_so() -> None:
     study = Study(SETTINGS, ("t", None), "", "", "", records(("quote",), (1024,)))
     assert "recall not known of 0 unsafe items" in " ".join(table(study).split())
+
+
+def test_a_note_says_whether_confidence_tells_right_from_wrong() -> None:
+    def answered(right: bool, confidence: float | None, reading: str = "sparse") -> Record:
+        item = f"{right}{confidence}"
+        return Record(
+            item, "", "", "many", "", 512, "sparse", 0.2, "both",
+            right=right, reading=reading, confidence=confidence,
+        )  # fmt: skip
+
+    wrong = [answered(False, 0.5), answered(False, 0.95)]
+    right = [answered(True, 0.99), answered(True, 0.95), answered(True, None)]
+    dense = [answered(False, 0.1, "dense")]
+    note = confidence_note([*wrong, *right, *dense])
+    assert note is not None
+    assert "less than 90% sure of 1 of 2 wrong and 0 of 2 right ones" in note
+    assert "in 88% of the pairs" in note
+    assert confidence_note(right) is confidence_note(wrong) is None

@@ -317,3 +317,31 @@ def test_the_turns_of_a_chat_share_their_document() -> None:
         for before, after in pairwise(chat):
             assert after.before == (*before.before, (before.question, before.answer))
     assert turns[0].document != turns[4].document
+
+
+def test_hops_in_files_are_spread_over_a_real_text() -> None:
+    prose = Document("notes.txt", "\n\n".join(f"Paragraph {n}.\nIt goes on." for n in range(400)))
+    code = Document("tool.py", "\n\n".join(f"def f{n}():\n    return {n}" for n in range(400)))
+    suite = SUITES[suites.HOPS_IN_FILES]
+    for index, case in enumerate(suite.cases):
+        item = make(suite, index, 1000, 0, TOKENS.count, True, (prose, code))
+        assert item == make(suite, index, 1000, 0, TOKENS.count, True, (prose, code)), (
+            "the same again"
+        )
+        text = item.document.text
+        assert ("return" in text, "Paragraph" in text) == (
+            case.name == "files",
+            case.name != "files",
+        )
+        assert all(expected in text for expected in item.expected)
+        assert 900 < item.tokens < 1100
+        numbers = [int(n) for n in re.findall(r"Paragraph (\d+)|def f(\d+)", text) for n in n if n]
+        follows = [later == earlier + 1 for earlier, later in pairwise(numbers)]
+        assert follows.count(False) <= 1, "in the file's order, from any paragraph on"
+
+
+def test_long_paragraphs_of_a_file_are_cut() -> None:
+    log = Document("server.log", "\n".join(f"line {n} of the log" for n in range(3000)))
+    item = make(SUITES[suites.HOPS_IN_FILES], 0, 1000, 0, TOKENS.count, False, (log,))
+    assert 900 < item.tokens < 1100
+    assert len(re.findall("VAR", item.document.text)) >= 2

@@ -6,7 +6,7 @@ import pytest
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
-from app.engine.turn import NOTHING_FOUND
+from app.engine.quotation import NOTHING_FOUND
 from app.eval.real_documents import Corpus
 from app.eval.suites import REWORDED
 from app.eval.tokens import FolderTokens

@@ -39,6 +39,7 @@ def answer_stats(**changes: Any) -> AnswerStats:
         verified_steps=3,
         plain_rate=12.5,
         confidence=0.75,
+        unsure=True,
         target="embedded",
         target_revision="abc",
         draft="its draft",
@@ -46,7 +47,8 @@ def answer_stats(**changes: Any) -> AnswerStats:
     return replace(stats, **changes)
 
 
-BEFORE_7: dict[str, Any] = {"confidence": None}
+BEFORE_8: dict[str, Any] = {"unsure": False}
+BEFORE_7: dict[str, Any] = {**BEFORE_8, "confidence": None}
 BEFORE_6: dict[str, Any] = {
     **BEFORE_7,
     "proposed_tokens": 0,

@@ -47,6 +47,7 @@ answer_stats = st.builds(
     phases=st.lists(st.builds(PhaseTime, st.sampled_from(Phase), figures), max_size=2).map(tuple),
     forced_loss=st.none(),
     confidence=st.none() | figures,
+    unsure=st.booleans(),
     seed=st.integers(0, 2**64 - 1),
     **{f"{name}_tokens": counts for name in ("prompt", "eligible", "read", "reused")},
     recalled_tokens=counts,

@@ -177,6 +177,7 @@ class TurnView(Vertical):
         await self.answer.update_turn()
 
 
+UNSURE = "≈ less sure than usual, having read {}"
 RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
@@ -210,4 +211,7 @@ def _ending_text(turn: Turn) -> Content | None:
         return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
+    if turn.statistics is not None and turn.statistics.unsure:
+        read = formatting.percent(turn.statistics.read_fraction)
+        return Content.styled(f"{UNSURE.format(read)} · ^R asks again, reading in full", "$ink-dim")
     return None

@@ -55,7 +55,7 @@ async def sparsely(stage: Stage) -> None:
 
 async def reading_on(stage: Stage) -> None:
     """What the answer turns out to need is read while it is written."""
-    async with stage.opened(FakeEngine(samples.story(read_on=3))):
+    async with stage.opened(FakeEngine(samples.story(read_on=3, unsure=True))):
         await stage.shown("ready")
         await stage.paste(samples.licence())
         await stage.ask(samples.QUESTION)
