@@ -340,7 +340,8 @@ class MlxEngine:
                 raise TurnError(*MEMORY_EXHAUSTED) from None
             self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
             return
-        assert (pair_costs := self._costs) is not None
+        pair_costs = self._costs
+        assert pair_costs is not None
         known = self._memory_manager, pair_costs.costs, pair_costs.usual_confidence
         turn = Turn(self._pair, command, remembered, progress, *known)
         try:

@@ -238,7 +238,7 @@ REFUSALS = {
     "no file": (["--suite", "perplexity"], "--file"),
     "no suite for a file": (
         ["--file", "{room}/text.txt"],
-        "or add hops-in-files, real, real-reworded, passage, passage-reworded, passages, perplexity",
+        "or add hops-in-files, real, real-reworded, passage, passage-reworded, passages",
     ),
     "not the real documents": (
         ["--suite", "real", "--file", "{room}/text.txt"],
