@@ -32,7 +32,7 @@ from app.protocol.cost_model import (
     scoring_work,
     sparse_pays,
 )
-from app.protocol.events import Event, ModelInfo, Planned
+from app.protocol.events import Event, Finished, ModelInfo, Planned
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Reading, Statistics
@@ -178,7 +178,7 @@ class _Conversations:
         low, high = (math.log(keep) for keep in KEEPS)
         keep = math.exp(self._rng.uniform(low, high))
         before = _fork(self._pair, cache)
-        turn, planned, stats = self._run(cache, Mode.AUTO, keep)
+        turn, planned, stats, written = self._run(cache, Mode.AUTO, keep)
         self._costs.add(turn.timings)
         self._known += 1
         seconds: dict[Reading, list[float]] = {Reading.SPARSE: [], Reading.DENSE: []}
@@ -187,9 +187,9 @@ class _Conversations:
             if repetition and time.perf_counter() - started > 2 * MAX_SECONDS:
                 break
             for mode in (Mode.SPARSE, Mode.FULL):
-                _, _, again = self._run(_fork(self._pair, before), mode, keep)
+                _, _, again, _ = self._run(_fork(self._pair, before), mode, keep)
                 seconds[again.reading].append(again.ttft)
-        self._prompts.add_answer(turn.ids)
+        self._prompts.add_answer(written)
         if not seconds[Reading.SPARSE]:
             return None
         medians = (statistics.median(seconds[each]) for each in (Reading.SPARSE, Reading.DENSE))
@@ -197,13 +197,16 @@ class _Conversations:
         run = judged(self._known - 1, stats.reading, *predicted, stats.ttft, *medians)
         return {"prompt": stats.prompt_tokens, "keep": keep} | run
 
-    def _run(self, cache: Any, mode: Mode, keep: float) -> tuple[Any, Planned, Statistics]:
+    def _run(
+        self, cache: Any, mode: Mode, keep: float
+    ) -> tuple[Any, Planned, Statistics, NDArray[np.int32]]:
         events: list[Event] = []
         messages = (Message(Role.USER, QUESTION),)
         ask = Ask(1, messages, mode, keep, Sampling(max_tokens=1), conversation="bench")
         turn = run_turn(self._pair, ask, cache, events, costs=self.costs)
         planned = next(event for event in events if isinstance(event, Planned))
-        return turn, planned, finished(events)
+        (written,) = (event.generated_ids for event in events if isinstance(event, Finished))
+        return turn, planned, finished(events), np.array(written, np.int32)
 
     def _random_ids(self, tokens: int) -> NDArray[np.int32]:
         return self._rng.integers(3, self._vocabulary, tokens).astype(np.int32)

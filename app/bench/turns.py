@@ -2,8 +2,10 @@
 
 The embedded pair and a text of more than 4,096 tokens. Turn 2 asks about another part of it than
 turn 1, of an engine that still has the conversation cached, and of a new one that finds its
-snapshot on disk. Seconds run from sending the question to the first token of the answer, so they
-include loading the snapshot. Ratios are to turn 1 of the same run and mode.
+snapshot on disk. Then come other conversations about the same text: a new one, a branch from the
+fourth turn on, and a duplicate that goes on. Seconds run from sending the question to the first
+token of the answer, so they include loading the snapshot. Ratios are to turn 1 of the same run and
+mode; memory is that of all caches, to that of the one after turn 1.
 """
 
 from __future__ import annotations
@@ -19,18 +21,33 @@ from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
+from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Event, Finished, Token
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 
 KEEP = 0.1
-QUESTIONS = (
-    'What does it say of "Corresponding Source"?',
-    'What does it say of "Limitation of Liability"?',
+PASSAGES = (
+    "Corresponding Source",
+    "Limitation of Liability",
+    "Basic Permissions",
+    "Automatic Licensing",
+    "Interpretation of Sections",
+    "Disclaimer of Warranty",
 )
+QUESTIONS = tuple(f'What does it say of "{passage}"?' for passage in PASSAGES)
 MODES = {"sparse": Mode.SPARSE, "full": Mode.FULL}
-TURNS = ("turn 1", "turn 2", "turn 2 after a restart")
+TURNS = (
+    "turn 1",
+    "turn 2",
+    "turn 2 after a restart",
+    "a new conversation about the same text",
+    "a branch from turn 4 on",
+    "a duplicate",
+    "the tenth conversation about it",
+)
+CHATS = 10
 ANSWER_TOKENS = 32
 
 
@@ -50,31 +67,62 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
-    """Turn 1, turn 2, and turn 2 after a restart."""
-    first = Question(QUESTIONS[0], (document,), mode, KEEP)
-    second = Question(QUESTIONS[1], (), mode, KEEP)
+    """A run of each of TURNS."""
+    first, *later = (
+        Question(text, () if index else (document,), mode, KEEP)
+        for index, text in enumerate(QUESTIONS)
+    )
     with tempfile.TemporaryDirectory() as folder:
         policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=folder)
         # This conversation is saved after turn 1 only, and restored by another engine.
-        chat = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
+        chat = _new()
         with EngineSession(upkeep=policy) as session:
             session.load(load)
             _ask(session, chat, first)
         with EngineSession(upkeep=policy) as session:
             session.load(load)
-            restarted = _ask(session, chat, second)
-    chat = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+            restarted = _ask(session, chat, later[0])
+    chat, engine = _new(), MlxEngine()
+    with EngineSession(engine, CachePolicy(BackgroundPolicy.OFF)) as session:
         session.load(load)
-        return [_ask(session, chat, first), _ask(session, chat, second), restarted]
+        runs = [_ask(session, chat, first)]
+        one = _cached_bytes(engine)
+        runs += [_ask(session, chat, later[0]), restarted]
+        other = replace(later[1], documents=(document,))
+        runs.append(_ask(session, _new(), other, "new"))
+        for question in later[1:4]:
+            _ask(session, chat, question)
+        branch = _new()
+        branch.turns += chat.turns[:4]
+        runs.append(_ask(session, branch, later[4], "branch"))
+        duplicate = _new()
+        duplicate.turns += chat.turns
+        runs.append(_ask(session, duplicate, later[4], "duplicate"))
+        for number in range(4, CHATS):
+            asked = replace(later[number % len(later)], documents=(document,))
+            run = _ask(session, _new(), asked, f"other {number}")
+        runs.append(run)
+        runs[-1]["memory"] = _cached_bytes(engine) / one
+    return runs
 
 
-def _ask(session: EngineSession, chat: Conversation, question: Question) -> Run:
+def _new() -> Conversation:
+    return Conversation(Sampling(max_tokens=ANSWER_TOKENS))
+
+
+def _cached_bytes(engine: MlxEngine) -> int:
+    assert engine._caches is not None
+    return engine._caches.nbytes
+
+
+def _ask(
+    session: EngineSession, chat: Conversation, question: Question, name: str = "bench"
+) -> Run:
     """Seconds to the first token, and tokens."""
     turn, command = chat.start_turn(question)
     started, seconds = time.perf_counter(), 0.0
     event: Event | None = None
-    for event in session.run(replace(command, conversation="bench")):
+    for event in session.run(replace(command, conversation=name)):
         turn.apply(event)
         if isinstance(event, Token) and not seconds:
             seconds = time.perf_counter() - started
@@ -93,8 +141,9 @@ def _ask(session: EngineSession, chat: Conversation, question: Question) -> Run:
 def about(result: Result) -> str:
     return (
         "Seconds to the first word of an answer by the embedded pair, about a text of"
-        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep {KEEP:g}; turn 2"
-        " asks about another part of it."
+        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep {KEEP:g}; each"
+        " later turn asks about another part of it. Memory: of the caches of all"
+        f" {CHATS} conversations, to that of the first one after turn 1."
     )
 
 
@@ -109,6 +158,7 @@ BENCH = Bench(
         Column("of turn 1", "ratio", ".1%", spread=True),
         Column("tokens reused", "reused", ",.0f"),
         Column("recalled", "recalled", ",.0f"),
+        Column("memory", "memory", ".2f", spread=True),
     ),
     report_args="--runs 3",
 )

@@ -86,7 +86,9 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) -> Outcome:
     # What was skipped must stay skipped, however long the next question takes.
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    # Nor may an item start from what another one has read.
+    upkeep = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
+    with EngineSession(upkeep=upkeep) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")

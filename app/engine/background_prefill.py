@@ -63,5 +63,5 @@ class BackgroundPrefill:
         if (problem := find_mismatch(fork)) is not None:
             raise RuntimeError(f"its cache was damaged, {problem}")
         fork.checkpoints = fork.checkpoints or sparse.checkpoints[:1]
-        self._conversation.target = fork
+        self._conversation.replace_target(fork)
         return True

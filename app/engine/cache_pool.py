@@ -16,10 +16,14 @@ from app.engine.background_prefill import BackgroundPrefill
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.prefill import OnStep
+from app.engine.prefix_sharing import PrefixSharing
 from app.engine.progress import TurnClock
-from app.engine.snapshot import SnapshotError, Snapshots
+from app.engine.prompt import Prompt
+from app.engine.shared_rows import FEWEST
+from app.engine.snapshot import Snapshots
 from app.engine.snapshot_folder import disk_limit
-from app.protocol.commands import CachePolicy
+from app.engine.snapshot_manifest import SnapshotError
+from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
     EngineWarning,
@@ -28,7 +32,7 @@ from app.protocol.events import (
     SnapshotProgress,
     SnapshotRestored,
 )
-from app.protocol.options import BackgroundPolicy
+from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.stats import Phase
 
 _log = logging.getLogger(__name__)
@@ -62,6 +66,7 @@ class CachePool:
         self._power, self._stopped = power or SystemPower(), stopped
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
         """By conversation; the most recently used comes last."""
+        self._sharing = PrefixSharing(self._caches)
         self._unsaved: set[str] = set()
         self._background: tuple[str, BackgroundPrefill] | None = None
         self._failed_background: set[str] = set()
@@ -85,18 +90,48 @@ class CachePool:
         if not self._is_background(conversation):
             self._background = None
         self._failed_background.discard(conversation)
-        self._stop_saving(conversation)
+        self._stop_saving()  # what is being saved must not change
         if conversation not in self._caches:
-            self._caches[conversation] = self._restored(conversation, progress)
+            self._add(conversation, self._restored(conversation, progress))
         self._caches.move_to_end(conversation)
         self._unsaved.add(conversation)
+        self._complete(conversation)
+        self._sharing.release_shared()
         return self._caches[conversation]
+
+    def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> None:
+        """Let the conversation in use go on from what another one has read of its prompt, in memory
+        or on disk. Raises Cancelled."""
+        if ask.conversation is None or not self._policy.share_prefixes:
+            return
+        cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
+        if self._snapshots is not None:
+            ids = prompt.ids[:-1]
+            known = max(each.target.common_prefix_len(ids) for each in self._caches.values())
+            name, length = self._snapshots.index.find_longest(ids, dense)
+            if length >= known + FEWEST and name not in self._caches:
+                self._add(name, self._restored(name, progress))
+                self._caches.move_to_end(name, last=False)
+        self._sharing.start_from_longest(cache, prompt, dense)
+
+    def _add(self, conversation: str, cache: ConversationCache) -> None:
+        cache.announce_drops(self._sharing.rescue)
+        self._caches[conversation] = cache
+
+    def _complete(self, conversation: str) -> None:
+        """Make a conversation's cache hold what others held for it."""
+        cache = self._caches[conversation]
+        if any(prefix.absent.any() for prefix in cache.prefixes):
+            for prefix in cache.prefixes:
+                self._sharing.complete(prefix)
 
     def drop(self, conversation: str | None, on_disk: bool = False) -> None:
         """Drop a conversation's cache: it is no longer needed, or in an unknown state."""
         if conversation is None:
             return
-        self._caches.pop(conversation, None)
+        if (dropped := self._caches.pop(conversation, None)) is not None:
+            for prefix in dropped.prefixes:
+                prefix.clear()  # after others have got what only it held for them
         self._unsaved.discard(conversation)
         self._failed_background.discard(conversation)
         if self._is_background(conversation):
@@ -284,11 +319,13 @@ class CachePool:
         if done == total:
             self._saving = None
             self._unsaved.discard(conversation)
+            self._sharing.release_shared()
         self._emit(SnapshotProgress(conversation, done, total))
         return True
 
     def _start_saving(self, snapshots: Snapshots, conversation: str) -> None:
         self._stop_saving()
+        self._complete(conversation)
         self._drop_damaged(conversation)
         cache = self._caches[conversation]
         if len(cache.target):

@@ -15,7 +15,7 @@ from app.engine.cache_check import find_mismatch
 from app.engine.loader import ModelPair
 from app.engine.positions import Positions
 from app.engine.prefill import make_positioned_cache, make_stock_cache
-from app.engine.prefix_cache import PrefixCache
+from app.engine.prefix_cache import BeforeDrop, PrefixCache
 from app.engine.prompt import Prompt
 from app.engine.selection import Selection, adaptive_keep, select
 from app.protocol.events import Selected
@@ -82,6 +82,7 @@ class ConversationCache:
 
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
+        self._before_drop: BeforeDrop | None = None
         self.target = self._positioned() if pair.dense_only is None else self._stock()
         draft = pair.draft
         self.draft = PrefixCache(partial(make_stock_cache, draft.caches)) if draft else None
@@ -95,14 +96,37 @@ class ConversationCache:
     def _stock(self) -> PrefixCache:
         return PrefixCache(partial(make_stock_cache, self._pair.target.caches))
 
+    @property
+    def prefixes(self) -> list[PrefixCache]:
+        """Of the target, and of the draft if there is one."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    def announce_drops(self, before_drop: BeforeDrop) -> None:
+        """Call this before anything is dropped from now on."""
+        self._before_drop = before_drop
+        for prefix in self.prefixes:
+            prefix.before_drop = before_drop
+
+    def replace_target(self, target: PrefixCache) -> None:
+        before, self.target = self.target, target
+        target.before_drop = self._before_drop
+        before.clear()
+
+    def replace_draft(self, draft: PrefixCache) -> None:
+        before, self.draft = self.draft, draft
+        draft.before_drop = self._before_drop
+        if before is not None:
+            before.clear()
+
     def ensure_positioned(self) -> None:
         """Replace a target cache that cannot skip tokens by an empty one that can."""
         if not self.target.supports_gaps:
-            self.target = self._positioned()
+            self.replace_target(self._positioned())
 
     def reset_to_stock(self) -> None:
         """Clear both, and use mlx-lm's own caches for the target."""
-        self.target, self.scored = self._stock(), None
+        self.replace_target(self._stock())
+        self.scored = None
         if self.draft is not None:
             self.draft.clear()
 

@@ -342,8 +342,8 @@ class MlxEngine:
             return
         pair_costs = self._costs
         assert pair_costs is not None
-        known = self._memory_manager, pair_costs.costs, pair_costs.usual_confidence
-        turn = Turn(self._pair, command, remembered, progress, *known)
+        known = pair_costs.costs, pair_costs.usual_confidence, self._caches
+        turn = Turn(self._pair, command, remembered, progress, self._memory_manager, *known)
         try:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known

@@ -8,6 +8,8 @@ everything before it.
 from __future__ import annotations
 
 import copy
+import itertools
+import secrets
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +34,12 @@ from app.engine.prefill import OnStep, StepSize, prefill
 
 MAX_CHECKPOINTS = 3
 """Before the documents, and before the last two answers."""
+_read_numbers = itertools.count(secrets.randbits(62))
+"""Of forwards, from a random number on: snapshots have those of earlier starts."""
+
+
+BeforeDrop = Callable[["PrefixCache", NDArray[np.bool_]], None]
+"""Gets a cache, and which of its tokens are going to be dropped, bool (L,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +56,27 @@ class PrefixCache:
     """A cache that `make_cache` makes, and the tokens in it.
 
     `ids` int32 (L,) are the conversation's tokens up to the last cached one; `cached` bool (L,)
-    says which of them are in the cache. Entries are stored in this order, except recalled ones.
+    says which of them are in the cache, and `reads` int64 (L,) in which forward they were read.
+    Entries are stored in this order, except recalled ones. Those of `absent` tokens, bool (L,), are
+    held by another cache (`shared_rows.py`): they have to be fetched before this one is used.
+
+    `before_drop` is called with what is going to be dropped, bool (L,).
     """
 
     def __init__(self, make_cache: Callable[[], Cache]) -> None:
         self._make_cache = make_cache
+        self.before_drop: BeforeDrop | None = None
         self.num_layers: int | None = None
         """How many layers, from the first, are run; the caches of later ones stay empty. None:
         all."""
+        self.ids = np.zeros(0, np.int32)
         self.clear()
 
     def clear(self) -> None:
+        self._announce_drop(np.ones(len(self.ids), bool))
         self.cache = self._make_cache()
-        self.ids = np.zeros(0, np.int32)
-        self.cached = np.zeros(0, bool)
+        self.ids, self.reads = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        self.cached, self.absent = np.zeros(0, bool), np.zeros(0, bool)
         self.dense_prefix_len = 0
         """How many tokens, from the first, were read with nothing skipped before them."""
         self.checkpoints: list[Checkpoint] = []
@@ -87,7 +102,8 @@ class PrefixCache:
         """An independent copy; the arrays are shared until one of the two writes."""
         twin = PrefixCache(self._make_cache)
         twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
-        twin.ids, twin.cached = self.ids, self.cached.copy()
+        twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
+        twin.absent = self.absent.copy()
         twin.dense_prefix_len = self.dense_prefix_len
         twin.checkpoints = list(self.checkpoints)
         twin.record_states()
@@ -156,9 +172,13 @@ class PrefixCache:
             return
         end = int(positions[-1]) + 1
         if end > len(self.ids):
-            self.cached = np.concatenate([self.cached, np.zeros(end - len(self.ids), bool)])
+            more = end - len(self.ids)
+            self.cached = np.append(self.cached, np.zeros(more, bool))
+            self.absent = np.append(self.absent, np.zeros(more, bool))
+            self.reads = np.append(self.reads, np.zeros(more, np.int64))
             self.ids = ids[:end].copy()
         self.cached[positions] = True
+        self.reads[positions] = next(_read_numbers)
         if int(positions[0]) == self.dense_prefix_len:
             gaps = np.flatnonzero(np.diff(positions) != 1)
             self.dense_prefix_len = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
@@ -193,6 +213,9 @@ class PrefixCache:
 
     def evict(self, positions: Positions) -> None:
         """Drop these ascending tokens; only where `can_insert_at` them."""
+        dropped = np.zeros(len(self), bool)
+        dropped[positions] = True
+        self._announce_drop(dropped)
         for layer in positioned_layers(self.cache):
             layer.evict(positions)
         self.cached[positions] = False
@@ -249,15 +272,17 @@ class PrefixCache:
         return to one. Returns how many tokens are left."""
         if position >= len(self):
             return len(self)
-        layers = flatten(self.cache)
+        layers, states = flatten(self.cache), dict[int, Any]()
         if not all(_can_rewind_to(c, position) for c in layers):
             usable = self._checkpoints_before(position)
             if not usable:
                 self.clear()
                 return 0
             self.checkpoints, position = usable, usable[-1].position
-            for index, state in usable[-1].states.items():
-                layers[index].__dict__.update(copy.deepcopy(state).__dict__)
+            states = usable[-1].states
+        self._announce_drop(np.arange(len(self)) >= position)
+        for index, state in states.items():
+            layers[index].__dict__.update(copy.deepcopy(state).__dict__)
         for c in layers:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
@@ -265,9 +290,19 @@ class PrefixCache:
                 c.trim(max(c.offset - position, 0))  # layers that are not run are empty
         self.checkpoints = [point for point in self.checkpoints if point.position <= position]
         self.ids, self.cached = self.ids[:position], self.cached[:position]
+        self.reads, self.absent = self.reads[:position], self.absent[:position]
         self.dense_prefix_len = min(self.dense_prefix_len, position)
         self.record_states()
         return position
+
+    def new_reads(self) -> NDArray[np.int64]:
+        """For tokens of which nothing is known: as if read in one forward, alike in no other
+        cache."""
+        return np.full(len(self.ids), next(_read_numbers))
+
+    def _announce_drop(self, tokens: NDArray[np.bool_]) -> None:
+        if self.before_drop is not None and tokens.any():
+            self.before_drop(self, tokens)
 
     def eval(self) -> None:
         """Compute lazy arrays, so that none of them depends on what comes later."""

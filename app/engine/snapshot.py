@@ -10,12 +10,10 @@ again.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import re
 import shutil
-import stat
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,29 +34,27 @@ from app.engine.prefill import OnStep
 from app.engine.prefix_cache import Checkpoint, PrefixCache
 from app.engine.progress import Cancelled
 from app.engine.snapshot_folder import FOLDER_NAME, remove_snapshot, snapshot_folder
+from app.engine.snapshot_manifest import (
+    MANIFEST,
+    SnapshotError,
+    SnapshotIndex,
+    beginnings,
+    parse,
+    read_manifest,
+    with_checksum,
+)
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
 
-FORMAT = 6
-OLD_KEYS = {
-    "exact": "dense_prefix_len",
-    "depth": "num_layers",
-    "borders": "checkpoints",
-    "retains": "retain_all",
-    "lost": "evicted_below",
-}
-"""What format 5, which is still read, calls the same things."""
-MANIFEST = "manifest.json"
+FORMAT = 7
+OLD_FORMATS = (5, 6)
+"""Which are still read."""
 FILE_NAME = re.compile(r"([0-9]{1,18})-(?:(?:target|draft)-[0-9]+\.safetensors|manifest\.part)")
 """Names of a snapshot's other files. The number tells one save from the next."""
 READ_BATCH = 8
 """Files that are read at once."""
 SYNC_THREADS = 4
 """Files that are checksummed and synced at once."""
-
-
-class SnapshotError(ValueError):
-    """Why a snapshot cannot be used; a clause."""
 
 
 class Snapshots:
@@ -69,6 +65,7 @@ class Snapshots:
 
     def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
         self._folder, self._budget, self._identity = folder, budget, identity
+        self.index = SnapshotIndex(folder, identity)
         with suppress(OSError):
             for conversation in folder.iterdir():
                 if FOLDER_NAME.fullmatch(conversation.name):
@@ -94,6 +91,7 @@ class Snapshots:
         manifest: dict[str, Any] = {name: _metadata(prefix) for name, prefix in models.items()}
         manifest |= {"format": FORMAT, "identity": self._identity}
         manifest["tokens"] = int(cache.target.cached.sum())
+        manifest |= {"conversation": conversation, "beginnings": beginnings(cache.target.ids)}
         written: list[Future[dict[str, Any]]] = []
         pool = DaemonPool(SYNC_THREADS)  # they checksum and sync one while the next is written
         try:
@@ -161,8 +159,8 @@ class Snapshots:
     def _load(
         self, folder: Path, cache: ConversationCache, report: Callable[[int], OnStep]
     ) -> ConversationCache:
-        manifest = _parse(_read_manifest(folder))
-        if manifest["format"] not in (5, FORMAT):
+        manifest = parse(read_manifest(folder))
+        if manifest["format"] not in (*OLD_FORMATS, FORMAT):
             raise SnapshotError("another version of specchat wrote it")
         if manifest["identity"] != self._identity:
             raise SnapshotError("it was made with other models")
@@ -247,8 +245,9 @@ def _layer_metadata(cache: Any) -> dict[str, Any]:
 
 def _stored(prefix: PrefixCache) -> Iterator[Any]:
     """Stock caches: the tokens, the layers, then the checkpoints' layers."""
-    tokens = ArraysCache(2)
+    tokens = ArraysCache(3)
     tokens[0], tokens[1] = mx.array(prefix.ids), mx.array(prefix.cached.astype(np.uint8))
+    tokens[2] = mx.array(prefix.reads)
     yield tokens
     copies = [cache for point in prefix.checkpoints for cache in point.states.values()]
     for cache in [*flatten(prefix.cache), *copies]:
@@ -264,6 +263,9 @@ def _restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) -
         _restore_layer(cache, about, next(inner), positions)
     prefix.ids = np.array(tokens[0], dtype=np.int32)
     prefix.cached = np.array(tokens[1]).astype(bool)
+    prefix.absent = np.zeros(len(prefix.ids), bool)
+    known = tokens[2] if len(tokens.cache) > 2 else None  # not in older formats
+    prefix.reads = np.array(known) if known is not None else prefix.new_reads()
     prefix.dense_prefix_len = int(metadata["dense_prefix_len"])
     prefix.num_layers = metadata.get("num_layers")
     for checkpoint in metadata["checkpoints"]:
@@ -303,34 +305,6 @@ def _restore_layer(
 # ------------------------------------------------------------------------------ the files
 
 
-def with_checksum(manifest: dict[str, Any]) -> str:
-    """A manifest as it is written: its checksum, then itself."""
-    text = json.dumps(manifest, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
-
-
-def _parse(written: str) -> dict[str, Any]:
-    """Raises SnapshotError, or what json raises."""
-    checksum, _, text = written.partition("\n")
-    if hashlib.sha256(text.encode()).hexdigest() != checksum:
-        raise SnapshotError("its list of contents is damaged")
-    manifest: dict[str, Any] = json.loads(
-        text, object_hook=lambda found: {OLD_KEYS.get(k, k): v for k, v in found.items()}
-    )
-    return manifest
-
-
-def _read_manifest(folder: Path) -> str:
-    """Raises OSError, or SnapshotError if it is not a regular file: reading a pipe would never
-    end."""
-    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SnapshotError("its list of contents is not a file")
-    with open(descriptor, encoding="utf-8") as file:
-        return file.read()
-
-
 def _generation(path: Path) -> int:
     ours = FILE_NAME.fullmatch(path.name)
     return int(ours[1]) if ours else 0
@@ -354,7 +328,7 @@ def _delete_unlisted(folder: Path) -> None:
 def _listed_files(folder: Path) -> set[str]:
     """The files that the manifest lists; none if it is damaged. Raises OSError."""
     with suppress(ValueError, KeyError, TypeError):
-        manifest = json.loads(_read_manifest(folder).partition("\n")[2])
+        manifest = json.loads(read_manifest(folder).partition("\n")[2])
         return {str(file["name"]) for file in manifest["files"]}
     return set()
 

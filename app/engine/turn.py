@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine import memory, planner
+from app.engine.cache_pool import CachePool
 from app.engine.conversation_cache import ConversationCache
 from app.engine.decode import Decoder, is_unsure
 from app.engine.draft_proposals import DraftProposals
@@ -68,9 +68,10 @@ class Turn:
         memory_manager: MemoryManager | None = None,
         costs: Costs = UNKNOWN_COSTS,
         usual_confidence: float | None = None,
+        pool: CachePool | None = None,
     ) -> None:
         self._pair, self._ask, self._emit = pair, ask, clock.emit
-        self._cache, self._clock = cache, clock
+        self._cache, self._clock, self._pool = cache, clock, pool
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
         self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
@@ -113,6 +114,8 @@ class Turn:
             self._emit(EngineWarning(found, self._ask.conversation))
         if self._ask.read_again:
             self._cache.target.clear()
+        elif self._pool is not None:
+            self._pool.start_from_longest(self._ask, prompt, self._clock)
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
@@ -340,11 +343,6 @@ class Turn:
         self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     # ------------------------------------------------------------------------- bookkeeping
-
-    @property
-    def ids(self) -> NDArray[np.int32]:
-        """The ids of the answer."""
-        return np.array(self._decoder.ids, np.int32)
 
     @property
     def _written_tokens(self) -> int:

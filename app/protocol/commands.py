@@ -106,13 +106,15 @@ class CachePolicy:
     """What happens to conversations' caches between turns. With a `snapshot_folder` they outlive
     the program. Budgets are bytes, least recently used first; a `disk_budget` of 0 follows from the
     models and the disk (`snapshot_folder.disk_limit`). With a `costs_folder`, timings are stored,
-    and a pair without any is timed when idle, as `background` allows."""
+    and a pair without any is timed when idle, as `background` allows. With `share_prefixes`, a
+    conversation that begins with what another one has read starts from there."""
 
     background: BackgroundPolicy = BackgroundPolicy.ON_AC_POWER
     memory_budget: int = 4_000_000_000
     snapshot_folder: str | None = None
     disk_budget: int = 0
     costs_folder: str | None = None
+    share_prefixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,8 @@ def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
 
 
 def test_the_least_recently_used_is_evicted_first(loaded: Driver) -> None:
-    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, memory_budget=1))
+    policy = CachePolicy(BackgroundPolicy.OFF, memory_budget=1, share_prefixes=False)
+    loaded.engine.send(policy)
     for turn, name in enumerate("aba", 1):
         finished = loaded.answer(ask(turn, "What is the code of gate 7?", name=name))
         assert finished.statistics

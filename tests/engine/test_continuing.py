@@ -94,6 +94,7 @@ def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
 
 
 def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: Driver) -> None:
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     question = cut(ask(1, "What is the code of gate 7?"))
     first = loaded.answer(question)
     expected = loaded.answer(continued(question, first)).generated_ids
@@ -107,6 +108,7 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
 
 def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: Driver) -> None:
     """Not what the end of a long answer looks at."""
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     question = cut(ask(1, "What is the code of gate 7?"), 150)
     first = loaded.answer(question)
     (asked,) = {e.texts for e in loaded.of(Selected)}

@@ -9,9 +9,9 @@ import pytest
 
 from app.engine import memory, prompt_reader
 from app.models.embedded import draft_path, target_path
-from app.protocol.commands import Ask
+from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import PhaseProgress, Selected
-from app.protocol.options import DEFAULT_TUNING, Mode, Scoring, Tuning
+from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason, Phase, Reading
 from app.util.assets import assets_path
@@ -87,6 +87,7 @@ def test_a_turn_that_was_stopped_selects_the_same_again(driver: Driver) -> None:
     def spans() -> tuple[tuple[int, int], ...]:
         return tuple((span.start, span.end) for span in driver.of(Selected)[-1].spans)
 
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     whole = driver.answer(ask(1, "whole"))
     expected = spans()
     driver.cancel_when(

@@ -113,7 +113,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It frees what it can, and says one sentence."""
-    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     loaded.answer(replace(first_question(), conversation="other"))
     expected = loaded.answer(first_question(2)).generated_ids
 

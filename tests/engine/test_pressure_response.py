@@ -51,7 +51,7 @@ def probe() -> ScriptedProbe:
 def watched(probe: ScriptedProbe, folders: dict[str, Path]) -> Iterator[Driver]:
     driver = Driver(probe=probe)
     assert isinstance(driver.load(folders["target"], folders["draft"]), Loaded)
-    driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     yield driver
     driver.on_event = lambda event: None
     driver.close()

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import snapshot
+from app.engine import snapshot, snapshot_manifest
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.prefill import StepSize
@@ -190,7 +190,7 @@ def test_a_snapshot_of_format_5_is_read(snapshots: Snapshots, tmp_path: Path) ->
     chat.write(first, answer)
     save(snapshots, chat)
     _, _, text = (folder(tmp_path) / MANIFEST).read_text().partition("\n")
-    for old, new in snapshot.OLD_KEYS.items():
+    for old, new in snapshot_manifest.OLD_KEYS.items():
         assert f'"{new}":' in text
         text = text.replace(f'"{new}":', f'"{old}":')
     manifest = json.loads(text) | {"format": 5}
@@ -273,7 +273,7 @@ def test_a_manifest_that_cannot_be_read_now_deletes_no_file(
     (folder(tmp_path) / "7-target-0.safetensors").write_bytes(b"cut")
     before = names(folder(tmp_path))
     error = OSError(errno.EIO, os.strerror(errno.EIO))
-    monkeypatch.setattr(snapshot, "_read_manifest", mock.Mock(side_effect=error))
+    monkeypatch.setattr(snapshot, "read_manifest", mock.Mock(side_effect=error))
     Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     assert names(folder(tmp_path)) == before
 

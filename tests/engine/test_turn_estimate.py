@@ -138,7 +138,7 @@ def test_a_refusal_costs_nothing_that_was_read(
 
 
 def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LEAVE) -> None:
-    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     for turn, name in enumerate("ab"):
         loaded.answer(replace(question(turn), conversation=name))
     leave(2 * MB)

@@ -1,0 +1,89 @@
+"""A conversation that begins with what another one has read starts from there."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.cache_check import find_mismatch
+from app.engine.conversation_cache import ConversationCache
+from app.engine.prefix_cache import PrefixCache
+from app.engine.prompt import Prompt
+from app.engine.shared_rows import FEWEST, Tokens, fetch, held_by, release, resized
+
+_log = logging.getLogger(__name__)
+
+
+class PrefixSharing:
+    """Among `caches`, the conversations of one loaded pair, the last used one at the end. It holds
+    all of its rows, and what others have in common with it, only it holds."""
+
+    def __init__(self, caches: OrderedDict[str, ConversationCache]) -> None:
+        self._caches = caches
+
+    def start_from_longest(self, cache: ConversationCache, prompt: Prompt, dense: bool) -> None:
+        """Let `cache` go on from the cache that has read most of the prompt, if that is more than
+        it has itself; for a dense reading, most without a gap. Target and draft each."""
+        ids = [prompt.ids[:-1], prompt.draft_prompt.ids]
+        replace = [cache.replace_target, cache.replace_draft]
+        for index, own in enumerate(cache.prefixes):
+            others = [each.prefixes[index] for each in self._others(cache)]
+            usable = [other for other in others if other.supports_gaps or not own.supports_gaps]
+            lengths = [_reusable(other, ids[index], dense) for other in usable]
+            if max(lengths, default=0) < _reusable(own, ids[index], dense) + FEWEST:
+                continue
+            best = usable[int(np.argmax(lengths))]
+            if self.complete(best):
+                twin = best.fork()
+                twin.rewind(twin.common_prefix_len(ids[index]))
+                replace[index](twin)
+        self.release_shared()
+
+    def complete(self, prefix: PrefixCache) -> bool:
+        """Make it hold all of its rows. False if it is not usable, and then empty."""
+        try:
+            fetch(prefix, [each for each in self._prefixes() if each is not prefix])
+            problem = find_mismatch(prefix)
+        except Exception as error:  # MLX raises any type
+            problem = str(error)
+        if problem is not None:
+            _log.warning("a cache was dropped: %s", problem)
+            prefix.clear()
+        return problem is None
+
+    def release_shared(self) -> None:
+        """What several caches have in common, only the last used one of them holds from now on."""
+        newest_first = list(reversed(self._caches.values()))
+        for index, cache in enumerate(newest_first):
+            for newer in newest_first[:index]:
+                for mine, its in zip(cache.prefixes, newer.prefixes, strict=True):
+                    release(mine, its)
+
+    def rescue(self, dropping: PrefixCache, tokens: Tokens) -> None:
+        """Before `dropping` drops these tokens, copy the rows that only it holds for others."""
+        others = [each for each in self._prefixes() if each is not dropping]
+        for prefix in others:
+            needed = prefix.absent & resized(tokens, len(prefix)) & held_by(dropping, prefix)
+            for holder in others:
+                if needed.any() and holder is not prefix:
+                    needed &= ~held_by(holder, prefix)
+            try:
+                fetch(prefix, [dropping], needed)
+            except Exception as error:  # memory has run out: its tokens are read again
+                _log.warning("a cache was dropped", exc_info=error)
+                prefix.clear()
+
+    def _others(self, cache: ConversationCache) -> list[ConversationCache]:
+        return [other for other in self._caches.values() if other is not cache]
+
+    def _prefixes(self) -> list[PrefixCache]:
+        return [prefix for cache in self._caches.values() for prefix in cache.prefixes]
+
+
+def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:
+    """How many tokens of `ids` need not be read after this cache."""
+    end = prefix.rewind_target(prefix.common_prefix_len(ids))
+    return min(end, prefix.dense_prefix_len) if dense else int(prefix.cached[:end].sum())

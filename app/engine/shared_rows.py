@@ -1,0 +1,139 @@
+"""What several conversations have read alike is stored once.
+
+A *row* is what a cache stores of one token, in all layers that store every token. The number in
+`PrefixCache.reads` says which forward wrote it: two caches with the same number at a position, one
+a fork of the other, have the same row. So only one of them has to hold it; in the other it is
+*absent*, until that one is used again. Sliding windows and recurrent states are small, and each
+cache has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+from numpy.typing import NDArray
+
+from app.engine.caches import TRIMMABLE, PositionedCache, WindowedCache, flatten
+from app.engine.positions import Positions
+from app.engine.prefix_cache import PrefixCache
+
+FEWEST = 128
+"""Shared tokens that are worth storing once."""
+Tokens = NDArray[np.bool_]
+"""Of a conversation, (L,): whether each of them is meant."""
+
+
+class RowsLost(LookupError):
+    """No cache has the rows of absent tokens."""
+
+
+def held_by(holder: PrefixCache, prefix: PrefixCache) -> Tokens:
+    """Which of the tokens of `prefix` have rows that `holder` has itself, and the same ones."""
+    size = min(len(holder), len(prefix))
+    mine, theirs = prefix.reads[:size], holder.reads[:size]
+    same = (mine == theirs) & prefix.cached[:size] & holder.cached[:size] & ~holder.absent[:size]
+    return resized(same, len(prefix))
+
+
+def release(prefix: PrefixCache, holder: PrefixCache) -> None:
+    """Free the rows of `prefix` that `holder` has as well."""
+    shared = held_by(holder, prefix) & ~prefix.absent
+    if np.count_nonzero(shared) < FEWEST:
+        return
+    for layer in _row_layers(prefix):
+        if _store(layer).keys is not None:
+            held = _held_positions(layer, prefix.absent)
+            _take(layer, np.flatnonzero(~shared[held]))
+    prefix.absent = prefix.absent | shared
+
+
+def fetch(
+    prefix: PrefixCache, holders: Sequence[PrefixCache], tokens: Tokens | None = None
+) -> None:
+    """Copy the rows of absent tokens, of all or of these, from `holders`. Raises RowsLost."""
+    wanted = prefix.absent if tokens is None else prefix.absent & tokens
+    if not wanted.any():
+        return
+    sources, missing = [], wanted.copy()
+    for holder in holders:
+        found = missing & held_by(holder, prefix)
+        if found.any():
+            sources.append((holder, found))
+            missing &= ~found
+    if missing.any():
+        raise RowsLost(f"{np.count_nonzero(missing):,} tokens are in no cache")
+    absent = prefix.absent & ~wanted
+    theirs = [(_row_layers(holder), holder.absent, found) for holder, found in sources]
+    for index, layer in enumerate(_row_layers(prefix)):
+        positions = _positions(layer)
+        if not len(positions):
+            continue
+        held = _held_positions(layer, prefix.absent)
+        parts, places = [], np.full(len(prefix), -1)
+        if len(held):
+            parts.append(_rows(layer, np.arange(len(held))))
+            places[held] = np.arange(len(held))
+        count = len(held)
+        for layers, lacking, found in theirs:
+            other = _held_positions(layers[index], lacking)
+            entries = np.flatnonzero(resized(found, int(other.max(initial=-1)) + 1)[other])
+            parts.append(_rows(layers[index], entries))
+            places[other[entries]] = np.arange(count, count + len(entries))
+            count += len(entries)
+        store = _store(layer)
+        joined = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
+        store.keys, store.values = joined
+        _take(layer, places[positions[~absent[positions]]])
+    prefix.absent = absent
+
+
+def _row_layers(prefix: PrefixCache) -> list[Any]:
+    """The layers that store every token."""
+    return [
+        layer
+        for layer in flatten(prefix.cache)
+        if isinstance(layer, (PositionedCache, *TRIMMABLE)) and not isinstance(layer, WindowedCache)
+    ]
+
+
+def _store(layer: Any) -> Any:
+    """The stock cache that has a layer's arrays."""
+    return layer.inner if isinstance(layer, PositionedCache) else layer
+
+
+def _positions(layer: Any) -> Positions:
+    """Of a layer's entries, in the order of storage, whether it holds them or not."""
+    if isinstance(layer, PositionedCache):
+        return layer.positions.array()
+    return np.arange(layer.offset, dtype=np.int32)
+
+
+def _held_positions(layer: Any, absent: Tokens) -> Positions:
+    """Of the rows that a layer holds, in the order of storage."""
+    positions = _positions(layer)
+    return positions[~resized(absent, int(positions.max(initial=-1)) + 1)[positions]]
+
+
+def _rows(layer: Any, entries: NDArray[np.int64]) -> Any:
+    """Keys and values of these entries."""
+    store, index = _store(layer), mx.array(entries)
+    return tree_map(lambda array: mx.take(array, index, axis=2), (store.keys, store.values))
+
+
+def _take(layer: Any, entries: NDArray[np.int64]) -> None:
+    """Hold these entries only, in this order."""
+    store = _store(layer)
+    if len(entries):
+        store.keys, store.values = _rows(layer, entries)
+        mx.eval(store.keys, store.values)
+    else:
+        store.keys = store.values = None
+
+
+def resized(tokens: Tokens, length: int) -> Tokens:
+    """Cut, or with more tokens that are not meant."""
+    return np.append(tokens[:length], np.zeros(max(0, length - len(tokens)), bool))

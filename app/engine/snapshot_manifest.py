@@ -1,0 +1,118 @@
+"""The list of contents of a snapshot, and which snapshots begin with the same tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+OLD_KEYS = {
+    "exact": "dense_prefix_len",
+    "depth": "num_layers",
+    "borders": "checkpoints",
+    "retains": "retain_all",
+    "lost": "evicted_below",
+}
+"""What format 5 calls the same things."""
+MANIFEST = "manifest.json"
+BLOCK = 256
+"""Tokens between two digests of a conversation's beginning."""
+
+
+class SnapshotError(ValueError):
+    """Why a snapshot cannot be used; a clause."""
+
+
+def with_checksum(manifest: dict[str, Any]) -> str:
+    """A manifest as it is written: its checksum, then itself."""
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
+
+
+def parse(written: str) -> dict[str, Any]:
+    """Raises SnapshotError, or what json raises."""
+    checksum, _, text = written.partition("\n")
+    if hashlib.sha256(text.encode()).hexdigest() != checksum:
+        raise SnapshotError("its list of contents is damaged")
+    manifest: dict[str, Any] = json.loads(
+        text, object_hook=lambda found: {OLD_KEYS.get(k, k): v for k, v in found.items()}
+    )
+    return manifest
+
+
+def read_manifest(folder: Path) -> str:
+    """Raises OSError, or SnapshotError if it is not a regular file: reading a pipe would never
+    end."""
+    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SnapshotError("its list of contents is not a file")
+    with open(descriptor, encoding="utf-8") as file:
+        return file.read()
+
+
+def beginnings(ids: NDArray[np.int32]) -> list[str]:
+    """A digest of the first 256 tokens, of the first 512, and so on: for finding a snapshot that
+    begins with the same tokens."""
+    digest, found = hashlib.sha256(), []
+    for end in range(BLOCK, len(ids) + 1, BLOCK):
+        digest.update(ids[end - BLOCK : end].tobytes())
+        found.append(digest.hexdigest()[:16])
+    return found
+
+
+def shared_beginning(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many tokens two conversations with these `beginnings` share at least."""
+    same = takewhile(lambda each: each[0] == each[1], zip(one, other, strict=False))
+    return BLOCK * sum(1 for _ in same)
+
+
+class _Known(NamedTuple):
+    """Of a snapshot: when its manifest was `changed`, nanoseconds since 1970, and what is in it."""
+
+    changed: int
+    conversation: str
+    beginnings: list[str]
+    dense_prefix_len: int
+
+
+class SnapshotIndex:
+    """Of the snapshots in `folder` that were made with the same models."""
+
+    def __init__(self, folder: Path, identity: dict[str, str]) -> None:
+        self._folder, self._identity = folder, identity
+        self._manifests: dict[Path, _Known] = {}
+
+    def find_longest(self, ids: NDArray[np.int32], dense: bool) -> tuple[str, int]:
+        """The conversation whose snapshot begins with most of these tokens, and how many; of
+        those without a gap only, if `dense`. An empty name if there is none."""
+        wanted, best = beginnings(ids), ("", 0)
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            with suppress(Exception):  # other files, or damaged ones: `load` deals with those
+                known = self._read(folder)
+                length = shared_beginning(wanted, known.beginnings)
+                length = min(length, known.dense_prefix_len) if dense else length
+                best = max(best, (known.conversation, length), key=lambda each: each[1])
+        return best
+
+    def _read(self, folder: Path) -> _Known:
+        """What its manifest says. Raises SnapshotError, OSError, or what json raises."""
+        changed = (folder / MANIFEST).stat().st_mtime_ns
+        known = self._manifests.get(folder)
+        if known is None or known.changed != changed:
+            manifest = parse(read_manifest(folder))
+            if manifest["identity"] != self._identity:
+                raise SnapshotError("it was made with other models")
+            dense = manifest["target"]["dense_prefix_len"]
+            found = manifest["conversation"], manifest["beginnings"], dense
+            known = self._manifests[folder] = _Known(changed, *found)
+        return known

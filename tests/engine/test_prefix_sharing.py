@@ -1,0 +1,360 @@
+"""A conversation starts from what another one has read, and what they share is stored once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from numpy.typing import NDArray
+
+from app.engine import prefix_sharing, shared_rows
+from app.engine.cache_pool import CachePool
+from app.engine.caches import PositionedCache, flatten
+from app.engine.kv_quantisation import Quantisation
+from app.engine.memory import CacheSize
+from app.engine.prefix_cache import PrefixCache
+from app.engine.progress import TurnClock
+from app.engine.prompt import Prompt
+from app.engine.snapshot_folder import folder_bytes
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import BackgroundProgress, SnapshotRestored
+from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
+from tests.engine.driver import TEXT, Driver
+from tests.engine.oracle import BACKENDS, difference
+from tests.engine.test_cache_pool import ask, reply, second
+from tests.engine.test_kv_quantisation import wide as wide
+from tests.engine.test_turns import CHUNK, DOCUMENT, Chat, pair
+from tests.tiny import ORACLE, VOCABULARY, build
+
+FIRST, OTHER = "What is the code of gate 7?", "And which gate has code 4?"
+
+
+def figures(driver: Driver, question: Ask) -> Any:
+    finished = driver.answer(question)
+    assert finished.statistics
+    return finished.statistics
+
+
+def test_a_new_conversation_about_the_same_document_starts_from_what_was_read(
+    loaded: Driver,
+) -> None:
+    first = figures(loaded, ask(1, FIRST, name="a"))
+    other = figures(loaded, ask(2, OTHER, name="b"))
+    assert other.reused_tokens > 0.85 * first.read_tokens
+    new = other.read_tokens - other.reused_tokens - other.recalled_tokens
+    assert new < 60, "the question, and what the answer needs"
+    alone = replace(ask(3, OTHER, name="c"), read_again=True)
+    assert figures(loaded, alone).reused_tokens == 0
+
+
+def test_in_full_mode_it_answers_as_a_fresh_one_does(loaded: Driver) -> None:
+    whole = figures(loaded, ask(1, FIRST, name="a", mode=Mode.FULL))
+    other = loaded.answer(ask(2, OTHER, name="b", mode=Mode.FULL))
+    assert other.statistics
+    assert other.statistics.reused_tokens > 0.9 * whole.read_tokens
+    fresh = loaded.answer(ask(3, OTHER, name=None, mode=Mode.FULL))
+    assert fresh.statistics
+    assert fresh.statistics.reused_tokens == 0
+    assert other.generated_ids == fresh.generated_ids
+
+
+def test_full_reading_never_starts_from_gaps(loaded: Driver) -> None:
+    loaded.answer(ask(1, FIRST, name="a"))
+    other = loaded.answer(ask(2, OTHER, name="b", mode=Mode.FULL))
+    fresh = loaded.answer(ask(3, OTHER, name=None, mode=Mode.FULL))
+    assert other.generated_ids == fresh.generated_ids
+
+
+def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver) -> None:
+    question = ask(1, FIRST, name="a")
+    answer, _ = reply(loaded, question)
+    later = second(question, answer, 2, OTHER)
+    then, _ = reply(loaded, later)
+    branch = replace(second(question, answer, 3, "And that of gate 40?"), conversation="branch")
+    assert figures(loaded, branch).reused_tokens > 0
+    duplicate = replace(second(later, then, 4, "Why?"), conversation="duplicate")
+    found = figures(loaded, duplicate)
+    assert found.read_tokens - found.reused_tokens - found.recalled_tokens < 60
+    again = figures(loaded, replace(duplicate, turn=5, conversation="a"))
+    assert again.reused_tokens > 0.85 * found.read_tokens, "the first one still has its own"
+
+
+def test_another_system_prompt_or_another_order_shares_nothing(loaded: Driver) -> None:
+    whole = figures(loaded, ask(1, FIRST, name="a", mode=Mode.FULL))
+    documents = (Document("b.txt", TEXT[3000:]), Document("gates.txt", TEXT[:3000]))
+    message = Message(Role.USER, FIRST, documents)
+    other = replace(ask(2, FIRST, name="b", mode=Mode.FULL), messages=(message,))
+    assert figures(loaded, other).reused_tokens < 0.1 * whole.read_tokens
+    system = Message(Role.SYSTEM, "Be brief.")
+    briefly = ask(3, FIRST, name="c", mode=Mode.FULL)
+    briefly = replace(briefly, messages=(system, *briefly.messages))
+    assert figures(loaded, briefly).reused_tokens < 0.1 * whole.read_tokens
+
+
+def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    loaded.answer(ask(0, FIRST, name="0", mode=Mode.FULL))
+    pool = loaded.engine._caches
+    assert pool is not None
+    one = pool.nbytes
+    for turn in range(1, 10):
+        loaded.answer(
+            ask(turn, f"What is the code of gate {turn}?", name=str(turn), mode=Mode.FULL)
+        )
+    assert pool.nbytes < 1.5 * one
+
+
+def test_what_others_need_survives_the_conversation_that_held_it(loaded: Driver) -> None:
+    from app.protocol.commands import DropConversation
+
+    loaded.answer(ask(1, FIRST, name="a", mode=Mode.FULL))
+    loaded.answer(ask(2, OTHER, name="b", mode=Mode.FULL))
+    loaded.engine.send(DropConversation("b"))
+    again = figures(loaded, ask(3, FIRST, name="a", mode=Mode.FULL))
+    assert again.read_tokens - again.reused_tokens < 5
+    assert again.generated_tokens
+
+
+# ------------------------------------------------------------------------- random operations
+
+
+@dataclass
+class Known:
+    """A conversation of the pool, and an independent copy of all that its cache should have."""
+
+    turns: list[NDArray[np.int32]]
+    copy: PrefixCache
+
+
+def contents(layer: Any) -> list[mx.array]:
+    """What a layer stores, without unused capacity."""
+    if isinstance(layer, PositionedCache):
+        stored = tree_flatten((layer.inner.keys, layer.inner.values))
+        return [array[..., : layer.size(), :] for _, array in stored if array is not None]
+    return [state for state in layer.cache if state is not None]
+
+
+class Pool:
+    """Random operations on a pool of conversations, each checked against copies that share
+    nothing."""
+
+    def __init__(
+        self, model: Any, seed: int, folder: Path, quantisation: Quantisation | None = None
+    ) -> None:
+        self.random, self.numbers = Random(seed), np.random.default_rng(seed)
+        self.model, self.folder = model, folder
+        self.pair = pair(model, BACKENDS["cpu"], quantisation)
+        self.pair.target.cache_size = CacheSize(1000.0, 0)
+        self.start = self.tokens(DOCUMENT[1])
+        self.known: dict[str, Known] = {}
+        self.count = 0
+        self.done: list[str] = []
+        self.events: list[Any] = []
+        self.open()
+
+    def open(self) -> None:
+        policy = CachePolicy(BackgroundPolicy.ALWAYS, 10**9, str(self.folder), 10**9)
+        self.pool = CachePool(self.pair, policy, self.events.append)
+
+    def tokens(self, count: int) -> NDArray[np.int32]:
+        return self.numbers.integers(0, VOCABULARY, count).astype(np.int32)
+
+    @property
+    def clock(self) -> TurnClock:
+        return TurnClock(1, self.events.append, lambda: False)
+
+    def step(self) -> None:
+        does = ["new"] + ["ask"] * 3 + ["branch", "edit", "background", "save", "budget", "check"]
+        does += ["delete", "restart", "kill"] if self.known else []
+        what = self.random.choice(does)
+        if what in ("ask", "branch", "edit", "delete") and not self.known:
+            what = "new"
+        self.done.append(what)
+        getattr(self, f"do_{what}")()
+        self.count_bytes()
+
+    def some(self) -> str:
+        return self.random.choice(sorted(self.known))
+
+    def new_name(self) -> str:
+        self.count += 1
+        return f"chat {self.count}"
+
+    def do_new(self) -> None:
+        self.turn(self.new_name(), [])
+
+    def do_ask(self) -> None:
+        name = self.some()
+        self.turn(name, self.known[name].turns)
+
+    def do_branch(self) -> None:
+        turns = self.known[self.some()].turns
+        self.turn(self.new_name(), turns[: 2 * self.random.randint(0, len(turns) // 2)])
+
+    def do_edit(self) -> None:
+        name = self.some()
+        turns = self.known[name].turns
+        self.turn(name, turns[: 2 * self.random.randint(0, max(0, len(turns) // 2 - 1))])
+
+    def do_background(self) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            self.pool.step()
+        if any(isinstance(each, BackgroundProgress) for each in self.events):
+            name = next(reversed(self.pool._caches))
+            self.remember(name)  # it may have been read in full since
+        self.events.clear()
+
+    def do_save(self) -> None:
+        while self.pool.step(background=False):
+            pass
+
+    def do_budget(self) -> None:
+        self.pool._policy = replace(self.pool._policy, memory_budget=self.pool.nbytes // 2)
+        self.pool.enforce_budget()
+        self.pool._policy = replace(self.pool._policy, memory_budget=10**9)
+
+    def do_delete(self) -> None:
+        name = self.some()
+        self.pool.drop(name, on_disk=True)
+        del self.known[name]
+
+    def do_restart(self) -> None:
+        self.pool.close()
+        self.open()
+
+    def do_kill(self) -> None:
+        """What was not saved is lost."""
+        self.pool._caches.clear()
+        self.open()
+        for known in self.known.values():
+            known.copy = None  # type: ignore[assignment]
+
+    def do_check(self) -> None:
+        if self.known:
+            name = self.some()
+            self.check(name, self.pool.get_or_restore(name, self.clock).target)
+
+    def turn(self, name: str, turns: list[NDArray[np.int32]]) -> None:
+        turns = [*turns, self.tokens(self.random.randint(5, 14))]
+        cache = self.pool.get_or_restore(name, self.clock)
+        if name in self.known:
+            self.check(name, cache.target)
+        prompt = self.prompt(turns)
+        mode = self.random.choice([Mode.SPARSE, Mode.SPARSE, Mode.FULL])
+        question = Ask(1, (Message(Role.USER, ""),), mode, conversation=name)
+        self.pool.start_from_longest(question, prompt, self.clock)
+        chat = Chat(self.model)
+        chat.models, chat.conversation = self.pair, cache
+        needed = tuple(self.random.sample(range((DOCUMENT[1] - DOCUMENT[0]) // CHUNK), 6))
+        logits = chat.read(prompt, None if mode is Mode.FULL else needed)
+        if mode is Mode.FULL:
+            fresh = Chat(self.model)
+            fresh.models = self.pair
+            fresh.conversation = type(cache)(self.pair)
+            assert difference(logits, fresh.read(prompt, None)) < self.tolerance, self.done[-9:]
+        answer = self.tokens(self.random.randint(2, 8))
+        chat.write(prompt, answer)
+        self.known[name] = Known([*turns, answer], cache.target)
+        self.remember(name)
+
+    tolerance = 1e-4
+
+    def remember(self, name: str) -> None:
+        """An independent copy."""
+        twin = self.pool._caches[name].target.fork()
+        self.known[name].copy = twin
+
+    def prompt(self, turns: list[NDArray[np.int32]]) -> Prompt:
+        ids = np.concatenate([self.start, *turns])
+        question = len(ids) - len(turns[-1])
+        borders = (0, DOCUMENT[0], DOCUMENT[1], question, len(ids) - 4, len(ids))
+        kinds = [SegmentKind.TEMPLATE, SegmentKind.DOCUMENT, SegmentKind.TEMPLATE]
+        kinds += [SegmentKind.QUESTION, SegmentKind.GENERATION]
+        parts = zip(kinds, borders, borders[1:], strict=False)
+        return Prompt(ids, tuple(Segment(*part) for part in parts if part[1] < part[2]), {})
+
+    def check(self, name: str, found: PrefixCache) -> None:
+        """What the pool gives back is what was left there, or nothing where it was lost."""
+        expected = self.known[name].copy
+        if expected is None or (not len(found) and "kill" in self.done):
+            return
+        assert np.array_equal(found.ids, expected.ids), self.done[-9:]
+        assert np.array_equal(found.cached, expected.cached), self.done[-9:]
+        assert not found.absent.any()
+        for mine, its in zip(flatten(found.cache), flatten(expected.cache), strict=True):
+            if isinstance(mine, PositionedCache):
+                assert np.array_equal(mine.positions.array(), its.positions.array()), self.done[-9:]
+            for a, b in zip(contents(mine), contents(its), strict=True):
+                assert mx.array_equal(a, b), self.done[-9:]
+
+    def count_bytes(self) -> None:
+        """Rows of any number of conversations are stored once."""
+        prefixes = [cache.target for cache in self.pool._caches.values()]
+        rows: set[tuple[int, int]] = set()
+        for prefix in prefixes:
+            for position in np.flatnonzero(prefix.cached & ~prefix.absent).tolist():
+                rows.add((position, int(prefix.reads[position])))
+        for prefix in prefixes:
+            lost = [
+                position
+                for position in np.flatnonzero(prefix.absent).tolist()
+                if (position, int(prefix.reads[position])) not in rows
+            ]
+            assert not lost, self.done[-9:]
+        if self.pool._saving is None:  # it has all of its rows while it is saved
+            held = sum(int((prefix.cached & ~prefix.absent).sum()) for prefix in prefixes)
+            assert held - len(rows) <= shared_rows.FEWEST * len(prefixes), self.done[-9:]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short conversations share, too."""
+    for module in (shared_rows, prefix_sharing):
+        monkeypatch.setattr(module, "FEWEST", 8)
+
+
+def operate(pool: Pool, operations: int) -> None:
+    for _ in range(operations):
+        pool.step()
+    for name in sorted(pool.known):
+        pool.pool.drop(name, on_disk=True)
+    assert not pool.pool.nbytes
+    assert not folder_bytes(pool.folder), "nothing is left behind"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
+def test_random_operations_leave_every_conversation_what_it_had(
+    name: str, tmp_path: Path, few: None
+) -> None:
+    operate(Pool(build(name), 1, tmp_path), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORACLE)
+def test_so_do_many(name: str, tmp_path: Path, few: None) -> None:
+    for seed in range(3):
+        operate(Pool(build(name), seed, tmp_path / str(seed)), 300)
+
+
+def test_after_a_restart_a_new_conversation_starts_from_a_snapshot(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
+    expected = {}
+    for turn, name in enumerate("ab", 1):
+        driver = Driver()
+        driver.engine.send(policy)
+        driver.load(folders["target"], folders["draft"])
+        expected[name] = figures(driver, ask(turn, FIRST if name == "a" else OTHER, name=name))
+        restored = driver.of(SnapshotRestored)
+        assert [each.tokens > 0 for each in restored] == ([] if name == "a" else [True])
+        driver.close()
+    assert expected["a"].reused_tokens == 0
+    assert expected["b"].reused_tokens > 0.85 * expected["a"].read_tokens
