@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.cli.library_arguments import add_conversations, add_models
+from app.cli.library_arguments import add_conversations, add_models, add_serve
 from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Scoring
 from app.util.sanitize import sanitize_line
 
@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="by a real model, SmolLM2 135M, which is downloaded once (93 MB)",
     )
+    serve = commands.add_parser("serve", help="answer other programs on this machine over HTTP")
+    add_serve(serve)
+    _models(serve)
     settings = commands.add_parser("settings", help="print the settings and the path of their file")
     settings.add_argument("--json", action="store_true", help="print them as JSON")
     _add_doctor(

@@ -1,4 +1,4 @@
-"""Arguments of `specchat conversations` and `specchat models`."""
+"""Arguments of `specchat conversations`, `specchat models` and `specchat serve`."""
 
 from __future__ import annotations
 
@@ -131,3 +131,20 @@ def add_models(command: argparse.ArgumentParser) -> None:
     action("restore", "restore one from the trash")
     action("empty", "permanently delete the trash", name_too=False)
     action("verify", "check the checksums of all files of one")
+
+
+def add_serve(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Answers other programs over HTTP as OpenAI's and Anthropic's servers do, on this machine"
+        " only, with an API key."
+    )
+    command.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on (default %(default)s)"
+    )
+    command.add_argument(
+        "--port", type=int, default=8321, help="the port to listen on (default %(default)s)"
+    )
+    command.add_argument(
+        "--allow-others", action="store_true", help="allow a --host that other machines can reach"
+    )
+    command.add_argument("--no-token", action="store_true", help="ask for no API key")

@@ -62,6 +62,10 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.demo import demo
 
             return demo(options.picture, options.real)
+        case "serve":
+            from app.cli.serve import serve
+
+            return serve(options)
         case "settings":
             from app.cli.settings import settings
 

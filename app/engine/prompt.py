@@ -239,6 +239,9 @@ class PromptBuilder:
         return None
 
     def _parts(self, messages: tuple[Message, ...], may_think: bool) -> Iterator[_PromptPart]:
+        if messages[-1].plain:
+            yield from _plain_parts(messages[-1])
+            return
         rendered = self._render(messages, may_think)
         at, expected = 0, 0
         for match in _SENTINELS.finditer(rendered):
@@ -355,6 +358,14 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
         yield _PromptPart(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
     kind = SegmentKind.QUESTION if is_last else SegmentKind.HISTORY
     yield _PromptPart(kind, message.text, index)
+
+
+def _plain_parts(message: Message) -> Iterator[_PromptPart]:
+    """Of a text that is not a message: all but its end may be skipped."""
+    yield _PromptPart(SegmentKind.TEMPLATE, "", special=True, first=True)
+    for number, document in enumerate(message.documents):
+        yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number)
+    yield _PromptPart(SegmentKind.QUESTION, message.text, 0)
 
 
 def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -24,7 +24,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `token_ids` of an assistant message are the generated ones, and
+    """One message; a `plain` one, which is then the only one, is no message but a text to continue,
+    without the chat template. `token_ids` of an assistant message are the generated ones, and
     `thinking` its text between thinking tags: sent only where the chat template asks for it."""
 
     role: Role
@@ -32,6 +33,7 @@ class Message:
     documents: tuple[Document, ...] = ()
     token_ids: tuple[int, ...] | None = None
     thinking: str = ""
+    plain: bool = field(default=False, repr=False)
 
 
 class SegmentKind(StrEnum):

@@ -1,0 +1,239 @@
+"""The routes, as other programs know them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+from uuid import uuid4
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from app.protocol.commands import Ask
+from app.protocol.engine import Engine
+from app.protocol.prompt import Message, Role
+from app.serve.access import Access
+from app.serve.answers import Answer, AnswerFailed, Waiting
+from app.serve.anthropic_format import AnthropicFormat
+from app.serve.continuations import Continuations
+from app.serve.cutting import LONG, TAIL
+from app.serve.limits import App, Limits, error_body
+from app.serve.openai_format import OpenAiFormat
+from app.serve.queue import EngineQueue, QueueFull
+from app.serve.requests import (
+    BadRequest,
+    ChatRequest,
+    CompletionRequest,
+    CountRequest,
+    Defaults,
+    MessagesRequest,
+    to_ask,
+    to_messages,
+)
+
+WAITING = 32
+"""Requests that may wait for others."""
+RETRY_SECONDS = 5
+Format = OpenAiFormat | AnthropicFormat
+
+
+class Server:
+    """What routes need: the engine's queue, and how requests are understood. `model` is the name
+    of the loaded target, `count` counts the tokens of a prompt; `needs_document`: it answers
+    questions about documents only."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: str,
+        defaults: Defaults,
+        count: Callable[[tuple[Message, ...]], int],
+        needs_document: bool = False,
+        waiting: int = WAITING,
+    ) -> None:
+        self.engine, self.model, self.defaults, self.count = engine, model, defaults, count
+        self._needs_document = needs_document
+        self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
+
+    async def respond(
+        self, request: Request, ask: Ask, stops: list[str], form: Format, stream: bool
+    ) -> Any:
+        if self._needs_document and not any(message.documents for message in ask.messages):
+            raise BadRequest(
+                "The embedded pair answers questions about documents: send a text of at least"
+                f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
+            )
+        if self.queue.is_full:
+            raise QueueFull
+        answer = Answer(ask, stops)
+        if stream:
+            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            return StreamingResponse(
+                self._stream(answer, form), media_type="text/event-stream", headers=headers
+            )
+        reading = asyncio.create_task(self._read(answer))
+        gone = asyncio.create_task(_gone(request))
+        await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (reading, gone):
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if reading.cancelled():
+            raise BadRequest("The client has gone.")
+        reading.result()
+        return JSONResponse(form.whole(answer))
+
+    async def _read(self, answer: Answer) -> None:
+        pieces = answer.pieces(self.queue, self._continuations, self.engine)
+        async with aclosing(pieces):
+            async for _ in pieces:
+                pass
+
+    async def _stream(self, answer: Answer, form: Format) -> AsyncIterator[str]:
+        yield form.start()
+        pieces = answer.pieces(self.queue, self._continuations, self.engine)
+        try:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    if isinstance(piece, Waiting):
+                        yield f": {piece.note}\n\n"
+                    elif text := form.piece(piece):
+                        yield text
+        except (AnswerFailed, QueueFull) as error:
+            yield form.failed(str(error) or FULL)
+            return
+        yield form.end(answer)
+
+
+FULL = "Too many requests are waiting: try again in a few seconds."
+
+
+async def _gone(request: Request) -> None:
+    """Ends when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def make_app(server: Server, access: Access) -> App:
+    """An ASGI application."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        server.queue.start()
+        yield
+        server.queue.stop()
+
+    app = FastAPI(
+        title="specchat",
+        version=version("specchat"),
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_errors(app)
+    _add_routes(app, server)
+    return Limits(app, access)
+
+
+def _add_errors(app: FastAPI) -> None:
+    def reply(request: Request, status: int, message: str, **headers: str) -> JSONResponse:
+        body = error_body(request.url.path, message, status)
+        return JSONResponse(body, status, headers or None)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        message = str(first["msg"])[:300]
+        return reply(request, 400, f"{where[:200]}: {message}" if where else message)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        known = {404: "There is no such route.", 405: "This route has another method."}
+        return reply(request, error.status_code, known.get(error.status_code, str(error.detail)))
+
+    @app.exception_handler(BadRequest)
+    async def bad(request: Request, error: BadRequest) -> JSONResponse:
+        return reply(request, 400, str(error))
+
+    @app.exception_handler(AnswerFailed)
+    async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
+        return reply(request, 400, str(error))
+
+    @app.exception_handler(QueueFull)
+    async def full(request: Request, error: QueueFull) -> JSONResponse:
+        return reply(request, 503, FULL, **{"Retry-After": str(RETRY_SECONDS)})
+
+
+def _add_routes(app: FastAPI, server: Server) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "model": server.model, "waiting": server.queue.waiting}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(server)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        if name != server.model:
+            raise HTTPException(404, "")
+        return _model(server)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatRequest, request: Request) -> Any:
+        body.check()
+        limit = body.max_completion_tokens or body.max_tokens
+        ask = to_ask(to_messages(body.messages), body, request.headers, server.defaults, limit)
+        form = _openai(server, body, chat=True)
+        return await server.respond(request, ask, body.stops, form, body.stream)
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Any:
+        body.check()
+        ask = to_ask(
+            (plain_message(body.text),), body, request.headers, server.defaults, body.max_tokens
+        )
+        form = _openai(server, body, chat=False)
+        return await server.respond(request, ask, body.stops, form, body.stream)
+
+    @app.post("/v1/messages")
+    async def messages(body: MessagesRequest, request: Request) -> Any:
+        body.check()
+        ask = to_ask(
+            to_messages(body.all_messages), body, request.headers, server.defaults, body.max_tokens
+        )
+        form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
+        return await server.respond(request, ask, body.stop_sequences or [], form, body.stream)
+
+    @app.post("/v1/messages/count_tokens")
+    async def count_tokens(body: CountRequest) -> dict[str, int]:
+        body.check()
+        found = to_messages(body.all_messages)
+        return {"input_tokens": await asyncio.to_thread(server.count, found)}
+
+
+def plain_message(text: str) -> Message:
+    """A text to continue: its end is always read, the rest may be skipped."""
+    from app.protocol.prompt import Document
+
+    if len(text) < LONG:
+        return Message(Role.USER, text, plain=True)
+    cut = max(text.rfind("\n", 0, len(text) - TAIL) + 1, len(text) - 2 * TAIL)
+    return Message(Role.USER, text[cut:], (Document("text", text[:cut]),), plain=True)
+
+
+def _openai(server: Server, body: ChatRequest | CompletionRequest, chat: bool) -> OpenAiFormat:
+    options = body.stream_options
+    with_usage = options is not None and options.include_usage
+    return OpenAiFormat(uuid4().hex[:24], server.model, int(time.time()), chat, with_usage)
+
+
+def _model(server: Server) -> dict[str, Any]:
+    return {"id": server.model, "object": "model", "created": 0, "owned_by": "specchat"}

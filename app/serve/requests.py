@@ -1,0 +1,248 @@
+"""What clients may send, and the `Ask` that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.protocol.commands import Ask
+from app.protocol.options import AUTO_KEEP, DEFAULT_SAMPLING, Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.serve.cutting import cut
+
+MOST_STOPS = 16
+SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
+"""For clients that cannot send fields of their own."""
+
+
+HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
+
+
+class BadRequest(ValueError):
+    """One sentence about what is wrong with a request, and what to do."""
+
+
+Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class _Common(BaseModel):
+    """Fields of every route that answers. Unknown ones are ignored: clients send many."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = ""
+    stream: bool = False
+    temperature: float | None = Field(None, ge=0, le=10, allow_inf_nan=False)
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=1_000_000)
+    specprefill: bool | Literal["auto"] | None = None
+    """true reads what matters, false everything, "auto" what is predicted to be faster."""
+    specprefill_keep_pct: float | None = Field(None, gt=0, le=1)
+    """The fraction of documents and earlier messages that is read; without it the scores choose."""
+
+
+class Part(BaseModel):
+    """A part of a message: text, or what is refused."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: str
+    text: str = ""
+    source: dict[str, Any] | None = None
+    title: str | None = None
+
+
+class ChatMessage(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class _OpenAi(_Common):
+    max_tokens: Tokens | None = None
+    stop: str | Stops | None = None
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    n: int = 1
+    stream_options: StreamOptions | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class ChatRequest(_OpenAi):
+    """`/v1/chat/completions`."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: Tokens | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        if self.n != 1:
+            raise BadRequest("n must be 1: ask again for another answer.")
+        if self.tools or self.functions:
+            raise BadRequest("Tools are not supported: leave `tools` and `functions` out.")
+        if self.logprobs or self.top_logprobs:
+            raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
+        if (self.response_format or {}).get("type", "text") != "text":
+            raise BadRequest("Only text is written: leave `response_format` out.")
+
+
+class CompletionRequest(_OpenAi):
+    """`/v1/completions`: a text that the model continues, without its chat template."""
+
+    prompt: str | list[str]
+    echo: bool = False
+    logprobs: int | None = None
+    suffix: str | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        if self.n != 1:
+            raise BadRequest("n must be 1: ask again for another answer.")
+        if isinstance(self.prompt, list) and len(self.prompt) != 1:
+            raise BadRequest("Send one prompt at a time.")
+        if not self.text:
+            raise BadRequest("The prompt is empty: send a text to continue.")
+        if self.logprobs:
+            raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
+        if self.suffix or self.echo:
+            raise BadRequest("`suffix` and `echo` are not supported: leave them out.")
+
+    @property
+    def text(self) -> str:
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+
+
+class CountRequest(BaseModel):
+    """`/v1/messages/count_tokens`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = ""
+    messages: list[ChatMessage] = Field(min_length=1)
+    system: str | list[Part] | None = None
+    tools: list[Any] | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        if self.tools:
+            raise BadRequest("Tools are not supported: leave `tools` out.")
+
+    @property
+    def all_messages(self) -> list[ChatMessage]:
+        system = [ChatMessage(role="system", content=self.system)] if self.system else []
+        return system + self.messages
+
+
+class MessagesRequest(CountRequest, _Common):
+    """`/v1/messages`."""
+
+    max_tokens: Tokens
+    stop_sequences: Stops | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds where a request says nothing."""
+
+    mode: Mode = Mode.AUTO
+    keep: float = AUTO_KEEP
+    sampling: Sampling = DEFAULT_SAMPLING
+    within_seconds: float = 0.0
+
+
+def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """Raises BadRequest."""
+    found = []
+    for message in messages:
+        if message.role in ("tool", "function"):
+            raise BadRequest("Tools are not supported: leave out messages of theirs.")
+        parts, documents = _parts(message.content)
+        if message.role == "user":
+            cut_out, text = cut(parts)
+            found.append(Message(Role.USER, text, (*documents, *cut_out)))
+        else:
+            role = Role.ASSISTANT if message.role == "assistant" else Role.SYSTEM
+            found.append(Message(role, "\n\n".join(parts)))
+    if all(message.role is not Role.USER for message in found):
+        raise BadRequest("There is no question: send a message of the role `user`.")
+    return tuple(found)
+
+
+def _parts(content: str | list[Part] | None) -> tuple[list[str], tuple[Document, ...]]:
+    """A message's texts, and the documents that came as such."""
+    if isinstance(content, str):
+        return [content], ()
+    texts: list[str] = []
+    documents: list[Document] = []
+    for part in content or []:
+        source = part.source or {}
+        if part.type in ("text", "input_text", "output_text"):
+            texts.append(part.text)
+        elif part.type == "document" and isinstance(source.get("data"), str | None):
+            if source.get("type") != "text" or not source.get("data"):
+                raise BadRequest("Documents must be plain text: send `source` of type `text`.")
+            name = part.title or f"document {len(documents) + 1}"
+            documents.append(Document(name, source["data"]))
+        else:
+            raise BadRequest(f"Only text is read: leave out parts of type {part.type[:50]!r}.")
+    return texts or [""], tuple(documents)
+
+
+def to_ask(
+    messages: tuple[Message, ...],
+    request: _Common,
+    headers: Mapping[str, str],
+    defaults: Defaults,
+    max_tokens: int | None,
+) -> Ask:
+    """Without a conversation. Raises BadRequest."""
+    given = {
+        "max_tokens": max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "seed": getattr(request, "seed", None),
+    }
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    sampling = replace(defaults.sampling, **values)
+    mode, keep = _reading(request, headers, defaults)
+    return Ask(0, messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
+
+
+def _reading(
+    request: _Common, headers: Mapping[str, str], defaults: Defaults
+) -> tuple[Mode, float]:
+    """Mode and keep: the body's, else the headers', else the defaults."""
+    asked: bool | str | None = request.specprefill
+    keep = request.specprefill_keep_pct
+    if asked is None and (text := headers.get(SPARSE_HEADER)) is not None:
+        if text.strip().lower() not in HEADER_VALUES:
+            raise BadRequest(f"{SPARSE_HEADER} must be true, false or auto.")
+        asked = HEADER_VALUES[text.strip().lower()]
+    if keep is None and (text := headers.get(KEEP_HEADER)) is not None:
+        try:
+            keep = float(text)
+        except ValueError:
+            keep = 0.0
+        if not 0 < keep <= 1:
+            raise BadRequest(f"{KEEP_HEADER} must be above 0, and at most 1.")
+    if asked is None:
+        return (defaults.mode, defaults.keep) if keep is None else (Mode.SPARSE, keep)
+    mode = Mode.AUTO if asked == "auto" else Mode.SPARSE if asked else Mode.FULL
+    return mode, defaults.keep if keep is None else keep

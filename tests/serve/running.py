@@ -1,0 +1,71 @@
+"""A server on a free port, in a thread, and what tests ask it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2 as httpx
+import uvicorn
+
+from app.protocol.engine import Engine
+from app.protocol.prompt import Message
+from app.serve.access import Access
+from app.serve.api import Server, make_app
+from app.serve.requests import Defaults
+
+TOKEN = "specchat-test"
+LONG_TEXT = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(300))
+LIMIT = 30.0
+
+
+def count_words(messages: tuple[Message, ...]) -> int:
+    return sum(len(message.text.split()) for message in messages)
+
+
+@contextmanager
+def running(
+    engine: Engine,
+    *,
+    token: str | None = TOKEN,
+    waiting: int = 32,
+    defaults: Defaults | None = None,
+) -> Iterator[str]:
+    """Its address."""
+    server = Server(engine, "tiny", defaults or Defaults(), count_words, waiting=waiting)
+    app = make_app(server, Access("127.0.0.1", token))
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    until(lambda: running.started)
+    port = running.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.should_exit = running.force_exit = True
+        thread.join(LIMIT)
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def client(address: str, **more: Any) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {TOKEN}", **more.pop("headers", {})}
+    return httpx.Client(base_url=address, headers=headers, timeout=LIMIT, **more)
+
+
+def chat(text: str = "Hello?", **more: Any) -> dict[str, Any]:
+    return {"model": "any", "messages": [{"role": "user", "content": text}], **more}
+
+
+def events(lines: Iterator[str]) -> list[str]:
+    """The data of server-sent events."""
+    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]

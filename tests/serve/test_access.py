@@ -1,0 +1,64 @@
+"""Who may ask: the token, and which names and pages."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from app.errors import UserError
+from app.serve.access import Access, is_local, read_token
+
+
+def test_the_token_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "token"
+    token, is_new = read_token(path)
+    assert is_new
+    assert len(token) > 30
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_token(path) == (token, False)
+
+
+def test_a_token_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--no-token"):
+        read_token(tmp_path / "file" / "token")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "127.0.0.1:8321", "authorization": "Bearer secret"}, None),
+        ({"host": "localhost:8321", "x-api-key": "secret"}, None),
+        ({"host": "[::1]:8321", "x-api-key": "secret"}, None),
+        ({"host": "127.0.0.1", "x-api-key": "secret", "origin": "http://127.0.0.1"}, None),
+        ({"host": "127.0.0.1"}, 401),
+        ({"host": "127.0.0.1", "authorization": "Bearer wrong"}, 401),
+        ({"host": "127.0.0.1", "authorization": "Bearer sécret"}, 401),
+        ({"host": "evil.example", "x-api-key": "secret"}, 403),
+        ({"host": "127.0.0.1.evil.example", "x-api-key": "secret"}, 403),
+        ({"host": "[", "x-api-key": "secret"}, 403),
+        ({"x-api-key": "secret"}, 403),
+        ({"host": "127.0.0.1:1", "x-api-key": "secret", "origin": "http://evil.example"}, 403),
+        ({"host": "127.0.0.1:1", "x-api-key": "secret", "origin": "http://127.0.0.1:2"}, 403),
+        ({"host": "127.0.0.1:1", "x-api-key": "secret", "origin": "null"}, 403),
+    ],
+)
+def test_a_request_needs_the_token_and_this_machines_name(
+    headers: dict[str, str], status: int | None
+) -> None:
+    refusal = Access("127.0.0.1", "secret").refusal(headers)
+    assert (refusal and refusal[0]) == status
+
+
+def test_without_a_token_names_and_pages_are_still_checked() -> None:
+    access = Access("127.0.0.1", None)
+    assert access.refusal({"host": "localhost"}) is None
+    assert access.refusal({"host": "evil.example"}) is not None
+    assert access.refusal({"host": "localhost", "origin": "http://evil.example"}) is not None
+
+
+def test_only_loopback_addresses_are_local() -> None:
+    assert all(map(is_local, ("127.0.0.1", "127.0.0.2", "::1", "localhost")))
+    assert not any(map(is_local, ("0.0.0.0", "::", "192.168.1.5", "example.org")))

@@ -1,0 +1,364 @@
+"""The routes, against an engine that plays a script."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from app.protocol.commands import Cancel
+from app.protocol.options import Mode
+from app.protocol.prompt import Role
+from app.protocol.stats import FinishReason
+from app.serve import limits
+from tests.fakes import FakeEngine, Story
+from tests.serve.running import LONG_TEXT, TOKEN, chat, client, events, running, until
+
+ANSWER = "The tenant pays the rent on the first."
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    engine = FakeEngine(Story(answer=ANSWER))
+    engine.start_thread(lambda event: 0.0)
+    return engine
+
+
+@pytest.fixture
+def address(engine: FakeEngine) -> Iterator[str]:
+    with running(engine) as address:
+        yield address
+
+
+def post(address: str, path: str, body: Any, **headers: str) -> Any:
+    with client(address, headers=headers) as http:
+        return http.post(path, json=body)
+
+
+def test_a_chat_completion_says_how_it_was_read(address: str, engine: FakeEngine) -> None:
+    reply = post(address, "/v1/chat/completions", chat(LONG_TEXT + "\n\nWhat is due?"))
+    assert reply.status_code == 200
+    found = reply.json()
+    (choice,) = found["choices"]
+    assert choice["message"] == {"role": "assistant", "content": ANSWER}
+    assert choice["finish_reason"] == "stop"
+    usage = found["usage"]
+    assert usage["completion_tokens"] > 3
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert usage["specchat"]["reading"] == "sparse"
+    assert 0 < usage["specchat"]["read_tokens"] < usage["prompt_tokens"]
+    (asked,) = engine.asks
+    assert asked.messages[0].text == "What is due?"
+    assert asked.messages[0].documents[0].text == LONG_TEXT
+
+
+def test_a_stream_ends_with_usage_and_done(address: str) -> None:
+    body = chat(stream=True, stream_options={"include_usage": True})
+    with client(address) as http, http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        found = events(reply.iter_lines())
+    assert found[-1] == "[DONE]"
+    chunks = [json.loads(each) for each in found[:-1]]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+    assert text == ANSWER
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-1]["usage"]["specchat"]["mode"] == "auto"
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+def test_messages_stream_as_anthropic_does(address: str) -> None:
+    body = chat(stream=True, max_tokens=50) | {"system": "Be brief."}
+    with client(address) as http, http.stream("POST", "/v1/messages", json=body) as reply:
+        found = [json.loads(each) for each in events(reply.iter_lines())]
+    kinds = [each["type"] for each in found]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    text = "".join(e["delta"]["text"] for e in found if e["type"] == "content_block_delta")
+    assert text == ANSWER
+    assert found[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "mode", "keep"),
+    [
+        ({}, {}, Mode.AUTO, 0.0),
+        ({"specprefill": True}, {}, Mode.SPARSE, 0.0),
+        ({"specprefill": False}, {}, Mode.FULL, 0.0),
+        ({"specprefill": "auto", "specprefill_keep_pct": 0.3}, {}, Mode.AUTO, 0.3),
+        ({"specprefill_keep_pct": 0.25}, {}, Mode.SPARSE, 0.25),
+        ({}, {"X-Specprefill": "false"}, Mode.FULL, 0.0),
+        ({}, {"X-Specprefill": "true", "X-Specprefill-Keep-Pct": "0.1"}, Mode.SPARSE, 0.1),
+        ({"specprefill": True}, {"X-Specprefill": "false"}, Mode.SPARSE, 0.0),
+    ],
+)
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+def test_each_route_lets_choose_how_much_is_read(
+    address: str,
+    engine: FakeEngine,
+    route: str,
+    fields: dict[str, Any],
+    headers: dict[str, str],
+    mode: Mode,
+    keep: float,
+) -> None:
+    body = {**chat(max_tokens=9), "prompt": "Once upon", **fields}
+    assert post(address, route, body, **headers).status_code == 200
+    (asked,) = engine.asks
+    assert (asked.mode, asked.keep_ratio, asked.sampling.max_tokens) == (mode, keep, 9)
+    assert asked.messages[0].plain == (route == "/v1/completions")
+
+
+def test_a_stop_sequence_ends_the_answer_and_the_work(address: str, engine: FakeEngine) -> None:
+    reply = post(address, "/v1/chat/completions", chat(stop=["the rent"])).json()
+    assert reply["choices"][0]["message"]["content"] == "The tenant pays "
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    body = {**chat(max_tokens=50), "stop_sequences": ["pays"]}
+    reply = post(address, "/v1/messages", body).json()
+    assert reply["content"] == [{"type": "text", "text": "The tenant "}]
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "pays")
+
+
+def test_what_was_cut_off_says_so(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(answer=ANSWER, ended=FinishReason.LENGTH)
+    reply = post(address, "/v1/chat/completions", chat()).json()
+    assert reply["choices"][0]["finish_reason"] == "length"
+    reply = post(address, "/v1/messages", chat(max_tokens=5)).json()
+    assert reply["stop_reason"] == "max_tokens"
+
+
+def test_the_next_turn_continues_the_conversation(address: str, engine: FakeEngine) -> None:
+    body = chat()
+    post(address, "/v1/chat/completions", body)
+    body["messages"] += [
+        {"role": "assistant", "content": ANSWER},
+        {"role": "user", "content": "And then?"},
+    ]
+    post(address, "/v1/chat/completions", body)
+    first, then = engine.asks
+    assert first.conversation == then.conversation
+    assert then.messages[1].token_ids is not None
+
+
+BAD: dict[str, tuple[str, Any, str]] = {
+    "no messages": ("/v1/chat/completions", {"messages": []}, "messages"),
+    "several answers": ("/v1/chat/completions", chat(n=2), "n must be 1"),
+    "tools": ("/v1/chat/completions", chat(tools=[{}]), "Tools are not supported"),
+    "log probabilities": ("/v1/chat/completions", chat(logprobs=True), "Log probabilities"),
+    "a format": ("/v1/chat/completions", chat(response_format={"type": "json_object"}), "text"),
+    "an image": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "Only text is read",
+    ),
+    "a temperature": ("/v1/chat/completions", chat(temperature=-1), "temperature"),
+    "a keep": ("/v1/chat/completions", chat(specprefill_keep_pct=20), "specprefill_keep_pct"),
+    "no question": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "system", "content": "x"}]},
+        "no question",
+    ),
+    "no limit": ("/v1/messages", chat(), "max_tokens"),
+    "a tool's message": ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "tool"}]}, "Tool"),
+    "two prompts": ("/v1/completions", {"prompt": ["a", "b"]}, "one prompt"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_requests_get_one_sentence_in_the_form_of_the_route(name: str, address: str) -> None:
+    path, body, words = BAD[name]
+    reply = post(address, path, body)
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert words in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert (reply.json().get("type") == "error") == path.startswith("/v1/messages")
+
+
+def test_a_turn_that_fails_says_why(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(excess=500, problem="The prompt is too long", advice="attach less")
+    reply = post(address, "/v1/chat/completions", chat())
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"] == "The prompt is too long: attach less."
+    body = chat(stream=True)
+    with client(address) as http, http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        found = events(reply.iter_lines())
+    assert "attach less" in json.loads(found[-2])["error"]["message"]
+    engine.story = Story(answer=ANSWER)
+    assert post(address, "/v1/chat/completions", chat()).status_code == 200
+
+
+def test_models_health_counting_and_the_schema(address: str) -> None:
+    with client(address) as http:
+        assert [m["id"] for m in http.get("/v1/models").json()["data"]] == ["tiny"]
+        assert http.get("/v1/models/tiny").json()["object"] == "model"
+        assert http.get("/v1/models/other").status_code == 404
+        counted = http.post("/v1/messages/count_tokens", json=chat("one two three"))
+        assert counted.json() == {"input_tokens": 3}
+        schema = http.get("/openapi.json").json()
+        assert "/v1/chat/completions" in schema["paths"]
+        assert http.get("/docs").status_code == 404
+    with client(address, headers={"Authorization": ""}) as http:
+        assert http.get("/health").json()["status"] == "ok"
+        assert http.get("/v1/models").status_code == 401
+        assert http.post("/v1/chat/completions", json=chat()).status_code == 401
+
+
+def test_other_pages_and_other_names_are_refused(address: str, engine: FakeEngine) -> None:
+    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+        reply = post(address, "/v1/chat/completions", chat(), **headers)
+        assert reply.status_code == 403
+    assert not engine.asks
+
+
+def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -> None:
+    with client(address) as http:
+        headers = {"Content-Type": "application/json"}
+        path = "/v1/chat/completions"
+        for damaged in (b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[]", b"null", b""):
+            assert http.post(path, content=damaged, headers=headers).status_code == 400
+        huge = b'{"x": "' + b"a" * limits.MAX_BODY + b'"}'
+        assert http.post(path, content=huge, headers=headers).status_code == 413
+        pieces = (b"a" * 100_000 for _ in range(limits.MAX_BODY // 100_000 + 1))
+        assert http.post(path, content=pieces, headers=headers).status_code == 413
+        assert http.post(path, json=chat()).status_code == 200
+
+
+def test_half_a_request_holds_nothing_up(
+    address: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.5)
+    port = int(address.rpartition(":")[2])
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {TOKEN}\r\n"
+    halves = [head.encode(), f"{head}Content-Length: 500\r\n\r\n{{".encode()]
+    opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    for index, connection in enumerate(opened):
+        connection.sendall(halves[index % 2])
+    assert post(address, "/v1/chat/completions", chat()).status_code == 200
+    opened[1].settimeout(20)
+    assert b"408" in opened[1].recv(1000)
+    for connection in opened:
+        connection.close()
+    assert len(engine.asks) == 1
+
+
+def test_a_client_that_goes_away_stops_its_answer() -> None:
+    engine = FakeEngine(Story(answer="word " * 200))
+    engine.start_thread(lambda event: 0.02)
+    with running(engine) as address, client(address) as http:
+        with http.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as reply:
+            next(reply.iter_lines())
+            until(lambda: engine.asks)
+        until(lambda: engine.sent(Cancel))
+        with pytest.raises(Exception, match="timed out"):
+            http.post("/v1/chat/completions", json=chat(), timeout=0.5)
+        until(lambda: len(engine.sent(Cancel)) == 2)
+
+
+def test_a_slow_reader_holds_nobody_up(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(answer="word " * 3000)
+    port = int(address.rpartition(":")[2])
+    body = json.dumps(chat(stream=True))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {TOKEN}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall((head + body).encode())
+        until(lambda: engine.asks)
+        assert post(address, "/v1/chat/completions", chat()).status_code == 200
+
+
+def test_fifty_clients_are_answered_in_turn_and_more_are_told_to_wait() -> None:
+    engine = FakeEngine(Story(answer=ANSWER), stepping=True)
+    found: list[int] = []
+
+    def one(address: str) -> None:
+        reply = post(address, "/v1/chat/completions", chat())
+        found.append(reply.status_code)
+        if reply.status_code == 503:
+            assert int(reply.headers["retry-after"]) > 0
+            assert "try again" in reply.json()["error"]["message"]
+
+    with running(engine, waiting=29) as address:
+        threads = [threading.Thread(target=one, args=(address,)) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(found) == 20)
+        assert set(found) == {503}
+        engine.start_thread(lambda event: 0.0)
+        engine.finish()
+        for thread in threads:
+            thread.join(30)
+    assert sorted(found) == [200] * 30 + [503] * 20
+    assert len(engine.asks) == 30
+
+
+def test_while_it_reads_the_connection_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)
+    engine = FakeEngine(Story(answer=ANSWER))
+    engine.start_thread(lambda event: 0.1)
+    body = chat(stream=True)
+    with (
+        running(engine) as address,
+        client(address) as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as reply,
+    ):
+        lines = list(reply.iter_lines())
+    comments = [line for line in lines if line.startswith(":")]
+    assert any("prefill" in comment for comment in comments)
+
+
+def test_thoughts_are_apart_from_the_answer(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(answer=ANSWER, thinking="Let me see.")
+    reply = post(address, "/v1/chat/completions", chat()).json()
+    message = reply["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == (ANSWER, "Let me see.")
+
+
+def test_documents_of_messages_are_documents(address: str, engine: FakeEngine) -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "The rent is due."}
+    parts = [
+        {"type": "document", "title": "lease", "source": source},
+        {"type": "text", "text": "?"},
+    ]
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": parts}]}
+    assert post(address, "/v1/messages", body).status_code == 200
+    (message,) = engine.asks[0].messages
+    assert message.role is Role.USER
+    assert (message.documents[0].name, message.documents[0].text) == ("lease", "The rent is due.")
+    parts[0]["source"] = {"type": "base64", "data": "JVBE"}
+    assert "plain text" in post(address, "/v1/messages", body).json()["error"]["message"]
+
+
+def test_the_log_has_no_contents(
+    address: str, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "specchat.serve")
+    post(address, "/v1/chat/completions", chat("a secret"))
+    until(lambda: caplog.text)
+    assert "POST /v1/chat/completions 200" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_it_ends_while_a_request_runs() -> None:
+    engine = FakeEngine(Story(answer="word " * 500))
+    engine.start_thread(lambda event: 0.02)
+    started = time.monotonic()
+    with running(engine) as address:
+        thread = threading.Thread(target=lambda: _ignore(address), daemon=True)
+        thread.start()
+        until(lambda: engine.asks)
+    assert time.monotonic() - started < 20
+
+
+def _ignore(address: str) -> None:
+    with suppress(httpx.HTTPError):
+        post(address, "/v1/chat/completions", chat())
