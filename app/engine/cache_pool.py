@@ -36,6 +36,8 @@ from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.stats import Phase
 
 _log = logging.getLogger(__name__)
+MOST_IN_MEMORY = 64
+"""Conversations: more would make each turn slower, however little they take."""
 
 
 class PowerProbe(Protocol):
@@ -90,13 +92,13 @@ class CachePool:
         if not self._is_background(conversation):
             self._background = None
         self._failed_background.discard(conversation)
-        self._stop_saving()  # what is being saved must not change
+        self._stop_saving(conversation)
         if conversation not in self._caches:
             self._add(conversation, self._restored(conversation, progress))
         self._caches.move_to_end(conversation)
         self._unsaved.add(conversation)
         self._complete(conversation)
-        self._sharing.release_shared()
+        self._sharing.leave_to(self._caches[conversation])
         return self._caches[conversation]
 
     def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> None:
@@ -143,7 +145,9 @@ class CachePool:
     def enforce_budget(self) -> None:
         """Save and drop the least recently used caches until the others fit into the memory budget.
         The one in use stays."""
-        while len(self._caches) > 1 and self.nbytes > self._policy.memory_budget:
+        while len(self._caches) > 1 and (
+            self.nbytes > self._policy.memory_budget or len(self._caches) > MOST_IN_MEMORY
+        ):
             oldest = next(iter(self._caches))
             self._save(oldest)
             self.drop(oldest)
@@ -311,7 +315,7 @@ class CachePool:
         try:
             done, total = next(saving)
         except Exception as error:  # MLX raises any type; only the snapshot is lost
-            self._saving = None
+            self._saving = self._sharing.saving = None
             self._unsaved.discard(conversation)
             self._snapshots.delete(conversation)
             self._emit(SnapshotFailed(conversation, self._snapshots.save_error(error)))
@@ -319,7 +323,7 @@ class CachePool:
         if done == total:
             self._saving = None
             self._unsaved.discard(conversation)
-            self._sharing.release_shared()
+            self._leave_to_others(conversation)
         self._emit(SnapshotProgress(conversation, done, total))
         return True
 
@@ -330,14 +334,24 @@ class CachePool:
         cache = self._caches[conversation]
         if len(cache.target):
             self._saving = conversation, snapshots.save(conversation, cache)
+            self._sharing.saving = cache
         else:
             self._unsaved.discard(conversation)
 
     def _stop_saving(self, conversation: str | None = None) -> None:
         """Delete the unfinished snapshot of this conversation, or of any; the older one counts."""
         if self._saving is not None and conversation in (None, self._saving[0]):
-            self._saving[1].close()
+            name, saving = self._saving
+            saving.close()
             self._saving = None
+            self._leave_to_others(name)
+
+    def _leave_to_others(self, conversation: str) -> None:
+        """A conversation that was made whole to be saved: unless it is the last used one, others
+        hold again what they have in common with it."""
+        self._sharing.saving = None
+        if conversation in self._caches and conversation != next(reversed(self._caches)):
+            self._sharing.leave_to_others(self._caches[conversation])
 
     def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Save a conversation's cache if it has changed; False when it was `stopped` before."""

@@ -23,6 +23,8 @@ class PrefixSharing:
 
     def __init__(self, caches: OrderedDict[str, ConversationCache]) -> None:
         self._caches = caches
+        self.saving: ConversationCache | None = None
+        """One that is being written to disk, and keeps all of its rows for that."""
 
     def start_from_longest(self, cache: ConversationCache, prompt: Prompt, dense: bool) -> None:
         """Let `cache` go on from the cache that has read most of the prompt, if that is more than
@@ -40,7 +42,7 @@ class PrefixSharing:
                 twin = best.fork()
                 twin.rewind(twin.common_prefix_len(ids[index]))
                 replace[index](twin)
-        self.release_shared()
+        self.leave_to(cache)
 
     def complete(self, prefix: PrefixCache) -> bool:
         """Make it hold all of its rows. False if it is not usable, and then empty."""
@@ -54,13 +56,16 @@ class PrefixSharing:
             prefix.clear()
         return problem is None
 
-    def release_shared(self) -> None:
-        """What several caches have in common, only the last used one of them holds from now on."""
-        newest_first = list(reversed(self._caches.values()))
-        for index, cache in enumerate(newest_first):
-            for newer in newest_first[:index]:
-                for mine, its in zip(cache.prefixes, newer.prefixes, strict=True):
-                    release(mine, its)
+    def leave_to(self, holder: ConversationCache) -> None:
+        """What others have in common with `holder`, only that one holds from now on."""
+        for other in self._others(holder):
+            if other is not self.saving:
+                _release(other, holder)
+
+    def leave_to_others(self, cache: ConversationCache) -> None:
+        """What `cache` has in common with others, only those hold from now on."""
+        for other in self._others(cache):
+            _release(cache, other)
 
     def rescue(self, dropping: PrefixCache, tokens: Tokens) -> None:
         """Before `dropping` drops these tokens, copy the rows that only it holds for others."""
@@ -81,6 +86,11 @@ class PrefixSharing:
 
     def _prefixes(self) -> list[PrefixCache]:
         return [prefix for cache in self._caches.values() for prefix in cache.prefixes]
+
+
+def _release(cache: ConversationCache, holder: ConversationCache) -> None:
+    for mine, its in zip(cache.prefixes, holder.prefixes, strict=True):
+        release(mine, its)
 
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:

@@ -119,7 +119,11 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
         say(phase="loading")
         watched, load = Watched(STEP), replace(resolve_pair(), only_quotes=False)
         watched.pause = 0.15 if slowly else 0.0
-        upkeep = CachePolicy(BackgroundPolicy.ALWAYS, snapshot_folder=str(folder / "snapshots"))
+        # What other conversations have read in the background would leave nothing to heal.
+        snapshots = str(folder / "snapshots")
+        upkeep = CachePolicy(
+            BackgroundPolicy.ALWAYS, snapshot_folder=snapshots, share_prefixes=False
+        )
         with EngineSession(watched, upkeep) as session:
             session.load(load)
             while True:

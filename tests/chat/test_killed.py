@@ -161,9 +161,9 @@ class Killing:
         sampling = Sampling(max_tokens=12)
         turn = StoredConversation(store, conversation, self._models, sampling).ask(asks)
         with self._one_at_a_time:
-            self._session.set_policy(
-                CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(self._snapshots))
-            )
+            folder = str(self._snapshots)
+            policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=folder, share_prefixes=False)
+            self._session.set_policy(policy)
             events = list(self._session.run(turn.command))
             for event in events:
                 turn.apply(event)
