@@ -24,10 +24,10 @@ from app.chat.sample import sample
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Event, Finished, Token
-from app.protocol.options import BackgroundPolicy, Mode, Sampling
+from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 
-KEEP = 0.1
+KEEP = AUTO_KEEP
 PASSAGES = (
     "Corresponding Source",
     "Limitation of Liability",
@@ -141,7 +141,7 @@ def _ask(
 def about(result: Result) -> str:
     return (
         "Seconds to the first word of an answer by the embedded pair, about a text of"
-        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep {KEEP:g}; each"
+        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep auto; each"
         " later turn asks about another part of it. Memory: of the caches of all"
         f" {CHATS} conversations, to that of the first one after turn 1."
     )

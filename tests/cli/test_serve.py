@@ -1,0 +1,77 @@
+"""`specchat serve`: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from app.cli import serve
+from app.cli.main import run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_without_its_packages_it_says_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    assert run(["serve"]) == 2
+    assert f"`{sys.executable} -m pip install 'specchat[serve]'` does it" in capsys.readouterr().err
+
+
+def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--host", "0.0.0.0"]) == 2
+    assert "add --allow-others if that is what you want" in capsys.readouterr().err
+
+
+def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) -> None:
+    port = free_port()
+    environment = os.environ | {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+    command = [sys.executable, "-m", "app", "serve", "--port", str(port)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(4)]
+        assert said[1] == f"embedded answers at http://127.0.0.1:{port}/v1 (Ctrl+C ends).\n"
+        key = said[2].removeprefix("API key, shown only this once: ").strip()
+        assert said[3].startswith("The API key is in ")
+        base = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=base, timeout=30) as http:
+            for _ in range(100):
+                try:
+                    http.get("/health")
+                    break
+                except httpx.ConnectError:
+                    continue
+            assert http.get("/v1/models").status_code == 401
+            headers = {"Authorization": f"Bearer {key}"}
+            body = {"messages": [{"role": "user", "content": "Hello?"}]}
+            reply = http.post("/v1/chat/completions", json=body, headers=headers)
+            assert "answers questions about documents" in reply.json()["error"]["message"]
+        second = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=60
+        )
+        assert second.returncode == 2
+        assert f"Port {port} of 127.0.0.1 cannot be used" in second.stderr
+        assert "shown only this once" not in second.stderr
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        rest = process.stderr.read()
+    assert "POST /v1/chat/completions 400" in rest
+    assert "Traceback" not in rest
