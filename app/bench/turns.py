@@ -4,20 +4,21 @@ The embedded pair and a text of more than 4,096 tokens. Turn 2 asks about anothe
 turn 1, of an engine that still has the conversation cached, and of a new one that finds its
 snapshot on disk. Then come other conversations about the same text: a new one, a branch from the
 fourth turn on, and a duplicate that goes on. Seconds run from sending the question to the first
-token of the answer, so they include loading the snapshot. Ratios are to turn 1 of the same run and
-mode; memory is that of all caches, to that of the one after turn 1.
+token of the answer, so they include loading the snapshot. Ratios are within a run and mode: of
+turn 2 to turn 1, of another conversation's question to the same one without anything cached. Memory
+is that of all conversations' caches, to that of the last one alone.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from app.bench.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
-from app.chat.conversation import Conversation, Question
+from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
@@ -58,10 +59,10 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
         for index, turn in enumerate(TURNS):
             runs = [run[index] for run in measured]
             if index:
-                first = [run[0]["seconds"] for run in measured]
+                fresh = [run[index].pop("fresh", run[0]["seconds"]) for run in measured]
                 runs = [
                     run | {"ratio": run["seconds"] / seconds}
-                    for run, seconds in zip(runs, first, strict=True)
+                    for run, seconds in zip(runs, fresh, strict=True)
                 ]
             yield Row({"turn": f"{name}, {turn}"}, runs)
 
@@ -86,37 +87,50 @@ def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
     with EngineSession(engine, CachePolicy(BackgroundPolicy.OFF)) as session:
         session.load(load)
         runs = [_ask(session, chat, first)]
-        one = _cached_bytes(engine)
         runs += [_ask(session, chat, later[0]), restarted]
         other = replace(later[1], documents=(document,))
-        runs.append(_ask(session, _new(), other, "new"))
+        runs.append(_compared(session, _new, other, "new"))
         for question in later[1:4]:
             _ask(session, chat, question)
-        branch = _new()
-        branch.turns += chat.turns[:4]
-        runs.append(_ask(session, branch, later[4], "branch"))
-        duplicate = _new()
-        duplicate.turns += chat.turns
-        runs.append(_ask(session, duplicate, later[4], "duplicate"))
+        runs.append(_compared(session, partial(_new, chat.turns[:4]), later[4], "branch"))
+        runs.append(_compared(session, partial(_new, chat.turns), later[4], "duplicate"))
         for number in range(4, CHATS):
             asked = replace(later[number % len(later)], documents=(document,))
-            run = _ask(session, _new(), asked, f"other {number}")
+            ask = _compared if number == CHATS - 1 else _ask_new
+            run = ask(session, _new, asked, f"other {number}")
         runs.append(run)
-        runs[-1]["memory"] = _cached_bytes(engine) / one
+        caches = engine._caches
+        assert caches is not None
+        runs[-1]["memory"] = caches.nbytes / (caches.nbytes - caches.idle_bytes)
     return runs
 
 
-def _new() -> Conversation:
-    return Conversation(Sampling(max_tokens=ANSWER_TOKENS))
+def _new(turns: Sequence[Turn] = ()) -> Conversation:
+    """A conversation with these turns."""
+    conversation = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
+    conversation.turns += turns
+    return conversation
 
 
-def _cached_bytes(engine: MlxEngine) -> int:
-    assert engine._caches is not None
-    return engine._caches.nbytes
+def _ask_new(
+    session: EngineSession, new: Callable[[], Conversation], question: Question, name: str
+) -> Run:
+    return _ask(session, new(), question, name)
+
+
+def _compared(
+    session: EngineSession, new: Callable[[], Conversation], question: Question, name: str
+) -> Run:
+    """And how long it takes without anything cached."""
+    fresh = _ask(session, new(), question, None)
+    return _ask(session, new(), question, name) | {"fresh": fresh["seconds"]}
 
 
 def _ask(
-    session: EngineSession, chat: Conversation, question: Question, name: str = "bench"
+    session: EngineSession,
+    chat: Conversation,
+    question: Question,
+    name: str | None = "bench",
 ) -> Run:
     """Seconds to the first token, and tokens."""
     turn, command = chat.start_turn(question)
@@ -142,8 +156,9 @@ def about(result: Result) -> str:
     return (
         "Seconds to the first word of an answer by the embedded pair, about a text of"
         f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep auto; each"
-        " later turn asks about another part of it. Memory: of the caches of all"
-        f" {CHATS} conversations, to that of the first one after turn 1."
+        " later turn asks about another part of it. Turn 2 is compared with turn 1, other"
+        " conversations' questions with the same ones without anything cached. Memory: of the"
+        f" caches of all {CHATS} conversations, to that of the last one alone."
     )
 
 
@@ -155,7 +170,7 @@ BENCH = Bench(
     columns(
         Column("", "turn"),
         Column("seconds to the first word", "seconds", spread=True),
-        Column("of turn 1", "ratio", ".1%", spread=True),
+        Column("of the first reading", "ratio", ".1%", spread=True),
         Column("tokens reused", "reused", ",.0f"),
         Column("recalled", "recalled", ",.0f"),
         Column("memory", "memory", ".2f", spread=True),

@@ -71,6 +71,8 @@ class PrefixSharing:
         """Before `dropping` drops these tokens, copy the rows that only it holds for others."""
         others = [each for each in self._prefixes() if each is not dropping]
         for prefix in others:
+            if not prefix.absent.any():
+                continue
             needed = prefix.absent & resized(tokens, len(prefix)) & held_by(dropping, prefix)
             for holder in others:
                 if needed.any() and holder is not prefix:

@@ -21,12 +21,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ratios_are_of_one_run_and_later_turns_reuse() -> None:
     rows = measured(turns.BENCH, Options(1)).rows
     assert [row["turn"] for row in rows] == [f"{m}, {t}" for m in turns.MODES for t in turns.TURNS]
-    for name, some in (("sparse", rows[:3]), ("full", rows[3:])):
-        (first,), (second,), (restarted,) = (row.runs for row in some)
+    half = len(turns.TURNS)
+    for name, some in (("sparse", rows[:half]), ("full", rows[half:])):
+        (first,), (second,), (restarted,), *others = (row.runs for row in some)
         assert second["ratio"] == second["seconds"] / first["seconds"]
         assert first["reused"] == 0
         assert second["reused"] == restarted["reused"] > 0
         assert (second["recalled"] > 0) == (name == "sparse")
+        for (other,) in others:
+            assert other["reused"] > 0
+            assert "fresh" not in other
+        assert 1 <= others[-1][0]["memory"] < 10
 
 
 def test_the_document_is_long_and_has_both_passages() -> None:
