@@ -155,7 +155,10 @@ def test_memory_stays_flat_over_two_thousand_requests(address: str) -> None:
     process, sizes = psutil.Process(), []
     with client(address) as http:
         for number in range(2000):
-            text = f"{LICENCE[number : number + 4500]}\n\n{QUESTIONS[number % 2]}"
+            long = number % 20 == 0
+            text = (
+                f"{LICENCE[number : number + (4500 if long else 300)]}\n\n{QUESTIONS[number % 2]}"
+            )
             reply = http.post("/v1/chat/completions", json=chat(text, max_tokens=2))
             assert reply.status_code == 200
             if number % 100 == 99:
