@@ -44,8 +44,8 @@ def release(prefix: PrefixCache, holder: PrefixCache) -> None:
     shared = held_by(holder, prefix) & ~prefix.absent
     if np.count_nonzero(shared) < FEWEST:
         return
-    for layer in _row_layers(prefix):
-        if _store(layer).keys is not None:
+    for layer in row_layers(prefix):
+        if store_of(layer).keys is not None:
             held = _held_positions(layer, prefix.absent)
             _take(layer, np.flatnonzero(~shared[held]))
     prefix.absent = prefix.absent | shared
@@ -67,45 +67,47 @@ def fetch(
     if missing.any():
         raise RowsLost(f"{np.count_nonzero(missing):,} tokens are in no cache")
     absent = prefix.absent & ~wanted
-    theirs = [(_row_layers(holder), holder.absent, found) for holder, found in sources]
-    for index, layer in enumerate(_row_layers(prefix)):
-        positions = _positions(layer)
+    theirs = [(row_layers(holder), holder.absent, found) for holder, found in sources]
+    for index, layer in enumerate(row_layers(prefix)):
+        positions = positions_of(layer)
         if not len(positions):
             continue
         held = _held_positions(layer, prefix.absent)
         parts, places = [], np.full(len(prefix), -1)
         if len(held):
-            parts.append(_rows(layer, np.arange(len(held))))
+            parts.append(rows_of(layer, np.arange(len(held))))
             places[held] = np.arange(len(held))
         count = len(held)
         for layers, lacking, found in theirs:
             other = _held_positions(layers[index], lacking)
             entries = np.flatnonzero(resized(found, int(other.max(initial=-1)) + 1)[other])
-            parts.append(_rows(layers[index], entries))
+            parts.append(rows_of(layers[index], entries))
             places[other[entries]] = np.arange(count, count + len(entries))
             count += len(entries)
-        store = _store(layer)
+        store = store_of(layer)
         joined = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
         store.keys, store.values = joined
         _take(layer, places[positions[~absent[positions]]])
     prefix.absent = absent
 
 
-def _row_layers(prefix: PrefixCache) -> list[Any]:
+def row_layers(prefix: PrefixCache) -> list[Any]:
     """The layers that store every token."""
-    return [
-        layer
-        for layer in flatten(prefix.cache)
-        if isinstance(layer, (PositionedCache, *TRIMMABLE)) and not isinstance(layer, WindowedCache)
-    ]
+    return [layer for layer in flatten(prefix.cache) if stores_rows(layer)]
 
 
-def _store(layer: Any) -> Any:
+def stores_rows(layer: Any) -> bool:
+    """Whether it stores every token, as sliding windows and recurrent layers do not."""
+    kinds = (PositionedCache, *TRIMMABLE)
+    return isinstance(layer, kinds) and not isinstance(layer, WindowedCache)
+
+
+def store_of(layer: Any) -> Any:
     """The stock cache that has a layer's arrays."""
     return layer.inner if isinstance(layer, PositionedCache) else layer
 
 
-def _positions(layer: Any) -> Positions:
+def positions_of(layer: Any) -> Positions:
     """Of a layer's entries, in the order of storage, whether it holds them or not."""
     if isinstance(layer, PositionedCache):
         return layer.positions.array()
@@ -114,21 +116,21 @@ def _positions(layer: Any) -> Positions:
 
 def _held_positions(layer: Any, absent: Tokens) -> Positions:
     """Of the rows that a layer holds, in the order of storage."""
-    positions = _positions(layer)
+    positions = positions_of(layer)
     return positions[~resized(absent, int(positions.max(initial=-1)) + 1)[positions]]
 
 
-def _rows(layer: Any, entries: NDArray[np.int64]) -> Any:
+def rows_of(layer: Any, entries: NDArray[np.int64]) -> Any:
     """Keys and values of these entries."""
-    store, index = _store(layer), mx.array(entries)
+    store, index = store_of(layer), mx.array(entries)
     return tree_map(lambda array: mx.take(array, index, axis=2), (store.keys, store.values))
 
 
 def _take(layer: Any, entries: NDArray[np.int64]) -> None:
     """Hold these entries only, in this order."""
-    store = _store(layer)
+    store = store_of(layer)
     if len(entries):
-        store.keys, store.values = _rows(layer, entries)
+        store.keys, store.values = rows_of(layer, entries)
         mx.eval(store.keys, store.values)
     else:
         store.keys = store.values = None

@@ -1,20 +1,21 @@
 """Saves a conversation's caches to disk, so that a later start does not read its tokens again.
 
-One folder for each conversation: a file for each layer, in mlx-lm's own format, and a manifest that
-lists them with their checksums. Files are written and synced first, and the manifest is renamed
-into place last; until then the older snapshot counts, and a cancelled save leaves nothing behind. A
-snapshot that does not fit, or of which any byte is damaged, is deleted, and the tokens are read
-again.
+One folder for each conversation: files of rows, a block of tokens each (`row_blocks.py`), a file in
+mlx-lm's own format for each layer that stores no rows, and a manifest that lists them with their
+checksums. A block that is in another snapshot, or in the older one, is not written again: its file
+gets another name here (a hard link), so it takes its space once, until the last conversation that
+holds it is deleted. Files are written and synced first, and the manifest is renamed into place
+last; until then the older snapshot counts, and a cancelled save leaves nothing behind. A snapshot
+that does not fit, or of which any byte is damaged, is deleted, and the tokens are read again.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import re
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,35 +23,31 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
 from app.engine import memory
-from app.engine.caches import PositionedCache, WindowedCache, flatten
 from app.engine.conversation_cache import ConversationCache
-from app.engine.positions import PositionRuns
 from app.engine.prefill import OnStep
-from app.engine.prefix_cache import Checkpoint, PrefixCache
+from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import Cancelled
-from app.engine.snapshot_folder import FOLDER_NAME, remove_snapshot, snapshot_folder
+from app.engine.row_blocks import Rows
+from app.engine.snapshot_folder import FOLDER_NAME, file_sizes, remove_snapshot, snapshot_folder
 from app.engine.snapshot_manifest import (
+    FILE_NAME,
+    FORMAT,
     MANIFEST,
     SnapshotError,
     SnapshotIndex,
     beginnings,
+    block_digest,
     parse,
     read_manifest,
     with_checksum,
 )
+from app.engine.snapshot_parts import contents_of, metadata_of, parts_of, read_part, restore
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
 
-FORMAT = 7
-OLD_FORMATS = (5, 6)
-"""Which are still read."""
-FILE_NAME = re.compile(r"([0-9]{1,18})-(?:(?:target|draft)-[0-9]+\.safetensors|manifest\.part)")
-"""Names of a snapshot's other files. The number tells one save from the next."""
 READ_BATCH = 8
 """Files that are read at once."""
 SYNC_THREADS = 4
@@ -86,19 +83,22 @@ class Snapshots:
         models = {name: prefix for name, prefix in _by_model(cache) if len(prefix)}
         if cache.nbytes > self._budget:
             models.pop("draft", None)  # it reads faster than the target
-        layers = [(m, i, c) for m, prefix in models.items() for i, c in enumerate(_stored(prefix))]
-        total = len(layers) + 1
-        manifest: dict[str, Any] = {name: _metadata(prefix) for name, prefix in models.items()}
+        parts = [part for name, prefix in models.items() for part in parts_of(name, prefix)]
+        total = len(parts) + 1
+        manifest: dict[str, Any] = {name: metadata_of(prefix) for name, prefix in models.items()}
         manifest |= {"format": FORMAT, "identity": self._identity}
         manifest["tokens"] = int(cache.target.cached.sum())
         manifest |= {"conversation": conversation, "beginnings": beginnings(cache.target.ids)}
         written: list[Future[dict[str, Any]]] = []
+        known = self.index.blocks()
         pool = DaemonPool(SYNC_THREADS)  # they checksum and sync one while the next is written
         try:
-            for name, index, layer in layers:
-                path = folder / f"{generation}-{name}-{index}.safetensors"
-                save_prompt_cache(str(path), [layer])
-                written.append(pool.submit(_sync_and_describe, path, _buffers(layer)))
+            for part in parts:
+                path = folder / f"{generation}-{part.name}.safetensors"
+                if (entry := _linked(path, known)) is not None:
+                    written.append(pool.submit(dict[str, Any], entry))
+                else:
+                    written.append(pool.submit(_sync_and_describe, path, part.write(path)))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
             temporary = folder / f"{generation}-manifest.part"
@@ -160,8 +160,6 @@ class Snapshots:
         self, folder: Path, cache: ConversationCache, report: Callable[[int], OnStep]
     ) -> ConversationCache:
         manifest = parse(read_manifest(folder))
-        if manifest["format"] not in (*OLD_FORMATS, FORMAT):
-            raise SnapshotError("another version of specchat wrote it")
         if manifest["identity"] != self._identity:
             raise SnapshotError("it was made with other models")
         files = manifest["files"]
@@ -172,137 +170,50 @@ class Snapshots:
             if _header_checksum(path) != file["header"]:
                 raise SnapshotError("a part of it is damaged")
         models, tokens = dict(_by_model(cache)), int(manifest["tokens"])
-        stored: dict[str, list[Any]] = {name: [] for name in models}
+        layers: dict[str, list[Any]] = {name: [] for name in models}
+        blocks: dict[str, list[Rows]] = {name: [] for name in models}
         on_loaded, checksums = report(tokens), list[Future[int]]()
         with ThreadPoolExecutor() as pool:  # it checksums a batch while the next is read
             for start in range(0, len(paths), READ_BATCH):
                 batch = paths[start : start + READ_BATCH]
-                layers = [load_prompt_cache(str(path))[0] for path in batch]
-                mx.eval([layer.state for layer in layers])  # all at once, by MLX's own threads
-                checksums += [pool.submit(_checksum, _buffers(layer)) for layer in layers]
-                for path, layer in zip(batch, layers, strict=True):
-                    stored[path.name.split("-")[1]].append(layer)
+                found = [read_part(path) for path in batch]
+                mx.eval([contents_of(part) for part in found])  # all at once, by MLX's own threads
+                checksums += [pool.submit(_checksum, _buffers(part)) for part in found]
+                for path, part in zip(batch, found, strict=True):
+                    is_layer = block_digest(path.name) is None
+                    (layers if is_layer else blocks)[path.name.split("-")[1]].append(part)
                 on_loaded(tokens * len(checksums) // len(paths))
             if [each.result() for each in checksums] != [file["crc32"] for file in files]:
                 raise SnapshotError("a part of it is damaged")
-        for name, layers in stored.items():
-            if layers:
-                _restore(models[name], manifest[name], layers)
+        for name, prefix in models.items():
+            if layers[name]:
+                restore(prefix, manifest[name], layers[name], blocks[name])
         return cache
 
     def _enforce_budget(self, newest: Path) -> None:
         """Delete the least recently used snapshots until the rest fits; the newest one stays."""
-        used = []
+        used: list[tuple[int, Path, dict[tuple[int, int], int]]] = []
         for folder in self._folder.iterdir():
-            if not FOLDER_NAME.fullmatch(folder.name):
-                continue
-            with suppress(OSError):  # not a folder, or another program is using it
-                manifest = folder / MANIFEST
-                size = sum(f.lstat().st_size for f in folder.iterdir())
-                used.append((manifest.stat().st_mtime_ns if manifest.exists() else 0, size, folder))
-        total = sum(size for _, size, _ in used)
-        for _, size, folder in sorted(used):
+            if FOLDER_NAME.fullmatch(folder.name) and folder.is_dir():
+                with suppress(OSError):  # another program is using it
+                    manifest = folder / MANIFEST
+                    changed = manifest.stat().st_mtime_ns if manifest.exists() else 0
+                    used.append((changed, folder, file_sizes(folder)))
+        names = Counter(file for _, _, files in used for file in files)
+        total = sum({file: size for _, _, files in used for file, size in files.items()}.values())
+        for _, folder, files in sorted(used, key=lambda each: each[:2]):
             if total <= self._budget:
                 return
             if folder != newest:
                 shutil.rmtree(folder, ignore_errors=True)
-                total -= size
-
-
-# ------------------------------------------------------------------------------ the caches
+                names.subtract(files.keys())
+                total -= sum(size for file, size in files.items() if not names[file])
 
 
 def _by_model(cache: ConversationCache) -> Iterator[tuple[str, PrefixCache]]:
     yield "target", cache.target
     if cache.draft is not None:
         yield "draft", cache.draft
-
-
-def _metadata(prefix: PrefixCache) -> dict[str, Any]:
-    """What the manifest says about one model's caches, other than their arrays."""
-    return {
-        "dense_prefix_len": prefix.dense_prefix_len,
-        "num_layers": prefix.num_layers,
-        "layers": [_layer_metadata(c) for c in flatten(prefix.cache)],
-        "checkpoints": [
-            {
-                "position": checkpoint.position,
-                "states": {str(i): _layer_metadata(c) for i, c in checkpoint.states.items()},
-            }
-            for checkpoint in prefix.checkpoints
-        ],
-    }
-
-
-def _layer_metadata(cache: Any) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"kind": type(cache).__name__}
-    if isinstance(cache, PositionedCache):
-        metadata["runs"] = cache.positions.runs
-    if isinstance(cache, WindowedCache):
-        metadata |= {"retain_all": cache.retain_all, "evicted_below": cache.evicted_below}
-    return metadata
-
-
-def _stored(prefix: PrefixCache) -> Iterator[Any]:
-    """Stock caches: the tokens, the layers, then the checkpoints' layers."""
-    tokens = ArraysCache(3)
-    tokens[0], tokens[1] = mx.array(prefix.ids), mx.array(prefix.cached.astype(np.uint8))
-    tokens[2] = mx.array(prefix.reads)
-    yield tokens
-    copies = [cache for point in prefix.checkpoints for cache in point.states.values()]
-    for cache in [*flatten(prefix.cache), *copies]:
-        yield cache.inner if isinstance(cache, PositionedCache) else cache
-
-
-def _restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) -> None:
-    """Fills an empty `prefix`. Raises SnapshotError when metadata and caches do not agree."""
-    tokens, *rest = stored
-    inner, layers = iter(rest), flatten(prefix.cache)
-    positions: dict[object, PositionRuns] = {}
-    for cache, about in zip(layers, metadata["layers"], strict=True):
-        _restore_layer(cache, about, next(inner), positions)
-    prefix.ids = np.array(tokens[0], dtype=np.int32)
-    prefix.cached = np.array(tokens[1]).astype(bool)
-    prefix.absent = np.zeros(len(prefix.ids), bool)
-    known = tokens[2] if len(tokens.cache) > 2 else None  # not in older formats
-    prefix.reads = np.array(known) if known is not None else prefix.new_reads()
-    prefix.dense_prefix_len = int(metadata["dense_prefix_len"])
-    prefix.num_layers = metadata.get("num_layers")
-    for checkpoint in metadata["checkpoints"]:
-        states = {int(index): _empty_like(layers[int(index)]) for index in checkpoint["states"]}
-        for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):
-            _restore_layer(state, about, next(inner), positions)
-        prefix.checkpoints.append(Checkpoint(int(checkpoint["position"]), states))
-    prefix.record_states()
-
-
-def _empty_like(cache: Any) -> Any:
-    """An empty cache of the same kind."""
-    if isinstance(cache, WindowedCache):
-        return WindowedCache(cache.window)
-    if isinstance(cache, PositionedCache):
-        return PositionedCache()
-    return copy.copy(cache)
-
-
-def _restore_layer(
-    cache: Any, metadata: dict[str, Any], stored: Any, positions: dict[object, PositionRuns]
-) -> None:
-    """`positions` are those of earlier layers: layers with equal ones share one object."""
-    if type(cache).__name__ != metadata["kind"]:
-        raise SnapshotError("its layers are of other kinds")
-    if not isinstance(cache, PositionedCache):
-        cache.__dict__.update(stored.__dict__)
-        return
-    cache.inner = stored
-    runs = tuple((start, end) for start, end in metadata["runs"])
-    cache.positions = positions.setdefault(runs, PositionRuns(runs))
-    if isinstance(cache, WindowedCache):
-        cache.retain_all = bool(metadata["retain_all"])
-        cache.evicted_below = int(metadata["evicted_below"])
-
-
-# ------------------------------------------------------------------------------ the files
 
 
 def _generation(path: Path) -> int:
@@ -333,7 +244,20 @@ def _listed_files(folder: Path) -> set[str]:
     return set()
 
 
-def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]:
+def _linked(path: Path, known: dict[str, tuple[Path, dict[str, Any]]]) -> dict[str, Any] | None:
+    """Give a file of rows that another snapshot has this name, too, and return the manifest's entry
+    for it. None where there is none, or the disk knows no hard links."""
+    other, entry = known.get(block_digest(path.name) or "", (None, {}))
+    if other is None:
+        return None
+    try:
+        os.link(other, path)
+    except OSError:
+        return None
+    return entry | {"name": path.name}
+
+
+def _sync_and_describe(path: Path, part: Any) -> dict[str, Any]:
     """The manifest's entry for a file that was just written, once it is synced. The disk's own
     cache is flushed once for all files, with the manifest."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -341,7 +265,7 @@ def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    checksums = {"header": _header_checksum(path), "crc32": _checksum(contents)}
+    checksums = {"header": _header_checksum(path), "crc32": _checksum(_buffers(part))}
     return {"name": path.name, "size": path.stat().st_size, **checksums}
 
 
@@ -353,10 +277,10 @@ def _header_checksum(path: Path) -> int:
         return zlib.crc32(file.read(8 + min(length, path.stat().st_size)))
 
 
-def _buffers(cache: Any) -> list[memoryview]:
-    """A stock cache's arrays, where they are in memory, and the numbers beside them. A view of an
-    array evaluates it."""
-    named: Any = tree_flatten(cache.state)
+def _buffers(part: Any) -> list[memoryview]:
+    """The arrays of a stock cache or of Rows, where they are in memory, and the numbers beside
+    them. A view of an array evaluates it."""
+    named: Any = sorted(tree_flatten(contents_of(part)))
     leaves = [leaf for _, leaf in named]
     arrays = [mx.contiguous(leaf) for leaf in leaves if isinstance(leaf, mx.array)]
     others = [leaf for leaf in leaves if not isinstance(leaf, mx.array)]

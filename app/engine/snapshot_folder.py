@@ -35,11 +35,18 @@ def disk_limit(requested: int, snapshots: Path, weights: int) -> int:
 
 def folder_bytes(folder: Path) -> int:
     """Bytes of every file below a folder, leftovers too; 0 if it does not exist."""
-    found = 0
+    return sum(file_sizes(folder).values())
+
+
+def file_sizes(folder: Path) -> dict[tuple[int, int], int]:
+    """The files below a folder, by device and number there, and their bytes. Files of several
+    names, as snapshots share them, are there once."""
+    found = {}
     for path, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):  # deleted meanwhile
-                found += os.lstat(os.path.join(path, name)).st_size
+                about = os.lstat(os.path.join(path, name))
+                found[about.st_dev, about.st_ino] = about.st_size
     return found
 
 

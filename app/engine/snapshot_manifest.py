@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -15,17 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-OLD_KEYS = {
-    "exact": "dense_prefix_len",
-    "depth": "num_layers",
-    "borders": "checkpoints",
-    "retains": "retain_all",
-    "lost": "evicted_below",
-}
-"""What format 5 calls the same things."""
+FORMAT = 8
 MANIFEST = "manifest.json"
 BLOCK = 256
 """Tokens between two digests of a conversation's beginning."""
+
+
+FILE_NAME = re.compile(
+    r"([0-9]{1,18})-(?:(?:target|draft)-(?:[0-9]+|rows-([0-9a-f]{32}))\.safetensors|manifest\.part)"
+)
+"""Names of a snapshot's other files. The number tells one save from the next."""
 
 
 class SnapshotError(ValueError):
@@ -43,9 +43,9 @@ def parse(written: str) -> dict[str, Any]:
     checksum, _, text = written.partition("\n")
     if hashlib.sha256(text.encode()).hexdigest() != checksum:
         raise SnapshotError("its list of contents is damaged")
-    manifest: dict[str, Any] = json.loads(
-        text, object_hook=lambda found: {OLD_KEYS.get(k, k): v for k, v in found.items()}
-    )
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest["format"] != FORMAT:
+        raise SnapshotError("another version of specchat wrote it")
     return manifest
 
 
@@ -58,6 +58,12 @@ def read_manifest(folder: Path) -> str:
         raise SnapshotError("its list of contents is not a file")
     with open(descriptor, encoding="utf-8") as file:
         return file.read()
+
+
+def block_digest(name: str) -> str | None:
+    """In the name of a file of rows: what it holds (`row_blocks.py`). None for other files."""
+    ours = FILE_NAME.fullmatch(name)
+    return ours[2] if ours else None
 
 
 def beginnings(ids: NDArray[np.int32]) -> list[str]:
@@ -83,6 +89,7 @@ class _Known(NamedTuple):
     conversation: str
     beginnings: list[str]
     dense_prefix_len: int
+    files: list[dict[str, Any]]
 
 
 class SnapshotIndex:
@@ -96,13 +103,26 @@ class SnapshotIndex:
         """The conversation whose snapshot begins with most of these tokens, and how many; of
         those without a gap only, if `dense`. An empty name if there is none."""
         wanted, best = beginnings(ids), ("", 0)
+        for _, known in self._all():
+            length = shared_beginning(wanted, known.beginnings)
+            length = min(length, known.dense_prefix_len) if dense else length
+            best = max(best, (known.conversation, length), key=lambda each: each[1])
+        return best
+
+    def blocks(self) -> dict[str, tuple[Path, dict[str, Any]]]:
+        """The files of rows in all snapshots, by what they hold, and what a manifest says about
+        each."""
+        return {
+            digest: (folder / file["name"], file)
+            for folder, known in self._all()
+            for file in known.files
+            if (digest := block_digest(file["name"])) is not None
+        }
+
+    def _all(self) -> Iterator[tuple[Path, _Known]]:
         for folder in self._folder.iterdir() if self._folder.is_dir() else ():
             with suppress(Exception):  # other files, or damaged ones: `load` deals with those
-                known = self._read(folder)
-                length = shared_beginning(wanted, known.beginnings)
-                length = min(length, known.dense_prefix_len) if dense else length
-                best = max(best, (known.conversation, length), key=lambda each: each[1])
-        return best
+                yield folder, self._read(folder)
 
     def _read(self, folder: Path) -> _Known:
         """What its manifest says. Raises SnapshotError, OSError, or what json raises."""
@@ -113,6 +133,6 @@ class SnapshotIndex:
             if manifest["identity"] != self._identity:
                 raise SnapshotError("it was made with other models")
             dense = manifest["target"]["dense_prefix_len"]
-            found = manifest["conversation"], manifest["beginnings"], dense
+            found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
             known = self._manifests[folder] = _Known(changed, *found)
         return known

@@ -20,8 +20,8 @@ from app.engine.background_prefill import BackgroundPrefill
 from app.engine.loader import LoadedModel
 from app.engine.memory import CacheSize
 from app.engine.prefill import StepSize, forward
-from app.engine.snapshot import MANIFEST
 from app.engine.snapshot_folder import snapshot_folder
+from app.engine.snapshot_manifest import MANIFEST
 from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.events import (
     BackgroundProgress,
@@ -258,7 +258,7 @@ def failing(name: str, code: int) -> Trouble:
 @contextmanager
 def mlx_cannot_write(snapshots: Path) -> Iterator[None]:
     error = RuntimeError("[write] Unable to write 4096 bytes to file.")
-    with mock.patch("app.engine.snapshot.save_prompt_cache", side_effect=error):
+    with mock.patch("app.engine.snapshot_parts.save_prompt_cache", side_effect=error):
         yield
 
 

@@ -23,7 +23,7 @@ from app.engine.memory import CacheSize
 from app.engine.memory_estimates import MemoryNeed
 from app.engine.memory_manager import MemoryManager
 from app.engine.progress import Cancelled, TurnClock
-from app.engine.snapshot import MANIFEST
+from app.engine.snapshot_manifest import MANIFEST
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,

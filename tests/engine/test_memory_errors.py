@@ -17,13 +17,14 @@ from app.engine import (
     kv_quantisation,
     loader,
     prefix_cache,
-    snapshot,
+    snapshot_parts,
     sparse_probe,
 )
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_oom
-from app.engine.snapshot import MANIFEST, SnapshotError, Snapshots
+from app.engine.snapshot import Snapshots
+from app.engine.snapshot_manifest import MANIFEST, SnapshotError
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
     Failed,
@@ -195,7 +196,9 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
     snapshots = Snapshots(tmp_path, 1 << 30, {})
     assert [*snapshots.save("c", chat.conversation)]
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
+        patched.setattr(
+            snapshot_parts, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL))
+        )
         with pytest.raises(RuntimeError) as caught:
             snapshots.load("c", lambda: ConversationCache(models))
     assert not isinstance(caught.value, SnapshotError), "nothing is wrong with it"
@@ -210,7 +213,7 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
     driver.load(folders["target"], folders["draft"])
     error = mock.Mock(side_effect=RuntimeError(METAL))
-    monkeypatch.setattr(snapshot, "save_prompt_cache", error)
+    monkeypatch.setattr(snapshot_parts, "save_prompt_cache", error)
     assert isinstance(driver.run(first_question()), Finished)
     event = driver.until(SnapshotFailed)
     driver.close()

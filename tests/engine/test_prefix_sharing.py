@@ -13,7 +13,7 @@ import pytest
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from app.engine import prefix_sharing, shared_rows
+from app.engine import prefix_sharing, row_blocks, shared_rows
 from app.engine.cache_pool import CachePool
 from app.engine.caches import PositionedCache, flatten
 from app.engine.kv_quantisation import Quantisation
@@ -22,6 +22,7 @@ from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
 from app.engine.snapshot_folder import folder_bytes
+from app.engine.snapshot_manifest import MANIFEST, block_digest
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import BackgroundProgress, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode
@@ -308,6 +309,13 @@ class Pool:
                 if (position, int(prefix.reads[position])) not in rows
             ]
             assert not lost, self.done[-9:]
+        inodes: dict[str, set[int]] = {}
+        for path in self.folder.glob("*/*-rows-*"):
+            if (path.parent / MANIFEST).exists():
+                digest = block_digest(path.name)
+                assert digest
+                inodes.setdefault(digest, set()).add(path.stat().st_ino)
+        assert all(len(same) == 1 for same in inodes.values()), self.done[-9:]
         if self.pool._saving is None:  # it has all of its rows while it is saved
             held = sum(int((prefix.cached & ~prefix.absent).sum()) for prefix in prefixes)
             assert held - len(rows) <= shared_rows.FEWEST * len(prefixes), self.done[-9:]
@@ -318,6 +326,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short conversations share, too."""
     for module in (shared_rows, prefix_sharing):
         monkeypatch.setattr(module, "FEWEST", 8)
+    monkeypatch.setattr(row_blocks, "BLOCK", 32)
 
 
 def operate(pool: Pool, operations: int) -> None:

@@ -15,11 +15,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import snapshot, snapshot_manifest
+from app.engine import row_blocks, snapshot
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.prefill import StepSize
-from app.engine.snapshot import FILE_NAME, MANIFEST, SnapshotError, Snapshots, with_checksum
+from app.engine.snapshot import Snapshots
+from app.engine.snapshot_folder import folder_bytes
+from app.engine.snapshot_manifest import FILE_NAME, MANIFEST, SnapshotError, with_checksum
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
 
@@ -34,11 +36,20 @@ def models() -> ModelPair:
 
 @pytest.fixture(scope="module")
 def chat(models: ModelPair) -> Chat:
+    return new_chat(models)
+
+
+def new_chat(models: ModelPair) -> Chat:
     first, answer, _ = conversation()
     chat = Chat(models.target.model)
     chat.read(first, FIRST)
     chat.write(first, answer)
     return chat
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_blocks, "BLOCK", 16)
 
 
 @pytest.fixture
@@ -140,7 +151,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         for n in (0, 1, 3)
         for share in (0.0, 0.02, 0.5, 1.0)
     },
-    "another number beside the arrays": lambda f: _another_number(_part(1)(f)),
     "a part is missing": lambda f: _part(1)(f).unlink(),
     "a part is longer": lambda f: _part(1)(f).write_bytes(_part(1)(f).read_bytes() + b"x"),
     "two parts are swapped": _swapped,
@@ -181,24 +191,17 @@ def test_a_damaged_snapshot_is_one_sentence_and_deleted(
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
-def test_a_snapshot_of_format_5_is_read(snapshots: Snapshots, tmp_path: Path) -> None:
-    """With its names for what the manifest says of caches, windows and checkpoints."""
+def test_a_damaged_number_beside_the_arrays_is_noticed(
+    snapshots: Snapshots, tmp_path: Path
+) -> None:
     models = pair(build("gemma3"))
-    first, answer, _ = conversation()
+    first, _, _ = conversation()
     chat = Chat(models.target.model)
     chat.read(first, None)
-    chat.write(first, answer)
     save(snapshots, chat)
-    _, _, text = (folder(tmp_path) / MANIFEST).read_text().partition("\n")
-    for old, new in snapshot_manifest.OLD_KEYS.items():
-        assert f'"{new}":' in text
-        text = text.replace(f'"{new}":', f'"{old}":')
-    manifest = json.loads(text) | {"format": 5}
-    (folder(tmp_path) / MANIFEST).write_text(with_checksum(manifest))
-    loaded = snapshots.load("c", lambda: ConversationCache(models))
-    assert loaded is not None
-    assert loaded.target.checkpoints
-    assert snapshot._metadata(loaded.target) == snapshot._metadata(chat.conversation.target)
+    _another_number(folder(tmp_path) / "1-target-1.safetensors")
+    with pytest.raises(SnapshotError):
+        snapshots.load("c", lambda: ConversationCache(models))
 
 
 LEFTOVERS: dict[str, Callable[[Path], object]] = {
@@ -408,14 +411,84 @@ def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Model
     save(free, chat, "a")
     size = sum(f.stat().st_size for f in folder(tmp_path).iterdir())
     tight = Snapshots(tmp_path / "snapshots", int(2.5 * size), IDENTITY)
-    save(tight, chat, "b")
+    save(tight, new_chat(models), "b")
     for path in (tmp_path / "snapshots").iterdir():
         os.utime(path / MANIFEST, ns=(10**9, 10**9))
     assert tight.load("a", lambda: ConversationCache(models)) is not None  # used now
-    save(tight, chat, "c")
+    save(tight, new_chat(models), "c")
     assert tight.load("b", lambda: ConversationCache(models)) is None
     for name in ("a", "c"):
         assert tight.load(name, lambda: ConversationCache(models)) is not None
+
+
+def branch(chat: Chat, models: ModelPair) -> Chat:
+    """A conversation that goes on from what another one has read, up to its answer."""
+    first, _, _ = conversation()
+    twin = Chat(models.target.model)
+    twin.conversation.replace_target(chat.conversation.target.fork())
+    twin.write(first, np.arange(9, dtype=np.int32))
+    return twin
+
+
+def test_what_two_conversations_have_read_alike_is_on_the_disk_once(
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
+) -> None:
+    save(snapshots, chat, "a")
+    one = folder_bytes(tmp_path)
+    other = branch(chat, models)
+    save(snapshots, other, "b")
+    assert folder_bytes(tmp_path) < 1.5 * one, "and the tokens, and the last blocks"
+    for gone, left, expected in (("a", "b", other), ("b", "c", chat)):
+        save(snapshots, chat, "c")
+        snapshots.delete(gone)
+        loaded = snapshots.load(left, lambda: ConversationCache(models))
+        assert loaded is not None
+        assert same(loaded, expected.conversation)
+    snapshots.delete("c")
+    assert not folder_bytes(tmp_path)
+
+
+def test_a_later_snapshot_writes_only_what_is_new(
+    snapshots: Snapshots, models: ModelPair, tmp_path: Path
+) -> None:
+    chat = new_chat(models)
+
+    def blocks() -> dict[str, int]:
+        files = folder(tmp_path).glob("*-rows-*")
+        return {f.name.partition("-")[2]: f.stat().st_ino for f in files}
+
+    save(snapshots, chat)
+    before = blocks()
+    first, _, _ = conversation()
+    chat.write(first, np.arange(3, dtype=np.int32))
+    save(snapshots, chat)
+    assert len(before.items() - blocks().items()) == 1, "the last one"
+
+
+def test_where_the_disk_knows_no_links_a_block_is_written_again(
+    snapshots: Snapshots, chat: Chat, models: ModelPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "no links")))
+    for name in ("a", "b", "a"):
+        save(snapshots, chat, name)
+    snapshots.delete("a")
+    loaded = snapshots.load("b", lambda: ConversationCache(models))
+    assert loaded is not None
+    assert same(loaded, chat.conversation)
+
+
+def test_the_budget_counts_shared_files_once(
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
+) -> None:
+    save(snapshots, chat, "a")
+    one = folder_bytes(tmp_path)
+    tight = Snapshots(tmp_path / "snapshots", int(1.5 * one), IDENTITY)
+    save(tight, branch(chat, models), "b")
+    assert tight.load("a", lambda: ConversationCache(models)) is not None
+    save(tight, new_chat(models), "c")
+    assert folder_bytes(tmp_path) <= 1.5 * one
+    assert tight.load("c", lambda: ConversationCache(models)) is not None
+    assert len(list((tmp_path / "snapshots").iterdir())) < 3
 
 
 def test_the_draft_is_not_saved_where_the_budget_is_small(tmp_path: Path) -> None:
