@@ -323,7 +323,7 @@ class CachePool:
         if done == total:
             self._saving = None
             self._unsaved.discard(conversation)
-            self._leave_to_others(conversation)
+            self._share_again(conversation)
         self._emit(SnapshotProgress(conversation, done, total))
         return True
 
@@ -344,13 +344,17 @@ class CachePool:
             name, saving = self._saving
             saving.close()
             self._saving = None
-            self._leave_to_others(name)
+            self._share_again(name)
 
-    def _leave_to_others(self, conversation: str) -> None:
-        """A conversation that was made whole to be saved: unless it is the last used one, others
-        hold again what they have in common with it."""
+    def _share_again(self, conversation: str) -> None:
+        """What a conversation that was made whole to be saved has in common with others, is held
+        once again: by others, or by this one if it is the last used one."""
         self._sharing.saving = None
-        if conversation in self._caches and conversation != next(reversed(self._caches)):
+        if conversation not in self._caches:
+            return
+        if conversation == next(reversed(self._caches)):
+            self._sharing.leave_to(self._caches[conversation])
+        else:
             self._sharing.leave_to_others(self._caches[conversation])
 
     def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:

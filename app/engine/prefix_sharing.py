@@ -32,16 +32,18 @@ class PrefixSharing:
         ids = [prompt.ids[:-1], prompt.draft_prompt.ids]
         replace = [cache.replace_target, cache.replace_draft]
         for index, own in enumerate(cache.prefixes):
-            others = [each.prefixes[index] for each in self._others(cache)]
-            usable = [other for other in others if other.supports_gaps or not own.supports_gaps]
-            lengths = [_reusable(other, ids[index], dense) for other in usable]
+            others = [(each, each.prefixes[index]) for each in self._others(cache)]
+            usable = [each for each in others if each[1].supports_gaps or not own.supports_gaps]
+            lengths = [_reusable(other, ids[index], dense) for _, other in usable]
             if max(lengths, default=0) < _reusable(own, ids[index], dense) + FEWEST:
                 continue
-            best = usable[int(np.argmax(lengths))]
+            lender, best = usable[int(np.argmax(lengths))]
             if self.complete(best):
                 twin = best.fork()
                 twin.rewind(twin.common_prefix_len(ids[index]))
                 replace[index](twin)
+                if lender is not self.saving:
+                    self.leave_to_others(lender)
         self.leave_to(cache)
 
     def complete(self, prefix: PrefixCache) -> bool:
