@@ -45,6 +45,8 @@ def _open(
     settings = SettingsFile(settings_path())
     kv = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
     models, problem = _pair(target, draft, kv.bits, settings.settings)
+    from app.chat.shared_engine import SharedEngine
+    from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
     from app.ui.terminal.clipboard import system_clipboard
@@ -55,9 +57,10 @@ def _open(
     log_to(logs_path())
     last_time = crash.pop(logs_path())
     news = [] if last_time is None else [last_time.sentence]
+    engine = SharedEngine(MlxEngine())
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
-            MlxEngine(),
+            engine,
             models,
             settings=settings,
             folder=data_path(),
@@ -68,6 +71,7 @@ def _open(
             clipboard=system_clipboard(),
             show_welcome=models.names[0] == EMBEDDED,
             library=_library,
+            server=InnerServer(engine, lambda: settings.settings),
         )
         app.run()
     return app.return_code or 0

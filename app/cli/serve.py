@@ -5,20 +5,30 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import socket
 import sys
+import threading
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.cli.settings import requested_pair, user_settings
 from app.engine.engine import MlxEngine
+from app.engine.prompt import PromptBuilder, PromptError
 from app.errors import UserError
 from app.paths import config_path, costs_path, display_path
 from app.protocol.prompt import Message
 from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from app.serve.limits import App
 
 TOKEN_FILE = "serve-token"
 HEADER_SECONDS = 60
@@ -28,12 +38,7 @@ CONNECTIONS = 256
 
 def serve(options: argparse.Namespace) -> int:
     """Load the pair, and answer requests until interrupted."""
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise UserError(
-            "The server's packages are not installed", f"`{_pip()} 'specchat[serve]'` does it"
-        )
-    import uvicorn
-
+    check_packages()
     from app.serve.access import Access, is_local, read_token
     from app.serve.api import Server, make_app
     from app.serve.requests import Defaults
@@ -54,31 +59,56 @@ def serve(options: argparse.Namespace) -> int:
     with EngineSession(engine, policy) as session:
         sys.stderr.write(f"Loading {sanitize_line(load.names[0])}…\n")
         loaded = session.load(load)
-        count = _counter(Path(load.target))
+        count = token_counter(Path(load.target))
         server = Server(engine, loaded.target.name, defaults, count, load.only_quotes)
         app = make_app(server, Access(options.host, token))
-        _announce(options, loaded.target.name, token, is_new)
-        config = uvicorn.Config(
-            app,
-            host=options.host,
-            port=options.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=HEADER_SECONDS,
-            timeout_graceful_shutdown=5,
-            limit_concurrency=CONNECTIONS,
-        )
-        _log_to_stderr()
-        try:
-            uvicorn.Server(config).run()
-        except SystemExit:
-            raise UserError(
-                f"Port {options.port} of {options.host} cannot be used",
-                "choose another one with --port",
-            ) from None
+        with listening_socket(options.host, options.port) as listening:
+            _announce(options, loaded.target.name, token, is_new)
+            _log_to_stderr()
+            uvicorn_server(app).run(sockets=[listening])
     return 0
+
+
+def check_packages() -> None:
+    """Raises UserError without those of the server."""
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        pip = f"{sys.executable} -m pip install"
+        raise UserError(
+            "The server's packages are not installed", f"`{pip} 'specchat[serve]'` does it"
+        )
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Raises UserError if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise UserError(
+            f"Port {port} of {host} cannot be used ({error.strerror})",
+            "end what uses it, or start `specchat serve` with another --port",
+        ) from None
+    return listening
+
+
+def uvicorn_server(app: App) -> uvicorn.Server:
+    """Not started."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=HEADER_SECONDS,
+        timeout_graceful_shutdown=5,
+        limit_concurrency=CONNECTIONS,
+    )
+    return uvicorn.Server(config)
 
 
 def _announce(options: argparse.Namespace, model: str, token: str | None, is_new: bool) -> None:
@@ -108,27 +138,25 @@ def _log_to_stderr() -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def _counter(folder: Path) -> Callable[[tuple[Message, ...]], int]:
-    """Counts the tokens of a prompt, as the target's own. Not two at a time."""
-    import threading
+def token_counter(folder: Path) -> Callable[[tuple[Message, ...]], int]:
+    """Counts the tokens of a prompt, as the target's own tokenizer does, which is loaded when it is
+    first needed. Not two at a time."""
+    lock = threading.Lock()
 
-    from mlx_lm.utils import load_tokenizer
+    @cache
+    def builder() -> PromptBuilder:
+        from mlx_lm.utils import load_tokenizer
 
-    from app.engine.prompt import PromptBuilder, PromptError
-    from app.serve.requests import BadRequest
-
-    builder, lock = PromptBuilder(load_tokenizer(folder)), threading.Lock()
+        return PromptBuilder(load_tokenizer(folder))
 
     def count(messages: tuple[Message, ...]) -> int:
+        from app.serve.requests import BadRequest
+
         plain = tuple(dataclasses.replace(message, token_ids=None) for message in messages)
         with lock:
             try:
-                return len(builder.build(plain).ids)
+                return len(builder().build(plain).ids)
             except PromptError as error:
                 raise BadRequest(f"{error}.") from error
 
     return count
-
-
-def _pip() -> str:
-    return f"{sys.executable} -m pip install"

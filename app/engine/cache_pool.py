@@ -70,6 +70,8 @@ class CachePool:
         """By conversation; the most recently used comes last."""
         self._sharing = PrefixSharing(self._caches)
         self._unsaved: set[str] = set()
+        self._memory_only: set[str] = set()
+        """Conversations that are not written to disk."""
         self._background: tuple[str, BackgroundPrefill] | None = None
         self._failed_background: set[str] = set()
         """Conversations whose background prefill has failed since their last turn."""
@@ -84,19 +86,23 @@ class CachePool:
             identity = {name: model.fingerprint for name, model in loaded.items()}
             self._snapshots = Snapshots(folder, limit, identity)
 
-    def get_or_restore(self, conversation: str | None, progress: TurnClock) -> ConversationCache:
+    def get_or_restore(
+        self, conversation: str | None, progress: TurnClock, on_disk: bool = True
+    ) -> ConversationCache:
         """A conversation's cache, from memory or disk, or an empty one; without a conversation
-        always an empty one. Raises Cancelled."""
+        always an empty one. Unless `on_disk`, it is not saved. Raises Cancelled."""
         if conversation is None:
             return ConversationCache(self._pair)
         if not self._is_background(conversation):
             self._background = None
         self._failed_background.discard(conversation)
         self._stop_saving(conversation)
+        if not on_disk:
+            self._memory_only.add(conversation)
         if conversation not in self._caches:
             self._add(conversation, self._restored(conversation, progress))
         self._caches.move_to_end(conversation)
-        self._unsaved.add(conversation)
+        self._mark_unsaved(conversation)
         self._complete(conversation)
         self._sharing.leave_to(self._caches[conversation])
         return self._caches[conversation]
@@ -115,6 +121,10 @@ class CachePool:
                 self._add(name, self._restored(name, progress))
                 self._caches.move_to_end(name, last=False)
         self._sharing.start_from_longest(cache, prompt, dense)
+
+    def _mark_unsaved(self, conversation: str) -> None:
+        if conversation not in self._memory_only:
+            self._unsaved.add(conversation)
 
     def _add(self, conversation: str, cache: ConversationCache) -> None:
         cache.announce_drops(self._sharing.rescue)
@@ -135,6 +145,7 @@ class CachePool:
             for prefix in dropped.prefixes:
                 prefix.clear()  # after others have got what only it held for them
         self._unsaved.discard(conversation)
+        self._memory_only.discard(conversation)
         self._failed_background.discard(conversation)
         if self._is_background(conversation):
             self._background = None
@@ -284,7 +295,7 @@ class CachePool:
             return True
         if finished:
             self._background = None
-            self._unsaved.add(conversation)
+            self._mark_unsaved(conversation)
             self._stop_saving(conversation)  # it would save the sparse cache
         self._emit(BackgroundProgress(conversation, prefill.done, prefill.total))
         return True

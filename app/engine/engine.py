@@ -324,8 +324,7 @@ class MlxEngine:
         from app.engine.progress import Cancelled, TurnClock
         from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
 
-        with self._lock:
-            sent = self._pending.get(command.turn)
+        sent = self._pending.get(command.turn)
         pressed = self._pressure.poll if self._pressure is not None else lambda: False
         progress = TurnClock(command.turn, self._emit, self._stopped, sent, pressed)
         try:
@@ -334,7 +333,8 @@ class MlxEngine:
                 raise TurnError("No model is loaded", "load a model first")
             assert self._caches is not None
             assert self._pressure is not None
-            remembered = self._caches.get_or_restore(command.conversation, progress)
+            name, on_disk = command.conversation, command.on_disk
+            remembered = self._caches.get_or_restore(name, progress, on_disk)
         except Cancelled as stop:
             if stop.ended is FinishReason.MEMORY:
                 raise TurnError(*MEMORY_EXHAUSTED) from None

@@ -61,7 +61,8 @@ class Ask:
     Turns of one `conversation` (any name) share a cache; without it nothing is cached. A
     `forced_answer` is fed instead of a generated one, and its loss measured. With
     `skip_memory_check` the turn runs even if it is predicted not to fit. With `read_again` the
-    target uses nothing that it cached before; the draft does.
+    target uses nothing that it cached before; the draft does. With `on_disk` False the
+    conversation's cache stays in memory only.
     """
 
     turn: int
@@ -75,6 +76,7 @@ class Ask:
     skip_memory_check: bool = False
     read_again: bool = False
     within_seconds: float = 0.0
+    on_disk: bool = True
 
     @property
     def expected_keep(self) -> float:

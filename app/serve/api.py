@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from app.protocol.commands import Ask
+from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message, Role
 from app.serve.access import Access
@@ -57,9 +57,22 @@ class Server:
         needs_document: bool = False,
         waiting: int = WAITING,
     ) -> None:
-        self.engine, self.model, self.defaults, self.count = engine, model, defaults, count
-        self._needs_document = needs_document
+        self.engine, self.defaults = engine, defaults
         self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
+        self.use_pair(model, count, needs_document)
+
+    def use_pair(
+        self, model: str, count: Callable[[tuple[Message, ...]], int], needs_document: bool
+    ) -> None:
+        """Another pair is loaded: answers of the one before are in other tokens."""
+        self.model, self.count, self._needs_document = model, count, needs_document
+        self.drop_conversations()
+
+    def drop_conversations(self) -> None:
+        """Forget earlier requests, and free their caches."""
+        for name in self._continuations.names():
+            self.engine.send(DropConversation(name))
+        self._continuations = Continuations()
 
     async def respond(
         self, request: Request, ask: Ask, stops: list[str], form: Format, stream: bool

@@ -27,6 +27,9 @@ class Continuations:
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._numbers = itertools.count(1)
 
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._known)
+
     def place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
         """The name of the conversation that these messages continue, or a new one; the messages,
         answers with the ids that were generated; and a conversation to drop, if any."""

@@ -24,6 +24,7 @@ from textual.widgets import TextArea
 from app.errors import UserError
 from app.protocol.commands import Close, Load
 from app.protocol.engine import Engine
+from app.protocol.server import LocalServer
 from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
 from app.settings.introspection import Setting
@@ -84,6 +85,10 @@ class SpecchatApp(App[None]):
             "ctrl+p", "command_palette", "Palette", id="app.palette",
             tooltip="Find commands, settings and conversations by name", priority=True,
         ),
+        Binding(
+            "f5", "serve", "Serve", id="app.serve",
+            tooltip="Let other programs on this machine ask the loaded models, or no longer",
+        ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
         Binding(
             "ctrl+c", "copy_or_quit", "Copy or quit", id="app.copy",
@@ -106,11 +111,13 @@ class SpecchatApp(App[None]):
         clipboard: Clipboard | None = None,
         show_welcome: bool = False,
         library: Callable[[], Library] | None = None,
+        server: LocalServer | None = None,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
         `startup_message` is shown first. The app exits once `supervised` returns False, because
         no parent process would restore the terminal. With `show_welcome` the first start explains
-        the app and has a sample to ask about."""
+        the app and has a sample to ask about. A `server` answers other programs once the user
+        starts it."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
@@ -129,7 +136,9 @@ class SpecchatApp(App[None]):
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
-        self._library = library
+        self._library, self._server = library, server
+        if server is not None:
+            self.chat.server_status = lambda: server.status
         self._models: ModelsController | None = None
 
     def get_default_screen(self) -> Screen[None]:
@@ -159,6 +168,8 @@ class SpecchatApp(App[None]):
 
     def shutdown(self) -> None:
         """Save everything; called once the screen is gone."""
+        if self._server is not None:
+            self._server.stop()
         self._close_engine()
         if self._models is not None:
             self._models.jobs.close()
@@ -291,6 +302,17 @@ class SpecchatApp(App[None]):
     @on(CostsMeasured)
     def _pair_timed(self, event: CostsMeasured) -> None:
         self.models.on_costs_measured(event.costs)
+
+    def action_serve(self) -> None:
+        if self._server is not None:
+            self.run_worker(self._switch_server(self._server), group="server", exclusive=True)
+
+    async def _switch_server(self, server: LocalServer) -> None:
+        try:
+            message = await asyncio.to_thread(server.switch)
+        except UserError as error:
+            message = str(error)
+        self.chat.notice.show(message)
 
     def action_models(self) -> None:
         from app.ui.models.screen import ModelsScreen

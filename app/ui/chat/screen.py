@@ -104,6 +104,7 @@ class ChatScreen(MessageSelection):
         super().__init__()
         self.engine = engine
         self._snapshots = snapshots
+        self.server_status: Callable[[], str] = lambda: ""  # what other programs are waiting for
         self._bridge = Bridge(self)
         self._settings_file = settings_file
         next_mode = default_next_mode(settings_file.settings)
@@ -305,7 +306,10 @@ class ChatScreen(MessageSelection):
         self.open_chats.shown.draft = self.composer.draft
         self.open_chats.save_pending()
         self.notice.set_persistent(
-            self.loader.status_text or self.open_chats.problem or self.cost_estimate.warning
+            self.loader.status_text
+            or self.open_chats.problem
+            or self.server_status()
+            or self.cost_estimate.warning
         )
         if notices := self.open_chats.repository.unread_notices():
             self.notice.show(" ".join(notices))

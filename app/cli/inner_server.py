@@ -1,0 +1,109 @@
+"""`/serve` in the app: the server of `specchat serve`, beside the screen."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.chat.shared_engine import SharedEngine
+from app.cli.serve import (
+    TOKEN_FILE,
+    check_packages,
+    listening_socket,
+    token_counter,
+    uvicorn_server,
+)
+from app.errors import UserError
+from app.paths import config_path, display_path
+from app.settings.definitions import Settings
+
+if TYPE_CHECKING:
+    from uvicorn import Server as HttpServer
+
+    from app.serve.api import Server
+
+HOST, PORT = "127.0.0.1", 8321
+STOP_SECONDS = 2.0
+
+
+class InnerServer:
+    """Meets `LocalServer`. Requests use the pair of the app, and the `settings` of the moment at
+    which it is started."""
+
+    def __init__(self, engine: SharedEngine, settings: Callable[[], Settings]) -> None:
+        self._engine, self._settings = engine, settings
+        self._running: tuple[HttpServer, Server, threading.Thread] | None = None
+        engine.on_pair = self._use_pair
+
+    @property
+    def status(self) -> str:
+        return "Answering another program." if self._engine.guest.busy else ""
+
+    def switch(self) -> str:
+        if self._running is not None and self._running[2].is_alive():
+            self.stop()
+            return "Other programs cannot ask any more."
+        return self._start()
+
+    def _start(self) -> str:
+        check_packages()
+        if self._engine.pair is None:
+            raise UserError("No models are loaded yet", "try again in a moment")
+        from app.serve.access import Access, read_token
+        from app.serve.api import Server, make_app
+        from app.serve.requests import Defaults
+
+        settings = self._settings()
+        reading = settings.reading
+        defaults = Defaults(
+            reading.mode, reading.keep, settings.sampling(), reading.first_word_within
+        )
+        token, _ = read_token(config_path() / TOKEN_FILE)
+        listening = listening_socket(HOST, PORT)
+        server = Server(self._engine.guest, "", defaults, lambda messages: 0)
+        http = uvicorn_server(make_app(server, Access(HOST, token)))
+        _log_to_file()
+        thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
+        self._running = http, server, thread
+        self._use_pair()
+        thread.start()
+        where = display_path(config_path() / TOKEN_FILE)
+        return (
+            f"Other programs can ask at http://{HOST}:{PORT}/v1, with the API key in {where}."
+            " /serve ends that."
+        )
+
+    def stop(self) -> None:
+        if self._running is None:
+            return
+        http, server, thread = self._running
+        http.should_exit = http.force_exit = True
+        thread.join(STOP_SECONDS)
+        server.drop_conversations()
+        self._running = None
+
+    def _use_pair(self) -> None:
+        """Another pair answers from now on."""
+        if self._running is not None and self._engine.pair is not None:
+            load, loaded = self._engine.pair
+            count = token_counter(Path(load.target))
+            self._running[1].use_pair(loaded.target.name, count, load.only_quotes)
+
+
+def _run(http: HttpServer, listening: socket.socket) -> None:
+    with listening:
+        http.run(sockets=[listening])
+
+
+def _log_to_file() -> None:
+    """Where the app writes its own warnings: standard error is the screen."""
+    for name in ("specchat.serve", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = logging.getLogger("app").handlers
+        logger.propagate = False
+    logging.getLogger("specchat.serve").setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,0 +1,126 @@
+"""`/serve` in the app: other programs ask the pair that the app has loaded."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from app.chat.model_pairs import resolve_pair
+from app.chat.shared_engine import SharedEngine
+from app.cli import inner_server
+from app.cli.inner_server import InnerServer
+from app.engine.engine import MlxEngine
+from app.errors import UserError
+from app.protocol.commands import Ask, CachePolicy, Close, Load
+from app.protocol.events import Finished, Loaded
+from app.protocol.options import BackgroundPolicy
+from app.protocol.prompt import Message, Role
+from app.settings.definitions import Settings
+from tests.engine.conftest import folders as folders
+from tests.serve.running import LONG_TEXT
+
+KEY = "specchat-key"
+
+
+class App:
+    """What the screen does with the engine."""
+
+    def __init__(self, snapshots: Path) -> None:
+        self.events: queue.Queue[Any] = queue.Queue()
+        self.engine = SharedEngine(MlxEngine())
+        self.engine.listen(self.events.put)
+        self.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(snapshots)))
+
+    def load(self, load: Load) -> None:
+        self.engine.send(load)
+        self.until(Loaded)
+
+    def until(self, kind: type) -> Any:
+        while not isinstance(event := self.events.get(timeout=60), kind):
+            pass
+        return event
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found = int(probe.getsockname()[1])
+    monkeypatch.setattr(inner_server, "PORT", found)
+    monkeypatch.setattr(inner_server, "config_path", lambda: tmp_path)
+    (tmp_path / inner_server.TOKEN_FILE).write_text(KEY)
+    (tmp_path / inner_server.TOKEN_FILE).chmod(0o600)
+    return found
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    found = App(tmp_path / "snapshots")
+    yield found
+    found.engine.send(Close())
+    found.engine.join(30)
+
+
+def post(port: int, question: str, document: str = LONG_TEXT) -> dict[str, Any]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        message = {"role": "user", "content": f"{document}\n\n{question}"}
+        reply = http.post(
+            "/v1/chat/completions",
+            json={"messages": [message], "max_tokens": 5},
+            headers={"Authorization": f"Bearer {KEY}"},
+        )
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json())
+
+
+def test_programs_and_the_app_ask_one_pair(app: App, port: int, tmp_path: Path) -> None:
+    server = InnerServer(app.engine, Settings)
+    with pytest.raises(UserError, match="No models are loaded yet: try again in a moment"):
+        server.switch()
+    app.load(resolve_pair())
+    assert server.switch().startswith(f"Other programs can ask at http://127.0.0.1:{port}/v1,")
+    first = post(port, "What is the code of gate 7?")
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    again = post(port, "And that of gate 9?")
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 1000
+    app.engine.send(Ask(1, (Message(Role.USER, "Who?"),), conversation="mine"))
+    finished = app.until(Finished)
+    assert finished.turn == 1
+    assert not [each for each in app.events.queue if getattr(each, "turn", 1) not in (1, None)]
+    assert server.status == ""
+    assert server.switch() == "Other programs cannot ask any more."
+    with pytest.raises(httpx.ConnectError):
+        post(port, "Still there?")
+    app.engine.send(Close())
+    app.engine.join(30)
+    assert len(list((tmp_path / "snapshots").iterdir())) == 1, "only what the app asked"
+
+
+def test_another_pair_answers_once_it_is_loaded(
+    app: App, port: int, folders: dict[str, Path]
+) -> None:
+    server = InnerServer(app.engine, Settings)
+    app.load(resolve_pair())
+    server.switch()
+    post(port, "What is the code of gate 7?")
+    app.load(Load(str(folders["target"]), str(folders["draft"])))
+    assert post(port, "Who?", "")["model"] == folders["target"].name
+    server.stop()
+
+
+def test_a_port_that_is_taken_is_one_sentence(app: App, port: int) -> None:
+    app.load(resolve_pair())
+    server = InnerServer(app.engine, Settings)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(UserError, match=f"Port {port} of 127.0.0.1 cannot be used"):
+            server.switch()
+    assert server.switch().startswith("Other programs can ask")
+    server.stop()
