@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     )
     store = measures.add_parser("store", help="latency of saving and opening conversations")
     turns = measures.add_parser("turns", help="time to first token in later turns")
+    over_http = measures.add_parser("serve", help="a conversation over HTTP and in the app")
     first = measures.add_parser("ttft", help="time to first token, compared with mlx-lm")
     _add_ttft(first)
     planner = measures.add_parser(
@@ -126,6 +127,7 @@ def parser() -> argparse.ArgumentParser:
         overhead,
         store,
         turns,
+        over_http,
         first,
         planner,
         feel,

@@ -22,7 +22,7 @@ from app.bench import (
     turns,
 )
 from app.bench.harness import Bench, Options, run
-from app.cli import bench_ui
+from app.cli import bench_serve, bench_ui
 from app.cli.parsing import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
 from app.errors import UserError
 
@@ -36,6 +36,7 @@ BENCHES: tuple[Bench, ...] = (
     built_in.BENCH,
     planner.BENCH,
     turns.BENCH,
+    bench_serve.BENCH,
     decode.BENCH,
     copying.BENCH,
     memory.BENCH,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from app.serve.api import Server
 
 HOST, PORT = "127.0.0.1", 8321
-STOP_SECONDS = 2.0
+STOP_SECONDS = 1.0
 
 
 class InnerServer:
@@ -81,8 +81,9 @@ class InnerServer:
         if self._running is None:
             return
         http, server, thread = self._running
-        http.should_exit = http.force_exit = True
+        http.should_exit = True
         thread.join(STOP_SECONDS)
+        http.force_exit = True  # requests still run
         server.drop_conversations()
         self._running = None
 

@@ -19,5 +19,5 @@ class LocalServer(Protocol):
         ...
 
     def stop(self) -> None:
-        """Without waiting for requests."""
+        """Waits a second at most for requests."""
         ...
