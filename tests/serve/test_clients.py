@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ import pytest
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.engine.engine import MlxEngine
-from app.protocol.commands import Ask, CachePolicy
-from app.protocol.events import Finished
-from app.protocol.options import BackgroundPolicy, Mode, Sampling
-from app.protocol.prompt import Document, Message, Role
+from app.protocol.commands import CachePolicy
+from app.protocol.options import BackgroundPolicy, Sampling
 from app.serve.requests import Defaults
 from app.util.assets import assets_path
 from tests.fakes import FakeEngine, Story
@@ -117,37 +114,6 @@ def test_llm_asks_through_its_own_settings(address: str, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) > 10
-
-
-@pytest.mark.slow
-def test_turn_two_takes_what_it_takes_without_the_server(engine: MlxEngine) -> None:
-    """Medians of several, alternately."""
-    direct, through = [], []
-    document = Document("text 1", LICENCE)
-    for run in range(5):
-        question = f"{QUESTIONS[0]} ({run})"
-        with running(engine) as address, client(address) as http:
-            body = chat(f"{LICENCE}\n\n{question}", max_tokens=30, specprefill=True)
-            reply = http.post("/v1/chat/completions", json=body).json()
-            answer = reply["choices"][0]["message"]
-            body["messages"] += [answer, {"role": "user", "content": QUESTIONS[1]}]
-            reply = http.post("/v1/chat/completions", json=body).json()
-            through.append(reply["usage"]["specchat"]["time_to_first_token"])
-        events: list[Any] = []
-        engine.listen(events.append)
-        messages: tuple[Message, ...] = (Message(Role.USER, f"{question}!", (document,)),)
-        for turn in (1000, 1001):
-            sampling = Sampling(max_tokens=30)
-            name = f"direct {run}"
-            engine.send(Ask(turn, messages, Mode.SPARSE, 0.0, sampling, conversation=name))
-            while not any(isinstance(e, Finished) and e.turn == turn for e in events):
-                time.sleep(0.005)
-            finished = next(e for e in events if isinstance(e, Finished) and e.turn == turn)
-            said = Message(Role.ASSISTANT, finished.text, token_ids=finished.generated_ids)
-            messages = (*messages, said, Message(Role.USER, QUESTIONS[1]))
-        direct.append(finished.statistics.ttft)
-    middle = sorted(through)[2] / sorted(direct)[2]
-    assert middle < 1.5, "measured in docs/serve.md; here only that it is not another thing"
 
 
 @pytest.mark.slow
