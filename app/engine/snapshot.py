@@ -98,7 +98,8 @@ class Snapshots:
                 if (entry := _linked(path, known)) is not None:
                     written.append(pool.submit(dict[str, Any], entry))
                 else:
-                    written.append(pool.submit(_sync_and_describe, path, part.write(path)))
+                    contents = _buffers(part.write(path))  # here: MLX's streams are a thread's own
+                    written.append(pool.submit(_sync_and_describe, path, contents))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
             temporary = folder / f"{generation}-manifest.part"
@@ -257,7 +258,7 @@ def _linked(path: Path, known: dict[str, tuple[Path, dict[str, Any]]]) -> dict[s
     return entry | {"name": path.name}
 
 
-def _sync_and_describe(path: Path, part: Any) -> dict[str, Any]:
+def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]:
     """The manifest's entry for a file that was just written, once it is synced. The disk's own
     cache is flushed once for all files, with the manifest."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -265,7 +266,7 @@ def _sync_and_describe(path: Path, part: Any) -> dict[str, Any]:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    checksums = {"header": _header_checksum(path), "crc32": _checksum(_buffers(part))}
+    checksums = {"header": _header_checksum(path), "crc32": _checksum(contents)}
     return {"name": path.name, "size": path.stat().st_size, **checksums}
 
 
