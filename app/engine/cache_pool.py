@@ -69,7 +69,8 @@ class CachePool:
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
         """By conversation; the most recently used comes last."""
         self._sharing = PrefixSharing(self._caches)
-        self._unsaved: set[str] = set()
+        self._unsaved: dict[str, None] = {}
+        """Conversations that have changed since they were saved, in the order of that."""
         self._memory_only: set[str] = set()
         """Conversations that are not written to disk."""
         self._background: tuple[str, BackgroundPrefill] | None = None
@@ -124,7 +125,7 @@ class CachePool:
 
     def _mark_unsaved(self, conversation: str) -> None:
         if conversation not in self._memory_only:
-            self._unsaved.add(conversation)
+            self._unsaved[conversation] = None
 
     def _add(self, conversation: str, cache: ConversationCache) -> None:
         cache.announce_drops(self._sharing.rescue)
@@ -144,7 +145,7 @@ class CachePool:
         if (dropped := self._caches.pop(conversation, None)) is not None:
             for prefix in dropped.prefixes:
                 prefix.clear()  # after others have got what only it held for them
-        self._unsaved.discard(conversation)
+        self._unsaved.pop(conversation, None)
         self._memory_only.discard(conversation)
         self._failed_background.discard(conversation)
         if self._is_background(conversation):
@@ -327,13 +328,13 @@ class CachePool:
             done, total = next(saving)
         except Exception as error:  # MLX raises any type; only the snapshot is lost
             self._saving = self._sharing.saving = None
-            self._unsaved.discard(conversation)
+            self._unsaved.pop(conversation, None)
             self._snapshots.delete(conversation)
             self._emit(SnapshotFailed(conversation, self._snapshots.save_error(error)))
             return True
         if done == total:
             self._saving = None
-            self._unsaved.discard(conversation)
+            self._unsaved.pop(conversation, None)
             self._share_again(conversation)
         self._emit(SnapshotProgress(conversation, done, total))
         return True
@@ -347,7 +348,7 @@ class CachePool:
             self._saving = conversation, snapshots.save(conversation, cache)
             self._sharing.saving = cache
         else:
-            self._unsaved.discard(conversation)
+            self._unsaved.pop(conversation, None)
 
     def _stop_saving(self, conversation: str | None = None) -> None:
         """Delete the unfinished snapshot of this conversation, or of any; the older one counts."""

@@ -36,6 +36,7 @@ from app.engine.snapshot_manifest import (
     FILE_NAME,
     FORMAT,
     MANIFEST,
+    KnownBlocks,
     SnapshotError,
     SnapshotIndex,
     beginnings,
@@ -95,6 +96,8 @@ class Snapshots:
         try:
             for part in parts:
                 path = folder / f"{generation}-{part.name}.safetensors"
+                if _is_gone(path, known):
+                    known = self.index.blocks()  # a snapshot was deleted meanwhile
                 if (entry := _linked(path, known)) is not None:
                     written.append(pool.submit(dict[str, Any], entry))
                 else:
@@ -245,7 +248,13 @@ def _listed_files(folder: Path) -> set[str]:
     return set()
 
 
-def _linked(path: Path, known: dict[str, tuple[Path, dict[str, Any]]]) -> dict[str, Any] | None:
+def _is_gone(path: Path, known: KnownBlocks) -> bool:
+    """Whether the file that could get this name, too, is there no longer."""
+    other, _ = known.get(block_digest(path.name) or "", (None, {}))
+    return other is not None and not other.exists()
+
+
+def _linked(path: Path, known: KnownBlocks) -> dict[str, Any] | None:
     """Give a file of rows that another snapshot has this name, too, and return the manifest's entry
     for it. None where there is none, or the disk knows no hard links."""
     other, entry = known.get(block_digest(path.name) or "", (None, {}))

@@ -28,6 +28,10 @@ FILE_NAME = re.compile(
 """Names of a snapshot's other files. The number tells one save from the next."""
 
 
+KnownBlocks = dict[str, tuple[Path, dict[str, Any]]]
+"""Files of rows by what they hold, and what a manifest says about each."""
+
+
 class SnapshotError(ValueError):
     """Why a snapshot cannot be used; a clause."""
 
@@ -109,9 +113,8 @@ class SnapshotIndex:
             best = max(best, (known.conversation, length), key=lambda each: each[1])
         return best
 
-    def blocks(self) -> dict[str, tuple[Path, dict[str, Any]]]:
-        """The files of rows in all snapshots, by what they hold, and what a manifest says about
-        each."""
+    def blocks(self) -> KnownBlocks:
+        """Of all snapshots."""
         return {
             digest: (folder / file["name"], file)
             for folder, known in self._all()

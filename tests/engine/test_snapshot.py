@@ -20,7 +20,7 @@ from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.prefill import StepSize
 from app.engine.snapshot import Snapshots
-from app.engine.snapshot_folder import folder_bytes
+from app.engine.snapshot_folder import folder_bytes, snapshot_folder
 from app.engine.snapshot_manifest import FILE_NAME, MANIFEST, SnapshotError, with_checksum
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
@@ -446,6 +446,26 @@ def test_what_two_conversations_have_read_alike_is_on_the_disk_once(
         assert same(loaded, expected.conversation)
     snapshots.delete("c")
     assert not folder_bytes(tmp_path)
+
+
+def test_a_snapshot_that_is_deleted_during_a_save_leaves_the_others_files_to_link(
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
+) -> None:
+    def inodes(name: str) -> dict[str, int]:
+        files = snapshot_folder(tmp_path / "snapshots", name).glob("*-rows-*")
+        return {f.name.partition("-")[2]: f.stat().st_ino for f in files}
+
+    save(snapshots, chat, "a")
+    save(snapshots, chat, "b")
+    chosen = next(iter(snapshots.index.blocks().values()))[0].parent
+    gone, left = (
+        ("a", "b") if chosen == snapshot_folder(tmp_path / "snapshots", "a") else ("b", "a")
+    )
+    saving = snapshots.save("c", chat.conversation)
+    next(saving)
+    snapshots.delete(gone)
+    list(saving)
+    assert inodes("c") == inodes(left)
 
 
 def test_a_later_snapshot_writes_only_what_is_new(
