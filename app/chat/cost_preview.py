@@ -56,7 +56,7 @@ class NextMessage:
 
     def seconds(self, costs: Costs) -> float | None:
         """Until the first word; None if nothing like it was timed."""
-        sparse, full = costs.seconds(self._sparse_plan), costs.seconds(self._dense_plan)
+        sparse, full = costs.seconds(self._sparse_plan(costs)), costs.seconds(self._dense_plan)
         return sparse if self._choose(sparse, full) is Reading.SPARSE else full
 
     def _choose(self, sparse: float | None, full: float | None) -> Reading:
@@ -91,8 +91,7 @@ class NextMessage:
         work = AttentionWork(total) if self._skipped else AttentionWork(self._new, self._earlier)
         return ReadPlan(total, work)
 
-    @property
-    def _sparse_plan(self) -> ReadPlan:
+    def _sparse_plan(self, costs: Costs) -> ReadPlan:
         total, last, skipped = self._earlier + self._new, self.last, self._skipped
         keep = expected_keep(self.keep)
         new = self.typed + math.ceil(keep * self.attached)
@@ -103,5 +102,8 @@ class NextMessage:
         cached = self._earlier - skipped
         lost = cached if self.recall_is_expensive else None
         target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)
+        afresh = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
+        if costs.target is not None and costs.target.is_worth(afresh, target):
+            target = afresh
         scored = last.prompt_tokens if last.reading is Reading.SPARSE else 0
         return ReadPlan(total, target, scoring_work(total - scored, scored))

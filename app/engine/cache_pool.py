@@ -108,11 +108,11 @@ class CachePool:
         self._sharing.leave_to(self._caches[conversation])
         return self._caches[conversation]
 
-    def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> None:
+    def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> str:
         """Let the conversation in use go on from what another one has read of its prompt, in memory
-        or on disk. Raises Cancelled."""
+        or on disk. Returns a sentence on what cannot be shared, after a space. Raises Cancelled."""
         if ask.conversation is None or not self._policy.share_prefixes:
-            return
+            return ""
         cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
         if self._snapshots is not None:
             ids = prompt.ids[:-1]
@@ -122,6 +122,7 @@ class CachePool:
                 self._add(name, self._restored(name, progress))
                 self._caches.move_to_end(name, last=False)
         self._sharing.start_from_longest(cache, prompt, dense)
+        return self._sharing.read_elsewhere(cache, prompt, ask.messages)
 
     def _mark_unsaved(self, conversation: str) -> None:
         if conversation not in self._memory_only:

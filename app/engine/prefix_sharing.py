@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from app.engine.conversation_cache import ConversationCache
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
 from app.engine.shared_rows import FEWEST, Tokens, fetch, held_by, release, resized
+from app.protocol.prompt import Message
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +47,26 @@ class PrefixSharing:
                 if lender is not self.saving:
                     self.leave_to_others(lender)
         self.leave_to(cache)
+
+    def read_elsewhere(
+        self, cache: ConversationCache, prompt: Prompt, messages: Sequence[Message]
+    ) -> str:
+        """A sentence, after a space, on documents of `messages` that others have read after other
+        text: what a model caches of a token depends on all that comes before it."""
+        known = cache.target.common_prefix_len(prompt.ids)
+        others = [each.target.ids for each in self._others(cache)]
+        names = []
+        for segment in prompt.segments:
+            if segment.document is None or segment.message is None or segment.start < known:
+                continue
+            first = prompt.ids[segment.start : min(segment.end, segment.start + FEWEST)]
+            if len(first) == FEWEST and any(_contains(ids, first) for ids in others):
+                names.append(messages[segment.message].documents[segment.document].name)
+        if not names:
+            return ""
+        what = f"{names[0]} was" if len(names) == 1 else f"{len(names)} documents were"
+        again = "it is" if len(names) == 1 else "they are"
+        return f" {what} read in another conversation, but after other text, so {again} read again."
 
     def complete(self, prefix: PrefixCache) -> bool:
         """Make it hold all of its rows. False if it is not usable, and then empty."""
@@ -95,6 +117,14 @@ class PrefixSharing:
 def _release(cache: ConversationCache, holder: ConversationCache) -> None:
     for mine, its in zip(cache.prefixes, holder.prefixes, strict=True):
         release(mine, its)
+
+
+def _contains(ids: NDArray[np.int32], part: NDArray[np.int32]) -> bool:
+    found, size, data = -1, part.itemsize, ids.tobytes()
+    while (found := data.find(part.tobytes(), found + 1)) >= 0:
+        if found % size == 0:
+            return True
+    return False
 
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:

@@ -92,6 +92,19 @@ class Prompt:
         return pinned
 
     @property
+    def first_eligible(self) -> int:
+        """The first token that may be skipped; 0 if there is none."""
+        return int(np.argmin(self.pinned))
+
+    def tokens_of(self, kind: SegmentKind) -> NDArray[np.bool_]:
+        """Which tokens are in segments of this kind, bool (M,)."""
+        found = np.zeros(len(self.ids), bool)
+        for segment in self.segments:
+            if segment.kind is kind:
+                found[segment.start : segment.end] = True
+        return found
+
+    @property
     def eligible_tokens(self) -> int:
         """How many tokens may be skipped."""
         return int(len(self.ids) - self.pinned.sum())

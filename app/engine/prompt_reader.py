@@ -19,6 +19,7 @@ from app.engine.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.draft_scoring import draft_work, score
 from app.engine.embedding_scores import NoEmbeddings, embedding_scores
 from app.engine.foreign_draft import importance_for_target
+from app.engine.importance_map import buckets, importance_map
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
 from app.engine.positions import Positions
@@ -34,6 +35,7 @@ from app.engine.question_likelihood import (
 )
 from app.engine.selection import Selection
 from app.engine.text_encoder import ENCODER_BYTES, OnPieces, built_in_encoder
+from app.engine.turn_estimate import afresh_work
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     UNKNOWN_COSTS,
@@ -52,8 +54,6 @@ ATTENTION_WEIGHT, LIKELIHOOD_WEIGHT = 0.5, 1.0
 """Of what the draft finds, beside the built-in one."""
 JOINED_FROM = 10_000_000
 """Parameters of a draft that costs more than the built-in one."""
-BUCKETS = 200
-"""Resolution of the importance heatmap: finer than most terminals are wide."""
 
 
 class PromptReader:
@@ -109,7 +109,14 @@ class PromptReader:
         importance = self._importance(prompt)
         selected = self._select(prompt, importance, tuning, cached).positions[:-1]
         missing = target.uncached(selected)
-        if len(missing) and missing[0] < start:
+        if self._afresh_is_faster(prompt, missing, start):
+            many = f"{target.cached.sum():,} tokens"
+            self.keep_reason += f" It is read afresh: faster than beside the {many} cached before."
+            start = target.rewind(prompt.first_eligible)
+            cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
+            selected = self._select(prompt, importance, tuning, cached).positions[:-1]
+            missing = target.uncached(selected)
+        elif len(missing) and missing[0] < start:
             if target.can_insert_at(int(missing[0])):
                 start = target.rewind(prompt.question_start)  # it must attend to recalled tokens
                 # Tokens right after a recalled chunk were read as if nothing came before them.
@@ -123,6 +130,21 @@ class PromptReader:
         target.set_retain_all(True)
         self._prefill(prompt, missing)
         set_next_position(target.cache, len(ids) - 1)
+
+    def _afresh_is_faster(self, prompt: Prompt, missing: Positions, start: int) -> bool:
+        """Whether it saves much to read what matters as if nothing of the documents were cached,
+        instead of what is `missing` of it, some of it before the token `start` up to which the
+        prompt is cached."""
+        target = self._target
+        if self._costs.target is None or not len(missing) or (first := int(missing[0])) >= start:
+            return False
+        if target.can_insert_at(first):
+            again = len(target.runs_following(missing, self._ask.tuning.chunk))
+            again += int(target.cached[prompt.question_start :].sum())
+        else:
+            again = int(target.cached[target.rewind_target(first) :].sum())
+        recall = AttentionWork(len(missing) + again, int(target.cached.sum()) - again)
+        return self._costs.target.is_worth(afresh_work(prompt, self.keep), recall)
 
     def _cached_before(self, prompt: Prompt, tuning: Tuning) -> NDArray[np.bool_]:
         """Which tokens were cached before the turn; of one that was stopped while it read, before
@@ -202,7 +224,7 @@ class PromptReader:
         fits = self._ensure_memory(need, total)
         report = self._clock.report(Phase.PREFILL, count)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
-        checkpoints = [int(np.argmin(prompt.pinned)), *ends] if target.needs_checkpoints else []
+        checkpoints = [prompt.first_eligible, *ends] if target.needs_checkpoints else []
         boundaries = np.searchsorted(positions, checkpoints)
         done = 0
         with self._clock.timed(Phase.PREFILL), reserve_capacity(target.cache, count * fits):
@@ -284,7 +306,7 @@ class PromptReader:
         return importance
 
     def _show(self, importance: Importance) -> None:
-        self._clock.emit(ImportanceMap(self._ask.turn, _buckets(importance), 1, 1))
+        self._clock.emit(ImportanceMap(self._ask.turn, buckets(importance), 1, 1))
 
     def _show_above_middle(self, importance: Importance, prompt: Prompt) -> None:
         """What is less important than most is shown as nothing."""
@@ -362,7 +384,7 @@ class PromptReader:
             if report_lookahead is None:
                 prefilled_at = time.perf_counter()
                 report_lookahead = clock.report(Phase.LOOKAHEAD, expected)
-            clock.emit(_importance_map(clock.turn, observer, expected, eligible))
+            clock.emit(importance_map(clock.turn, observer, expected, eligible))
             report_lookahead(observer.observed)
 
         try:
@@ -395,18 +417,3 @@ def _seconds_until(
 ) -> Callable[[int], float]:
     """Predicts seconds from the number of tokens done, of which `counted` were cached before."""
     return lambda done: cost.seconds(replace(work, tokens=min(done - counted, work.tokens)))
-
-
-def _importance_map(
-    turn: int, observer: AttentionObserver, expected: int, eligible: NDArray[np.bool_]
-) -> ImportanceMap:
-    buckets = _buckets(observer.importance * eligible)
-    return ImportanceMap(turn, buckets, observer.observed, expected)
-
-
-def _buckets(importance: Importance) -> tuple[float, ...]:
-    """The means of equal parts, the highest of which is 1."""
-    count = min(BUCKETS, len(importance))
-    starts = np.arange(count) * len(importance) // count
-    means = np.add.reduceat(importance, starts) / np.diff([*starts, len(importance)])
-    return tuple((means / max(float(means.max()), 1e-12)).tolist())

@@ -85,6 +85,8 @@ class Turn:
         self._resume_from: int | None = None
         """Where prefill starts, if an answer is continued whose prompt is cached."""
         self._fallback: str | None = None
+        self._unshared = ""
+        """What another conversation has read in vain: a sentence after another one."""
 
     def run(self) -> None:
         """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
@@ -115,7 +117,7 @@ class Turn:
         if self._ask.read_again:
             self._cache.target.clear()
         elif self._pool is not None:
-            self._pool.start_from_longest(self._ask, prompt, self._clock)
+            self._unshared = self._pool.start_from_longest(self._ask, prompt, self._clock)
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
@@ -245,6 +247,7 @@ class Turn:
             expected = planner.PredictedTtft()
         if plan.show_selection and not self._reader.can_preview_selection(prompt):
             plan = replace(plan, show_selection=False)
+        plan = replace(plan, reason=plan.reason + self._unshared)
         self._prompt, self._plan = prompt, plan
         if self._resume_from is None:
             self._expect_remaining(plan.reading, total)

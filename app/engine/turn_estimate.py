@@ -21,6 +21,7 @@ from app.engine.prompt import Prompt
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens, sparse_work
 from app.protocol.memory_model import largest_that_fits
+from app.protocol.prompt import SegmentKind
 from app.protocol.stats import Reading
 
 LEAST_KEEP = 0.01
@@ -96,8 +97,10 @@ class TurnEstimate:
         draft, scoring = self.cache.draft, AttentionWork(0)
         if draft is not None and self._uses_draft:
             scoring = draft_work(draft, self.prompt, self.ask.tuning)
-        plan = ReadPlan(len(self.prompt.ids), self._sparse_work(keep), scoring)
-        return costs.seconds(plan)
+        work, afresh = self._sparse_work(keep), afresh_work(self.prompt, keep)
+        if costs.target is not None and costs.target.is_worth(afresh, work):
+            work = afresh
+        return costs.seconds(ReadPlan(len(self.prompt.ids), work, scoring))
 
     @property
     def _uses_draft(self) -> bool:
@@ -194,3 +197,11 @@ class TurnEstimate:
             len(self.prompt.ids),
         )
         return longest // 100 * 100
+
+
+def afresh_work(prompt: Prompt, keep: float) -> AttentionWork:
+    """Of the target, to read a prompt at this keep with nothing cached of its documents. Earlier
+    answers are read whole: questions refer to them."""
+    skippable = int((~prompt.pinned & ~prompt.tokens_of(SegmentKind.HISTORY)).sum())
+    before = prompt.first_eligible
+    return AttentionWork(len(prompt.ids) - 1 - before - int((1 - keep) * skippable), before)

@@ -85,6 +85,10 @@ class LinearCost:
             return 0.0
         return self.fixed + self.per_token * work.tokens + self.per_pair * work.attention_pairs
 
+    def is_worth(self, work: AttentionWork, other: AttentionWork) -> bool:
+        """Whether `work` is so much faster than `other` that something may be lost by it."""
+        return self.seconds(work) <= (1 - MIN_SAVING) * self.seconds(other)
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -115,7 +119,7 @@ UNKNOWN_COSTS = Costs()
 FREE = LinearCost(0.0, 0.0)
 """Of a draft that there is none of: choosing by the target's own embeddings counts as the rest."""
 MIN_SAVING = 0.2
-"""Sparse prefill must be predicted to be faster by this share: skipped text may matter, so a small
+"""What reads less must be predicted to be faster by this share: skipped text may matter, so a small
 saving is not worth it."""
 DENSE_WITHIN_SECONDS = 1.0
 """A prompt is read in full if that is predicted to take no longer."""

@@ -79,10 +79,18 @@ def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
 
 
 def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
-    last = answered(20_100, 4_100)
+    last = answered(20_100, 2_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, recall_is_expensive=True).seconds(COSTS)
-    read = 4_100 + 10
+    read = 2_100 + 10
     assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
     whole = answered(20_100, 20_100)  # nothing is left to recall
     again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, recall_is_expensive=True)
     assert again.seconds(COSTS) == replace(again, recall_is_expensive=False).seconds(COSTS)
+
+
+def test_what_matters_is_read_afresh_where_that_is_faster() -> None:
+    last = answered(10_000, 9_000)
+    by_pairs = replace(COSTS, target=LinearCost(0, 0, 1.0))
+    afresh = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
+    read = 10_000 + 10 + 30 - 0.9 * 9_900
+    assert afresh == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)

@@ -87,16 +87,27 @@ def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver
     assert again.reused_tokens > 0.85 * found.read_tokens, "the first one still has its own"
 
 
-def test_another_system_prompt_or_another_order_shares_nothing(loaded: Driver) -> None:
+def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
+    loaded: Driver,
+) -> None:
     whole = figures(loaded, ask(1, FIRST, name="a", mode=Mode.FULL))
+    assert "another conversation" not in whole.reason
     documents = (Document("b.txt", TEXT[3000:]), Document("gates.txt", TEXT[:3000]))
     message = Message(Role.USER, FIRST, documents)
     other = replace(ask(2, FIRST, name="b", mode=Mode.FULL), messages=(message,))
-    assert figures(loaded, other).reused_tokens < 0.1 * whole.read_tokens
+    found = figures(loaded, other)
+    assert found.reused_tokens < 0.1 * whole.read_tokens
+    assert found.reason.endswith(
+        " gates.txt was read in another conversation, but after other text, so it is read again."
+    )
     system = Message(Role.SYSTEM, "Be brief.")
     briefly = ask(3, FIRST, name="c", mode=Mode.FULL)
     briefly = replace(briefly, messages=(system, *briefly.messages))
-    assert figures(loaded, briefly).reused_tokens < 0.1 * whole.read_tokens
+    found = figures(loaded, briefly)
+    assert found.reused_tokens < 0.1 * whole.read_tokens
+    assert "gates.txt was read in another conversation" in found.reason
+    again = figures(loaded, replace(briefly, turn=4))
+    assert "another conversation" not in again.reason, "it has been read after this text now"
 
 
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:

@@ -34,6 +34,7 @@ from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.snapshot import Snapshots
 from app.protocol.commands import Ask
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.events import ModelInfo
 from app.protocol.options import Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
@@ -104,6 +105,7 @@ class Chat:
         self.model = model
         self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None
+        self.costs = UNKNOWN_COSTS
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
@@ -116,7 +118,7 @@ class Chat:
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = TurnClock(1, lambda event: None, lambda: False)
         room = MemoryManager(self.models, progress.emit)
-        self.reader = PromptReader(self.models, ask, self.conversation, progress, room)
+        self.reader = PromptReader(self.models, ask, self.conversation, progress, room, self.costs)
         if needed is None:
             self.reader.read_dense(prompt)
         else:
@@ -250,6 +252,22 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
     again = len({*LATER, *FOLLOWING} - set(FIRST)) + len(FOLLOWING)
     assert chat.reader.recalled_tokens == again * CHUNK or name in HYBRID
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ORACLE)
+def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
+    name: str, models: dict[str, Any]
+) -> None:
+    first, answer, second = conversation()
+    chat, fresh = Chat(models[name]), Chat(models[name])
+    chat.costs = Costs(target=LinearCost(0, 0, 1.0))
+    chat.read(first, tuple(range(1, 20)))
+    chat.write(first, answer)
+    logits = chat.read(second, (0, 3))
+    assert chat.reader is not None
+    assert chat.reader.reused_tokens <= DOCUMENT[0]
+    assert "afresh" in chat.reader.keep_reason
+    assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
 
 
 @pytest.mark.parametrize("name", ORACLE)
