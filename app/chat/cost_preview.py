@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.protocol.cost_model import (
     DENSE_BELOW_UNTIMED,
+    MIN_SAVING_LOSING,
     MIN_SKIPPABLE,
     AttentionWork,
     Costs,
@@ -103,7 +104,7 @@ class NextMessage:
         lost = cached if self.recall_is_expensive else None
         target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)
         afresh = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
-        if costs.target is not None and costs.target.is_worth(afresh, target):
+        if costs.target is not None and costs.target.saves(MIN_SAVING_LOSING, afresh, target):
             target = afresh
         scored = last.prompt_tokens if last.reading is Reading.SPARSE else 0
         return ReadPlan(total, target, scoring_work(total - scored, scored))

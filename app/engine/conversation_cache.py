@@ -30,13 +30,15 @@ OF_SELECTING = ("recall_share", "read_on", "keep_above")
 class ScoredPrompt:
     """A prompt and its importance, to select from at any keep. `cached` bool (L,) says which of its
     first L tokens the target had in its cache before the turn, `recalled` int32 (n,) which it read
-    while it wrote the answer."""
+    while it wrote the answer. With `one_budget`, keep is a share of the whole prompt, not of what
+    is new and of what is not."""
 
     turn: int
     prompt: Prompt
     importance: Importance
     tuning: Tuning
     cached: NDArray[np.bool_]
+    one_budget: bool = False
     recalled: Positions = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
@@ -58,7 +60,13 @@ class ScoredPrompt:
         auto_keep = self.auto_keep
         keep = auto_keep if keep == AUTO_KEEP else keep
         selection = select(
-            self.importance, self.prompt.pinned, keep, self.tuning, self.cached, self.recalled
+            self.importance,
+            self.prompt.pinned,
+            keep,
+            self.tuning,
+            self.cached,
+            self.recalled,
+            self.one_budget,
         )
         event = Selected(
             turn=self.turn,
@@ -73,8 +81,7 @@ class ScoredPrompt:
 
     @property
     def auto_keep(self) -> float:
-        known = len(self.cached)
-        return adaptive_keep(self.importance, self.prompt.pinned, self.tuning, known)
+        return adaptive_keep(self.importance, self.prompt.pinned, self.tuning)
 
 
 class ConversationCache:

@@ -35,7 +35,7 @@ from app.engine.question_likelihood import (
 )
 from app.engine.selection import Selection
 from app.engine.text_encoder import ENCODER_BYTES, OnPieces, built_in_encoder
-from app.engine.turn_estimate import afresh_work
+from app.engine.turn_estimate import afresh_pays
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     UNKNOWN_COSTS,
@@ -102,8 +102,6 @@ class PromptReader:
         shared = target.common_prefix_len(ids[:-1])
         if shared == len(ids) - 1:  # the same question again: it has recalled what it needs
             tuning = replace(tuning, recall_share=0.0)
-        elif self._ask.keep_ratio == AUTO_KEEP:
-            tuning = replace(tuning, recall_share=1.0)
         start = target.rewind(shared)
         cached = self._cached_before(prompt, tuning)
         importance = self._importance(prompt)
@@ -144,7 +142,7 @@ class PromptReader:
         else:
             again = int(target.cached[target.rewind_target(first) :].sum())
         recall = AttentionWork(len(missing) + again, int(target.cached.sum()) - again)
-        return self._costs.target.is_worth(afresh_work(prompt, self.keep), recall)
+        return afresh_pays(self._costs.target, prompt, self.keep, recall)
 
     def _cached_before(self, prompt: Prompt, tuning: Tuning) -> NDArray[np.bool_]:
         """Which tokens were cached before the turn; of one that was stopped while it read, before
@@ -190,13 +188,14 @@ class PromptReader:
     def _select(
         self, prompt: Prompt, importance: Importance, tuning: Tuning, cached: NDArray[np.bool_]
     ) -> Selection:
-        scored = ScoredPrompt(self._ask.turn, prompt, importance, tuning, cached)
+        auto = self._ask.keep_ratio == AUTO_KEEP
+        scored = ScoredPrompt(self._ask.turn, prompt, importance, tuning, cached, auto)
         earlier = self._conversation.scored
         if earlier is not None and earlier.is_of(prompt, tuning):  # its answer needed that, too
             scored = scored.with_recalled(earlier.recalled)
         self._conversation.scored = scored
         with self._clock.timed(Phase.SELECT):
-            if self._ask.keep_ratio == AUTO_KEEP:
+            if auto:
                 self._choose_keep(scored.auto_keep)
             selection, event = scored.select(self.keep)
             self._clock.emit(event)

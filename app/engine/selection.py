@@ -27,6 +27,7 @@ def select(
     tuning: Tuning = DEFAULT_TUNING,
     cached: NDArray[np.bool_] | None = None,
     read_later: NDArray[np.int32] | None = None,
+    one_budget: bool = False,
 ) -> Selection:
     """Select every pinned token and the most important chunks of the others.
 
@@ -37,8 +38,9 @@ def select(
     `cached` bool (L,) says which of the first L tokens earlier turns have read. Those stay and
     count: of the skipped chunks as many are recalled as keep still allows, and at least the
     tuning's `recall_share` of keep. New tokens have a separate budget, so that the first
-    document does not crowd out a second one. The tokens `read_later` (n,) were read while the
-    answer was written, and are selected beside all that.
+    document does not crowd out a second one; or, with `one_budget`, the most important of all are
+    selected. The tokens `read_later` (n,) were read while the answer was written, and are selected
+    beside all that.
     """
     if not 0.0 <= keep <= 1.0:
         raise ValueError(f"keep must be between 0 and 1, not {keep}")
@@ -52,7 +54,7 @@ def select(
     if len(starts):
         smoothed = _chunk_importance(importance, pinned, starts, ends, tuning)
         order = np.argsort(-smoothed, kind="stable")
-        earlier = starts[order] < known
+        earlier = (starts < (0 if one_budget and tuning.recall else known))[order]
         skipped = order[earlier & np.logical_or.reduceat(~selected, starts)[order]]
         new, old = order[~earlier], int(earlier.sum())
         allowed = math.ceil(keep * old) - (old - len(skipped))
@@ -69,15 +71,12 @@ def select(
 
 
 def adaptive_keep(
-    importance: NDArray[np.float32],
-    pinned: NDArray[np.bool_],
-    tuning: Tuning = DEFAULT_TUNING,
-    known: int = 0,
+    importance: NDArray[np.float32], pinned: NDArray[np.bool_], tuning: Tuning = DEFAULT_TUNING
 ) -> float:
-    """The keep at which `select` takes every chunk that is important: at least `tuning.keep_above`
-    times as far above the middle one as the third most important one, which a single passage with
-    the chunks beside it reaches. Of tokens before `known` and of those after it, the larger share.
-    1 if nothing stands out, 0 if nothing is eligible."""
+    """The keep at which `select` takes every chunk that is important, with one budget: at least
+    `tuning.keep_above` times as far above the middle one as the third most important one, which a
+    single passage with the chunks beside it reaches. 1 if nothing stands out, 0 if nothing is
+    eligible."""
     starts, ends = chunk_bounds(pinned, tuning.chunk)
     if not len(starts):
         return 0.0
@@ -85,8 +84,7 @@ def adaptive_keep(
     above = smoothed - np.median(smoothed)
     important = above >= tuning.keep_above * np.sort(above)[-min(3, len(above))]
     important &= (above > 0) | (above.max() == 0)
-    groups = (important[starts < known], important[starts >= known])
-    return max(float(group.mean()) for group in groups if len(group))
+    return float(important.mean())
 
 
 def _chunk_importance(

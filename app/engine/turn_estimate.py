@@ -19,7 +19,16 @@ from app.engine.memory_manager import MemoryManager
 from app.engine.planner import PredictedTtft
 from app.engine.prompt import Prompt
 from app.protocol.commands import Ask
-from app.protocol.cost_model import AttentionWork, Costs, ReadPlan, recalled_tokens, sparse_work
+from app.protocol.cost_model import (
+    MIN_SAVING,
+    MIN_SAVING_LOSING,
+    AttentionWork,
+    Costs,
+    LinearCost,
+    ReadPlan,
+    recalled_tokens,
+    sparse_work,
+)
 from app.protocol.memory_model import largest_that_fits
 from app.protocol.prompt import SegmentKind
 from app.protocol.stats import Reading
@@ -97,9 +106,9 @@ class TurnEstimate:
         draft, scoring = self.cache.draft, AttentionWork(0)
         if draft is not None and self._uses_draft:
             scoring = draft_work(draft, self.prompt, self.ask.tuning)
-        work, afresh = self._sparse_work(keep), afresh_work(self.prompt, keep)
-        if costs.target is not None and costs.target.is_worth(afresh, work):
-            work = afresh
+        work = self._sparse_work(keep)
+        if costs.target is not None and afresh_pays(costs.target, self.prompt, keep, work):
+            work = _afresh_work(self.prompt, keep)
         return costs.seconds(ReadPlan(len(self.prompt.ids), work, scoring))
 
     @property
@@ -199,9 +208,17 @@ class TurnEstimate:
         return longest // 100 * 100
 
 
-def afresh_work(prompt: Prompt, keep: float) -> AttentionWork:
-    """Of the target, to read a prompt at this keep with nothing cached of its documents. Earlier
-    answers are read whole: questions refer to them."""
+def afresh_pays(cost: LinearCost, prompt: Prompt, keep: float, recall: AttentionWork) -> bool:
+    """Whether to read what matters with nothing cached of the documents, instead of recalling it:
+    `recall` is the target's work then. It has to save more where earlier questions of this
+    conversation would lose what was read for them: later ones may refer to it."""
+    earlier = prompt.tokens_of(SegmentKind.HISTORY).any()
+    saving = MIN_SAVING_LOSING if earlier else MIN_SAVING
+    return cost.saves(saving, _afresh_work(prompt, keep), recall)
+
+
+def _afresh_work(prompt: Prompt, keep: float) -> AttentionWork:
+    """Earlier questions and answers are read whole: this one may refer to them."""
     skippable = int((~prompt.pinned & ~prompt.tokens_of(SegmentKind.HISTORY)).sum())
     before = prompt.first_eligible
     return AttentionWork(len(prompt.ids) - 1 - before - int((1 - keep) * skippable), before)

@@ -85,9 +85,9 @@ class LinearCost:
             return 0.0
         return self.fixed + self.per_token * work.tokens + self.per_pair * work.attention_pairs
 
-    def is_worth(self, work: AttentionWork, other: AttentionWork) -> bool:
-        """Whether `work` is so much faster than `other` that something may be lost by it."""
-        return self.seconds(work) <= (1 - MIN_SAVING) * self.seconds(other)
+    def saves(self, share: float, work: AttentionWork, other: AttentionWork) -> bool:
+        """Whether `work` is faster than `other` by at least this share."""
+        return self.seconds(work) <= (1 - share) * self.seconds(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,8 @@ FREE = LinearCost(0.0, 0.0)
 MIN_SAVING = 0.2
 """What reads less must be predicted to be faster by this share: skipped text may matter, so a small
 saving is not worth it."""
+MIN_SAVING_LOSING = 0.5
+"""The same for dropping what was read for earlier questions."""
 DENSE_WITHIN_SECONDS = 1.0
 """A prompt is read in full if that is predicted to take no longer."""
 MIN_SKIPPABLE = 1024

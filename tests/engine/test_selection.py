@@ -333,9 +333,9 @@ def test_that_keep_takes_every_chunk_that_is_important(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], known: int, above: float
 ) -> None:
     importance, pinned = prompt
-    tuning = Tuning(keep_above=above, recall_share=1.0, neighbours=0.0)
+    tuning = Tuning(keep_above=above, neighbours=0.0)
     known = min(known, len(pinned))
-    keep = adaptive_keep(importance, pinned, tuning, known)
+    keep = adaptive_keep(importance, pinned, tuning)
     if not (~pinned).any():
         return
     starts, ends = chunk_bounds(pinned, CHUNK)
@@ -343,7 +343,8 @@ def test_that_keep_takes_every_chunk_that_is_important(
         [importance[s:e].mean(dtype=np.float64) for s, e in zip(starts, ends, strict=False)]
     )
     high = means - np.median(means)
-    selected = set(select(importance, pinned, keep, tuning, pinned[:known].copy()).positions)
+    cached = pinned[:known].copy()
+    selected = set(select(importance, pinned, keep, tuning, cached, one_budget=True).positions)
     for start, chunk in zip(starts, high, strict=True):
         if chunk >= max(0.0, above * np.sort(high)[-min(3, len(high))]) + 1e-5:
             assert start in selected
