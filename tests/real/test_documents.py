@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.eval.real_documents import Corpus, facts_of
-from app.eval.suites import HELD_OUT, PASSAGE, REAL
+from app.eval.suites import HELD_OUT, PASSAGE, REAL, SEVERAL, DoesNotFit
 from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 from app.protocol.prompt import Document
@@ -19,7 +19,14 @@ def test_each_fact_is_once_in_its_document(suite: str) -> None:
     files = [Document(path.name, path.read_text("utf-8")) for path in fetch_documents().iterdir()]
     corpus = Corpus(files, FolderTokens(target_path()))
     corpus.check([suite])
+    found = 0
     for index, fact in enumerate(facts_of(suite)):
-        item = corpus.item(suite, index, 7168, 0)
+        try:
+            item = corpus.item(suite, index, 7168, 0)
+        except DoesNotFit:  # its second passage is too far away
+            assert SEVERAL in suite
+            continue
+        found += 1
         start, end = item.passages[0]
         assert item.document.text[start:end].split() == fact.passage.split()
+    assert found > 20

@@ -131,6 +131,7 @@ def test_what_was_read_in_the_background_is_what_a_full_reading_reads(driver: Dr
 
 def test_cancelled_at_every_border_the_next_turn_is_as_fresh(folder: Path) -> None:
     driver = loaded(folder, step=128)
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     fresh = driver.answer(ask(100, SHORT))
     for number, (border, reached) in enumerate(BORDERS.items(), start=1):
         driver.cancel_when(reached, number)
