@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from app.protocol.commands import Ask, Cancel, Command, Load
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, Listener, Loaded
+from app.protocol.events import Event, Failed, Finished, Listener, Loaded, PhaseProgress
+from app.protocol.server import OnAnswered
 
 GUEST_TURNS = 1 << 40
 """Turns of requests are numbered from here on; the app counts its own from 1."""
@@ -62,18 +62,19 @@ class Guest:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._listener: Listener = _ignore
-        self._lock = threading.Lock()
-        self._turns = 0
+        self._turns: dict[int, tuple[Ask, list[Event]]] = {}
+        """What runs or waits, by turn, and the events so far."""
+        self.on_answered: OnAnswered = lambda ask, events: None
+        """Called on the engine's thread."""
 
     @property
     def busy(self) -> bool:
         """Whether a turn runs or waits."""
-        return self._turns > 0
+        return bool(self._turns)
 
     def send(self, command: Command) -> None:
         if isinstance(command, Ask):
-            with self._lock:
-                self._turns += 1
+            self._turns[command.turn] = command, []
             command = replace(command, turn=command.turn + GUEST_TURNS, on_disk=False)
         elif isinstance(command, Cancel):
             command = Cancel(command.turn + GUEST_TURNS)
@@ -87,7 +88,12 @@ class Guest:
 
     def deliver(self, event: Any, turn: int) -> None:
         """An event of one of its turns, under the number that it has here."""
+        event = replace(event, turn=turn)
+        ask, events = self._turns[turn]
+        if not isinstance(event, PhaseProgress):
+            events.append(event)
         if isinstance(event, Finished | Failed):
-            with self._lock:
-                self._turns -= 1
-        self._listener(replace(event, turn=turn))
+            del self._turns[turn]
+        self._listener(event)
+        if isinstance(event, Finished):
+            self.on_answered(ask, events)

@@ -19,6 +19,7 @@ from app.cli.serve import (
 )
 from app.errors import UserError
 from app.paths import config_path, display_path
+from app.protocol.server import OnAnswered
 from app.settings.definitions import Settings
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class InnerServer:
     @property
     def status(self) -> str:
         return "Answering another program." if self._engine.guest.busy else ""
+
+    def report_answers(self, on_answered: OnAnswered) -> None:
+        self._engine.guest.on_answered = on_answered
 
     def switch(self) -> str:
         if self._running is not None and self._running[2].is_alive():

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from app.protocol.commands import Ask
+from app.protocol.events import Event
+
+OnAnswered = Callable[[Ask, Sequence[Event]], None]
+"""Gets a request that was answered, and the events of its answer."""
 
 
 class LocalServer(Protocol):
@@ -11,6 +18,10 @@ class LocalServer(Protocol):
     @property
     def status(self) -> str:
         """What it is doing just now; empty if nothing."""
+        ...
+
+    def report_answers(self, on_answered: OnAnswered) -> None:
+        """Call this with each request, on a thread that must not wait."""
         ...
 
     def switch(self) -> str:

@@ -160,6 +160,8 @@ class Storage:
     recently used caches are deleted first; their conversations are read again when needed."""
     memory_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
     """The most memory for the caches of conversations that are not in use, in GB."""
+    save_requests: bool = False
+    """Save what other programs ask (F5) as conversations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,14 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import Resize
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.errors import UserError
-from app.protocol.commands import Close, Load
+from app.protocol.commands import Ask, Close, Load
 from app.protocol.engine import Engine
+from app.protocol.events import Event
 from app.protocol.server import LocalServer
 from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
@@ -53,6 +55,14 @@ SUPERVISOR_CHECK_SECONDS = 1.0
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
 SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
+
+
+class Answered(Message):
+    """A request of another program was answered."""
+
+    def __init__(self, ask: Ask, events: Sequence[Event]) -> None:
+        super().__init__()
+        self.ask, self.events = ask, events
 
 
 class SpecchatApp(App[None]):
@@ -139,6 +149,7 @@ class SpecchatApp(App[None]):
         self._library, self._server = library, server
         if server is not None:
             self.chat.server_status = lambda: server.status
+            server.report_answers(self._request_answered)
         self._models: ModelsController | None = None
 
     def get_default_screen(self) -> Screen[None]:
@@ -313,6 +324,21 @@ class SpecchatApp(App[None]):
         except UserError as error:
             message = str(error)
         self.chat.notice.show(message)
+
+    def _request_answered(self, ask: Ask, events: Sequence[Event]) -> None:
+        self.post_message(Answered(ask, events))
+
+    @on(Answered)
+    def _save_request(self, event: Answered) -> None:
+        if self.settings.values.storage.save_requests and self.chat.open_chats.repository.writable:
+            self.run_worker(self._save(event))
+
+    async def _save(self, request: Answered) -> None:
+        try:
+            await self.chat.open_chats.repository.save_request(request.ask, request.events)
+        except UserError as error:
+            self.chat.notice.show(f"What another program asked was not saved: {error}")
+        self.chat.sidebar.update_list(self.chat.open_chats.shown.id)
 
     def action_models(self) -> None:
         from app.ui.models.screen import ModelsScreen

@@ -10,7 +10,7 @@ from app.settings.introspection import Setting, Value, all_settings, find, forma
 
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.first_word_within", "reading.kv_bits"),
-    *("storage.trash_days", "appearance.theme", "appearance.animations"),
+    *("storage.trash_days", "storage.save_requests", "appearance.theme", "appearance.animations"),
     *("models.target", "models.draft", "models.folders"),
 }
 """Those that the screen, the store, the engine or a command takes as they are; their tests are

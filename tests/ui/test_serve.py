@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from app.errors import UserError
-from app.protocol.commands import Load
+from app.protocol.commands import Ask, Load
+from app.protocol.events import Finished, Token
+from app.protocol.prompt import Message, Role
+from app.protocol.server import OnAnswered
+from app.protocol.stats import FinishReason
+from app.settings.introspection import find
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
-from tests.ui.helpers import SMALL, screen_text, until_gone, until_shown
+from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 
 
 class Scripted:
@@ -15,6 +22,10 @@ class Scripted:
     def __init__(self) -> None:
         self.status, self.stopped = "", False
         self.installed = False
+        self.answered: OnAnswered | None = None
+
+    def report_answers(self, on_answered: OnAnswered) -> None:
+        self.answered = on_answered
 
     def switch(self) -> str:
         if not self.installed:
@@ -43,3 +54,25 @@ async def test_it_is_started_by_key_and_by_name_and_says_what_it_does() -> None:
         assert "a" in screen_text(pilot)
     app.shutdown()
     assert server.stopped
+
+
+async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(tmp_path: Path) -> None:
+    server = Scripted()
+    app = SpecchatApp(FakeEngine(), Load("target", "draft"), folder=tmp_path, server=server)
+
+    def answered(question: str) -> None:
+        assert server.answered
+        end = Finished(1, FinishReason.STOP, "Paris.", (7,), None)
+        server.answered(Ask(1, (Message(Role.USER, question),)), [Token(1, (7,), "Paris."), end])
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        repository = app.chat.open_chats.repository
+        await until(pilot, lambda: repository.writable)
+        answered("What is not saved?")
+        await pilot.pause(0.2)
+        app.settings.change(find("storage.save_requests"), True)
+        answered("What is the capital?")
+        await until_shown(pilot, "What is the capital?")
+        stored = await repository.read(lambda store: store.conversations())
+        assert [each.title for each in stored] == ["What is the capital?"]
+    app.shutdown()

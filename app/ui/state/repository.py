@@ -6,7 +6,7 @@ Everything that waits for the disk runs on one thread, in the order of the calls
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
 from app.chat.model_pairs import ModelPair, model_pair
+from app.chat.saved_requests import SavedRequests
 from app.chat.stored_conversation import StoredConversation
 from app.chat.stored_turn import StoredTurn
 from app.errors import UserError
-from app.protocol.commands import Load
+from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
@@ -79,6 +80,7 @@ class ChatRepository:
         self._temporary: TemporaryStore | None = None
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._stored_attachments: dict[Document, records.Attachment] = {}
+        self._requests = SavedRequests()
         self._last_draft: tuple[int | None, Draft] | None = None
         self._notices_shown = 0
         self.opening = folder is not None
@@ -191,6 +193,12 @@ class ChatRepository:
     async def set_overrides(self, chat: OpenChat, overrides: records.Overrides) -> None:
         """Set what holds for this conversation only."""
         await self._on_disk(lambda: chat.chat.set_overrides(overrides))
+
+    async def save_request(self, ask: Ask, events: Sequence[Event]) -> None:
+        """Store what another program has asked."""
+        await self._on_disk(
+            lambda: self._requests.save(self._open_store, self._models, ask, events)
+        )
 
     async def write(self, task: Callable[[Store], T]) -> T:
         """Run a task that writes to the store, which must be readable."""

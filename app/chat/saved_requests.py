@@ -1,0 +1,99 @@
+"""What other programs ask, stored as conversations, if the user wants that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from app.chat.conversation import Question
+from app.chat.model_pairs import ModelPair
+from app.chat.stored_conversation import StoredConversation
+from app.protocol.commands import Ask
+from app.protocol.events import Event, Finished, Selected, Token
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import FinishReason
+from app.sessions.errors import StoreError
+
+if TYPE_CHECKING:
+    from app.sessions.store import Store
+
+
+class SavedRequests:
+    """Requests that continue an earlier one are stored in its conversation."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        """Conversations by the name that requests have for them."""
+
+    def save(self, store: Store, models: ModelPair, ask: Ask, events: Sequence[Event]) -> None:
+        """Store a request's messages and the `events` of its answer. Raises QuestionError or
+        StoreError."""
+        messages = _in_turns(ask.messages)
+        name = ask.conversation or ""
+        chat, stored = self._continued(store, models, ask, messages)
+        if chat is None:
+            chat = _new(store, models, ask, messages)
+            stored = sum(message.role is Role.SYSTEM for message in messages)
+        assert chat.id is not None
+        self._ids[name] = chat.id
+        for message, after in zip(messages[stored:], [*messages[stored + 1 :], None], strict=True):
+            if message.role is not Role.USER:
+                continue
+            asked = Question(message.text, message.documents, ask.mode, ask.keep_ratio)
+            turn = chat.ask(asked)
+            same = len(turn.command.messages) == len(ask.messages)
+            for event in events if after is None else _as_events(after):
+                if same or not isinstance(event, Selected):  # it counts the messages as they came
+                    turn.apply(event)
+            turn.wait()
+
+    def _continued(
+        self, store: Store, models: ModelPair, ask: Ask, messages: Sequence[Message]
+    ) -> tuple[StoredConversation | None, int]:
+        """The conversation that these messages continue, and how many of them it has. None if there
+        is none, or if the user has changed it."""
+        if (id := self._ids.get(ask.conversation or "")) is None:
+            return None, 0
+        try:
+            stored = [(message.role, message.text) for message in store.branch(id)]
+            trashed = any(each.id == id for each in store.conversations(trashed=True))
+        except StoreError:
+            return None, 0
+        first = [(message.role, message.text) for message in messages[: len(stored)]]
+        if trashed or not stored or first != stored:
+            return None, 0
+        return StoredConversation(store, id, models, ask.sampling), len(stored)
+
+
+def _new(
+    store: Store, models: ModelPair, ask: Ask, messages: Sequence[Message]
+) -> StoredConversation:
+    """A new conversation, with the system prompts only."""
+    id = store.create().id
+    for message in messages:
+        if message.role is Role.SYSTEM:
+            store.add_message(id, Role.SYSTEM, message.text)
+    return StoredConversation(store, id, models, ask.sampling)
+
+
+def _in_turns(messages: Iterable[Message]) -> list[Message]:
+    """System prompts first, and of several messages in a row by one side, one."""
+    systems: list[Message] = []
+    turns: list[Message] = []
+    for message in messages:
+        if message.role is Role.SYSTEM:
+            systems.append(message)
+        elif turns and turns[-1].role is message.role:
+            text = f"{turns[-1].text}\n\n{message.text}"
+            documents = turns[-1].documents + message.documents
+            turns[-1] = Message(message.role, text, documents)
+        elif turns or message.role is Role.USER:
+            turns.append(message)
+    return systems + turns
+
+
+def _as_events(answer: Message) -> Iterator[Event]:
+    """Of an earlier answer, which nothing else is known of."""
+    ids = answer.token_ids or ()
+    yield Token(0, ids, answer.text)
+    yield Finished(0, FinishReason.STOP, answer.text, ids, None)
