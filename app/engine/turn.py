@@ -86,7 +86,7 @@ class Turn:
         """Where prefill starts, if an answer is continued whose prompt is cached."""
         self._fallback: str | None = None
         self._unshared = ""
-        """What another conversation has read and this one cannot use: a sentence after another one."""
+        """What another conversation read but this one cannot use: a sentence after another one."""
 
     def run(self) -> None:
         """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
