@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from app.serve.limits import App
 
 TOKEN_FILE = "serve-token"
-HEADER_SECONDS = 60
-"""After which an idle connection is closed."""
 CONNECTIONS = 256
 
 
@@ -98,13 +96,16 @@ def uvicorn_server(app: App) -> uvicorn.Server:
     """Not started."""
     import uvicorn
 
+    from app.serve.connections import HEADER_SECONDS, TimedConnection
+
     config = uvicorn.Config(
         app,
+        http=TimedConnection,
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=HEADER_SECONDS,
+        timeout_keep_alive=int(HEADER_SECONDS),
         timeout_graceful_shutdown=5,
         limit_concurrency=CONNECTIONS,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from app.protocol.commands import Ask, Cancel
@@ -44,7 +45,8 @@ class EngineQueue:
 
         def deliver(event: Event) -> None:
             if isinstance(event, PASSED_ON):
-                loop.call_soon_threadsafe(self._deliver, event)
+                with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
+                    loop.call_soon_threadsafe(self._deliver, event)
 
         self._engine.listen(deliver)
         self._worker = loop.create_task(self._work())

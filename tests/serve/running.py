@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2 as httpx
-import uvicorn
 
+from app.cli.serve import listening_socket, uvicorn_server
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message
 from app.serve.access import Access
@@ -37,12 +37,12 @@ def running(
     """Its address."""
     server = Server(engine, "tiny", defaults or Defaults(), count_words, waiting=waiting)
     app = make_app(server, Access("127.0.0.1", token))
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False)
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, daemon=True)
+    listening = listening_socket("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    running = uvicorn_server(app)
+    thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
     thread.start()
     until(lambda: running.started)
-    port = running.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

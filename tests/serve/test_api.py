@@ -13,11 +13,11 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from app.protocol.commands import Cancel
+from app.protocol.commands import Cancel, Close
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
-from app.serve import limits
+from app.serve import connections, limits
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import LONG_TEXT, TOKEN, chat, client, events, running, until
 
@@ -250,6 +250,30 @@ def test_half_a_request_holds_nothing_up(
     assert len(engine.asks) == 1
 
 
+def test_connections_without_a_whole_header_are_closed(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 1.0)
+    half = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    with running(engine) as address:
+        at = ("127.0.0.1", int(address.rpartition(":")[2]))
+        with socket.create_connection(at, 20) as first, socket.create_connection(at, 20) as second:
+            first.sendall(half)
+            second.sendall(half + b"\r\n" + half)
+            assert b"200 OK" in second.recv(1000)
+            for connection in (first, second):
+                while connection.recv(1000):
+                    pass  # until it is closed
+
+
+def test_an_answer_may_take_longer_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    engine = FakeEngine(Story(answer="word " * 50))
+    engine.start_thread(lambda event: 0.02)
+    with running(engine) as address:
+        assert post(address, "/v1/chat/completions", chat()).status_code == 200
+
+
 def test_a_client_that_goes_away_stops_its_answer() -> None:
     engine = FakeEngine(Story(answer="word " * 200))
     engine.start_thread(lambda event: 0.02)
@@ -360,5 +384,22 @@ def test_it_ends_while_a_request_runs() -> None:
 
 
 def _ignore(address: str) -> None:
+    with suppress(httpx.HTTPError):
+        post(address, "/v1/chat/completions", chat())
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_answer_may_outlive_the_server() -> None:
+    engine = FakeEngine(Story(answer="word " * 50))
+    engine.start_thread(lambda event: 0.02)
+    with running(engine) as address:
+        request = threading.Thread(target=_ignore_errors, args=(address,), daemon=True)
+        request.start()
+        until(lambda: engine.asks)
+    engine.send(Close())
+    engine.join(30)
+
+
+def _ignore_errors(address: str) -> None:
     with suppress(httpx.HTTPError):
         post(address, "/v1/chat/completions", chat())

@@ -1,0 +1,47 @@
+"""Connections that send no whole request in time are closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEADER_SECONDS = 60.0
+"""For which a connection may stay open without a whole header of the next request."""
+
+Protocol: Any = AutoHTTPProtocol  # its two implementations have no common type
+
+
+class TimedConnection(Protocol):  # type: ignore[misc]
+    """uvicorn itself lets a client take any time over its headers."""
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._limit_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit_headers()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._limit_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _limit_headers(self) -> None:
+        """Start the timer unless it runs; stop it once a request has begun."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+        elif self._closing is None:
+            self._closing = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
