@@ -62,6 +62,6 @@ class BackgroundPrefill:
             return False
         if (problem := find_mismatch(fork)) is not None:
             raise RuntimeError(f"its cache was damaged, {problem}")
-        fork.checkpoints = fork.checkpoints or sparse.checkpoints[:1]
+        fork.borrow_checkpoint(sparse)
         self._conversation.replace_target(fork)
         return True

@@ -78,7 +78,7 @@ class CachePool:
         """Conversations whose background prefill has failed since their last turn."""
         self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
         self._snapshots = None
-        if policy.snapshot_folder is not None:
+        if policy.snapshot_folder is not None and pair.target.shards is None:
             models = {"target": pair.target, "draft": pair.draft}
             loaded = {name: model for name, model in models.items() if model is not None}
             folder = Path(policy.snapshot_folder)

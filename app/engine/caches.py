@@ -76,7 +76,8 @@ class PositionedCache:
             raise ValueError(f"position {position} is before the end of the cache")
         self._announced, self._next_position = None, position
 
-    def _positions_of_next(self, count: int) -> Positions:
+    def positions_of_next(self, count: int) -> Positions:
+        """Of the next tokens, int32 (count,)."""
         if self._announced is not None:
             if len(self._announced) != count:
                 raise ValueError(f"{len(self._announced)} positions for {count} tokens")
@@ -89,7 +90,7 @@ class PositionedCache:
         if self._announced is None:  # a gapless run, like each token of an answer
             self.positions = self.positions.with_run(self.offset, self.offset + keys.shape[2])
         else:
-            self.positions = self.positions.extended(self._positions_of_next(keys.shape[2]))
+            self.positions = self.positions.extended(self.positions_of_next(keys.shape[2]))
         self._announced = self._next_position = None
         fetched: tuple[mx.array, mx.array] = self.inner.update_and_fetch(keys, values)
         return fetched
@@ -110,7 +111,7 @@ class PositionedCache:
     def _mask(
         self, N: int, window: int | None, return_array: bool, stored: Positions
     ) -> mx.array | str | None:
-        queries = self._positions_of_next(N)
+        queries = self.positions_of_next(N)
         keys = np.concatenate([stored, queries])
         after = bool((stored < queries[0]).all())
         fits = window is None or int(queries[-1]) - int(keys.min()) < window
@@ -247,7 +248,7 @@ class WindowedCache(PositionedCache):
         """Which entries the next `count` tokens attend to: this many of the last, or these."""
         if self.offset >= stored.end and stored.ascending:
             return stored.count_from(self.offset - self.window + 1)
-        return stored.visible_to(self._positions_of_next(count), self.window)
+        return stored.visible_to(self.positions_of_next(count), self.window)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         count = keys.shape[2]
@@ -320,6 +321,15 @@ Cache = list[Any]
 def can_drop_last(cache: Cache) -> bool:
     """Whether every layer can drop the tokens that it has just got: recurrent ones cannot."""
     return all(isinstance(layer, (PositionedCache, *TRIMMABLE)) for layer in flatten(cache))
+
+
+def drop_last(cache: Cache, count: int) -> None:
+    """Drop the tokens that every layer has got last; only where it `can_drop_last`."""
+    if (own := getattr(cache, "drop_last", None)) is not None:  # several processes have the layers
+        own(count)
+        return
+    for layer in flatten(cache):
+        layer.trim(count)
 
 
 def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from app.engine.attention_scores import Importance
 from app.engine.cache_check import find_mismatch
 from app.engine.loader import ModelPair
 from app.engine.positions import Positions
-from app.engine.prefill import make_positioned_cache, make_stock_cache
 from app.engine.prefix_cache import BeforeDrop, PrefixCache
 from app.engine.prompt import Prompt
 from app.engine.selection import Selection, adaptive_keep, select
@@ -92,16 +90,16 @@ class ConversationCache:
         self._before_drop: BeforeDrop | None = None
         self.target = self._positioned() if pair.dense_only is None else self._stock()
         draft = pair.draft
-        self.draft = PrefixCache(partial(make_stock_cache, draft.caches)) if draft else None
+        self.draft = draft.make_prefix(positioned=False) if draft else None
         self.scored: ScoredPrompt | None = None
 
     # A prefix cache must not refer back to this object: in a reference cycle gigabytes would wait
     # for Python's garbage collector, which counts objects.
     def _positioned(self) -> PrefixCache:
-        return PrefixCache(partial(make_positioned_cache, self._pair.target.caches))
+        return self._pair.target.make_prefix(positioned=True)
 
     def _stock(self) -> PrefixCache:
-        return PrefixCache(partial(make_stock_cache, self._pair.target.caches))
+        return self._pair.target.make_prefix(positioned=False)
 
     @property
     def prefixes(self) -> list[PrefixCache]:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from app.protocol.events import (
     Event,
     Failed,
     Finished,
+    HostsLost,
     Listener,
     Loaded,
     MemoryReport,
@@ -48,12 +50,14 @@ if TYPE_CHECKING:
     from app.engine.backend import Backend
     from app.engine.cache_pool import CachePool, PowerProbe
     from app.engine.conversation_cache import ScoredPrompt
-    from app.engine.loader import ModelPair
+    from app.engine.loader import Connect, ModelPair
     from app.engine.memory_manager import MemoryManager
     from app.engine.memory_monitor import MemoryMonitor
     from app.engine.memory_probes import MemoryProbe
     from app.engine.pair_costs import PairCosts
     from app.engine.pressure_response import PressureResponse
+    from app.engine.progress import TurnClock
+    from app.engine.sharded_model import ShardsLost
 
 IDLE_DELAY = 0.5
 """Seconds without a command after which idle work starts."""
@@ -72,10 +76,17 @@ class _CheckMemory:
     """Sent by the memory monitor to the engine thread."""
 
 
+class _CheckHosts:
+    """Sent to the engine thread when another machine is gone."""
+
+
+_Queued = Command | _CheckMemory | _CheckHosts
+
+
 class MlxEngine:
     """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
     Without a `probe`, or `power`, the system's own is read, and without a `backend` models run as
-    the device wants it."""
+    the device wants it. `connect` is for targets that are spread over machines."""
 
     def __init__(
         self,
@@ -83,10 +94,11 @@ class MlxEngine:
         probe: MemoryProbe | None = None,
         power: PowerProbe | None = None,
         backend: Backend | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
-        self._backend = backend
-        self._commands: queue.SimpleQueue[Command | _CheckMemory] = queue.SimpleQueue()
+        self._backend, self._connect = backend, connect
+        self._commands: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
         self._pending: dict[int, float] = {}
         """When each unfinished turn was sent."""
@@ -100,6 +112,7 @@ class MlxEngine:
         # A daemon, so that a program that must end now need not wait for a step to finish.
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: ModelPair | None = None
+        self._loaded_by: Load | None = None
         self._scored: ScoredPrompt | None = None
         self._cache_policy = CachePolicy()
         self._caches: CachePool | None = None
@@ -147,7 +160,7 @@ class MlxEngine:
             mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())
 
-    def _next(self) -> Command | _CheckMemory:
+    def _next(self) -> _Queued:
         """The next command. Until one comes, does idle work: background prefill, saving caches, and
         timing the pair."""
         with suppress(queue.Empty):
@@ -233,7 +246,7 @@ class MlxEngine:
         self._monitor.start()
         return True
 
-    def _fail_without_mlx(self, command: Command | _CheckMemory) -> None:
+    def _fail_without_mlx(self, command: _Queued) -> None:
         turn = command.turn if isinstance(command, Ask) else None
         problem = f"MLX cannot be loaded ({self._import_error})"
         self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
@@ -246,7 +259,7 @@ class MlxEngine:
                 self._cancelled.discard(event.turn)
         self._listener(event)
 
-    def _dispatch(self, command: Command | _CheckMemory) -> None:
+    def _dispatch(self, command: _Queued) -> None:
         from app.engine.failures import OUT_OF_MEMORY, to_failed
 
         turn = self._turn = command.turn if isinstance(command, Ask) else None
@@ -266,6 +279,8 @@ class MlxEngine:
                 self._calibrate_now()
             elif isinstance(command, DropConversation) and self._caches is not None:
                 self._caches.drop(command.conversation, on_disk=True)
+            elif isinstance(command, _CheckHosts):
+                self._check_hosts()
             elif isinstance(command, _CheckMemory) and self._pressure is not None:
                 self._pressure.poll()
                 self._pressure.after_turn()
@@ -296,7 +311,10 @@ class MlxEngine:
         if stopped():
             raise LoadStopped
         self._unload_pair()
-        pair = self._pair = load_pair(command, self._step, stopped, self._backend)
+        pair = self._pair = load_pair(command, self._step, stopped, self._backend, self._connect)
+        self._loaded_by = command
+        if pair.target.shards is not None:
+            pair.target.shards.on_lost = partial(self._commands.put, _CheckHosts())
         self._reset_pair_state()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - started_at
@@ -320,13 +338,28 @@ class MlxEngine:
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
-        from app.engine.memory import NotEnoughMemory
-        from app.engine.progress import Cancelled, TurnClock
-        from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
+        from app.engine.sharded_model import ShardsLost
 
         sent = self._pending.get(command.turn)
         pressed = self._pressure.poll if self._pressure is not None else lambda: False
         progress = TurnClock(command.turn, self._emit, self._stopped, sent, pressed)
+        try:
+            self._run_turn(command, progress)
+        except ShardsLost as error:
+            lost = error
+        else:
+            return
+        rest = lost.rest or command
+        lost.__traceback__ = None  # it keeps the turn's caches alive
+        self._load_on_this_machine(lost, command.turn)
+        self._run_turn(rest, progress)
+
+    def _run_turn(self, command: Ask, progress: TurnClock) -> None:
+        from app.engine.memory import NotEnoughMemory
+        from app.engine.progress import Cancelled
+        from app.engine.sharded_model import ShardsLost
+        from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
+
         try:
             progress.check_cancel()
             if self._pair is None:
@@ -348,6 +381,9 @@ class MlxEngine:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
             raise
+        except ShardsLost as lost:
+            lost.rest = turn.continued()
+            raise
         except BaseException:
             self._caches.drop(command.conversation)
             raise
@@ -357,6 +393,33 @@ class MlxEngine:
             self._pressure.after_turn()
             self._report_memory()
         pair_costs.learn(turn.timings, turn.confidence)
+
+    def _check_hosts(self) -> None:
+        """Another machine is gone while nothing is asked."""
+        shards = None if self._pair is None else self._pair.target.shards
+        if shards is not None and shards.lost is not None:
+            self._load_on_this_machine(shards.lost, None)
+
+    def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> None:
+        """Load the target here that was spread over machines. Raises TurnError if it does not
+        fit."""
+        from app.engine.loader import LoadError, load_pair
+        from app.engine.memory import NotEnoughMemory
+        from app.engine.turn import TurnError
+
+        assert self._loaded_by is not None
+        command = self._loaded_by = replace(self._loaded_by, hosts=None)
+        name = command.names[0]
+        self._unload_pair()
+        try:
+            self._pair = load_pair(command, self._step, self._stopped, self._backend)
+        except (LoadError, NotEnoughMemory) as error:
+            advice = f"{name} does not load on this machine alone ({error}): choose a smaller model"
+            raise TurnError(str(lost), f"{advice}, or load it again once all are there") from None
+        self._reset_pair_state()
+        self._emit(HostsLost(turn, f"{lost}, so {name} goes on on this machine alone."))
+        if self._costs is not None:
+            self._costs.report()
 
     def _stopped(self) -> bool:
         """Whether the running turn should stop; False when there is none."""
@@ -415,6 +478,8 @@ class MlxEngine:
     def _unload_pair(self) -> None:
         if self._caches is not None:
             self._caches.close()
+        if self._pair is not None and self._pair.target.shards is not None:
+            self._pair.target.shards.close()
         self._pair = self._scored = self._caches = self._memory_manager = self._pressure = None
         self._costs = None
         gc.collect()

@@ -7,6 +7,7 @@ import traceback
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, is_oom
 from app.engine.prompt import PromptError
+from app.engine.sharded_model import ShardsLost
 from app.engine.turn import TurnError
 from app.protocol.events import Failed
 
@@ -23,7 +24,7 @@ def to_failed(turn: int | None, error: Exception) -> Failed:
     match error:
         case TurnError():
             return Failed(turn, problem, error.advice, excess_tokens=error.excess_tokens)
-        case LoadError():
+        case LoadError() | ShardsLost():
             return Failed(turn, problem, error.advice)
         case PromptError():
             return Failed(turn, problem, "choose another model")

@@ -6,7 +6,8 @@ import copy
 import gc
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,10 @@ from app.engine.kv_quantisation import (
     quantise_cache,
 )
 from app.engine.memory import NO_TRANSIENT, Transient
-from app.engine.prefill import (
-    StepSize,
-    forward,
-    make_stock_cache,
-)
+from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import PromptBuilder, Prompts
+from app.engine.sharded_model import ShardedModel, ShardedPrefixCache, Shards
 from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
 from app.engine.speculation import Gate
 from app.protocol.commands import Load
@@ -55,6 +54,12 @@ class LoadStopped(LoadError):
     def __init__(self) -> None:
         super().__init__("Loading was stopped")
 
+
+Stopped = Callable[[], bool]
+"""Whether another pair was requested."""
+Connect = Callable[[Load, Stopped], Shards]
+"""Has all machines of a command load their shards, each in a process of its own. Raises LoadError
+or NotEnoughMemory."""
 
 WEIGHT_BATCH_BYTES = 256_000_000
 """Weights that are read together: a fifth of a second from a fast disk."""
@@ -95,6 +100,8 @@ class LoadedModel:
     """How many tokens to propose, learnt from answer to answer."""
     caches: CacheMaker = field(init=False)
     _space: EmbeddingSpace | None = None
+    shards: Shards | None = None
+    """Where its layers are, if they are spread over several processes."""
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
@@ -105,6 +112,15 @@ class LoadedModel:
         if self._space is None:
             self._space = EmbeddingSpace.of(self.model)
         return self._space
+
+    def make_prefix(self, positioned: bool) -> PrefixCache:
+        """An empty cache; `positioned`: one that can skip tokens. Raises UnsupportedCache."""
+        make = partial(make_positioned_cache if positioned else make_stock_cache, self.caches)
+        return PrefixCache(make) if self.shards is None else ShardedPrefixCache(make, self.shards)
+
+    def free_memory(self) -> float:
+        """Bytes for its caches and steps; for a model on several machines, on each of them."""
+        return memory.free() if self.shards is None else self.shards.free()
 
     @property
     def is_loaded(self) -> bool:
@@ -144,18 +160,24 @@ class ModelPair:
 def load_pair(
     command: Load,
     step: int | None = None,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Stopped = lambda: False,
     backend: Backend | None = None,
+    connect: Connect | None = None,
 ) -> ModelPair:
-    """Load from folders and probe. `step` fixes the step size in tokens, None lets it follow the
-    machine's pace; `stopped` says whether it is still wanted; both models run as `backend` says, or
-    as the device wants it. Raises LoadError, PromptError or NotEnoughMemory."""
+    """Load from folders and probe; `connect` is for targets that are spread over machines. `step`
+    fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
+    is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
+    PromptError or NotEnoughMemory."""
     target_name, draft_name = command.names
     texts = TextProcess()
-    loaded = load_one(command.target, target_name, step, command.kv_bits, stopped, texts, backend)
+    if command.hosts is not None and connect is not None:
+        loaded, refusal = _load_sharded(command, connect, step, stopped, texts, backend)
+    else:
+        kv_bits = command.kv_bits
+        loaded = load_one(command.target, target_name, step, kv_bits, stopped, texts, backend)
+        refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
     prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.set_vocab_limit(loaded.vocab_size)
-    refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
     quotes = command.only_quotes
     if command.draft is None or draft_name is None:
         return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)
@@ -182,20 +204,60 @@ def _why_unscorable(target: LoadedModel) -> str | None:
     return None
 
 
+def _load_sharded(
+    command: Load,
+    connect: Connect,
+    step: int | None,
+    stopped: Stopped,
+    texts: TextProcess,
+    backend: Backend | None,
+) -> tuple[LoadedModel, str | None]:
+    """A target of which this process has the tokenizer, the input embeddings and an outline of the
+    caches, and why it can only be read densely, or None."""
+    name, path = command.names[0], Path(command.target)
+    texts.open(path)
+    shards = connect(command, stopped)
+    try:
+        skeleton, config = _load_lazily(path)
+        tokenizer = _load_tokenizer(path, config, texts, stopped)
+        described = shards.described
+        text = config.get("text_config") or config
+        kv = f"/{command.kv_bits}" if command.kv_bits else ""
+        loaded = LoadedModel(
+            ShardedModel(skeleton, shards),
+            tokenizer,
+            replace(_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
+            memory.CacheSize(**described["cache_size"]),
+            StepSize(step, backend=backend),
+            f"{_fingerprint(path)}{kv}/{described['ranks']} ranks",
+            transient=Transient(**described["transient"]),
+            vocab_size=int(text.get("vocab_size") or 0),
+            attention_cost_ratio=memory.attention_cost_ratio(
+                text, sum(array.size for array in weight_arrays(skeleton))
+            ),
+            shards=shards,
+        )
+    except BaseException:
+        shards.close()
+        raise
+    return loaded, described["dense_only"]
+
+
 def load_one(
     folder: str,
     name: str,
     step: int | None,
     kv_bits: int | None = None,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Stopped = lambda: False,
     text_process: TextProcess | None = None,
     backend: Backend | None = None,
+    shard: Callable[[Any], None] = lambda model: None,
 ) -> LoadedModel:
     """`text_process` is given to a model whose tokenizer is needed: a draft often has the
-    target's."""
+    target's. `shard` leaves a part of the weights in a model, before they are read."""
     try:
         return _load_one(
-            folder, name, StepSize(step, backend=backend), kv_bits, stopped, text_process
+            folder, name, StepSize(step, backend=backend), kv_bits, stopped, text_process, shard
         )
     except (LoadError, memory.NotEnoughMemory):
         raise
@@ -209,17 +271,16 @@ def _load_one(
     name: str,
     step: StepSize,
     kv_bits: int | None,
-    stopped: Callable[[], bool],
+    stopped: Stopped,
     text_process: TextProcess | None,
+    shard: Callable[[Any], None],
 ) -> LoadedModel:
     path = Path(folder)
     memory.check_fits(f"Loading {name}", weight_bytes(path))
     if text_process is not None:
         text_process.open(path)  # which is tried while the weights are read
-    try:
-        model, config = load_model(path, lazy=True)
-    except Exception as error:  # whatever a broken folder makes mlx-lm raise
-        raise LoadError(f"The model in {path} could not be loaded ({one_line(error)})") from error
+    model, config = _load_lazily(path)
+    shard(model)
     _evaluate_weights(path, model, stopped)
     tokenizer = (
         None if text_process is None else _load_tokenizer(path, config, text_process, stopped)
@@ -243,7 +304,7 @@ def _load_one(
 
 
 def _load_tokenizer(
-    path: Path, config: dict[str, Any], texts: TextProcess, stopped: Callable[[], bool]
+    path: Path, config: dict[str, Any], texts: TextProcess, stopped: Stopped
 ) -> Any:
     """The tokenizer, once it was tried where it can do no harm."""
 
@@ -281,15 +342,21 @@ def weight_bytes(folder: Path) -> int:
 
 def _load_weights(path: Path) -> Any:
     """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
-    try:
-        model, _ = load_model(path, lazy=True)
-    except Exception as error:  # whatever a broken folder makes mlx-lm raise
-        raise LoadError(f"The model in {path} could not be loaded ({one_line(error)})") from error
+    model, _ = _load_lazily(path)
     _evaluate_weights(path, model, lambda: False)
     return model
 
 
-def _evaluate_weights(path: Path, model: Any, stopped: Callable[[], bool]) -> None:
+def _load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The model, whose weights are read when they are used, and its config."""
+    try:
+        model, config = load_model(path, lazy=True)
+    except Exception as error:  # whatever a broken folder makes mlx-lm raise
+        raise LoadError(f"The model in {path} could not be loaded ({one_line(error)})") from error
+    return model, config
+
+
+def _evaluate_weights(path: Path, model: Any, stopped: Stopped) -> None:
     """Load the weights in batches, so that loading can be stopped in between."""
     pending: list[mx.array] = []
     try:

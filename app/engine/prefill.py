@@ -84,14 +84,18 @@ def forward(
     """
     patch: Any = nullcontext()
     if positions is not None:
-        for layer in positioned_layers(cache):
-            layer.set_next_positions(positions)
+        _announce(cache, positions)
         if int(positions[-1]) - int(positions[0]) != len(positions) - 1:
             patch = mlx_patches.explicit_positions(mx.array(positions))
         # Otherwise there are no gaps, and the caches' offset is enough.
     with patch:
         logits: mx.array = model(mx.array(ids)[None], cache=cache)
         return logits
+
+
+def _announce(cache: Cache, positions: Positions) -> None:
+    for layer in positioned_layers(cache):
+        layer.set_next_positions(positions)
 
 
 def prefill_step(
@@ -107,6 +111,11 @@ def prefill_step(
     What no cache needs is not computed: the last layer's attention and what follows it, the output
     head, layers that share another one's cache.
     """
+    if (fill := getattr(model, "fill", None)) is not None:  # other processes do it
+        if positions is not None:
+            _announce(cache, positions)
+        fill(cache, ids)
+        return
     with (
         mlx_patches.blocked_attention(backend.query_block),
         mlx_patches.early_exit(StepWatcher(flatten(cache[:num_layers]))),

@@ -11,7 +11,7 @@ import copy
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ MAX_CHECKPOINTS = 3
 """Before the documents, and before the last two answers."""
 _read_numbers = itertools.count(secrets.randbits(62))
 """Of forwards, from a random number on: snapshots have those of earlier starts."""
+
+
+def next_read() -> int:
+    """The number of the next forward."""
+    return next(_read_numbers)
 
 
 BeforeDrop = Callable[["PrefixCache", NDArray[np.bool_]], None]
@@ -101,13 +106,16 @@ class PrefixCache:
     def fork(self) -> PrefixCache:
         """An independent copy; the arrays are shared until one of the two writes."""
         twin = PrefixCache(self._make_cache)
+        self._copy_to(twin)
+        return twin
+
+    def _copy_to(self, twin: PrefixCache) -> None:
         twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
         twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
         twin.absent = self.absent.copy()
         twin.dense_prefix_len = self.dense_prefix_len
         twin.checkpoints = list(self.checkpoints)
         twin.record_states()
-        return twin
 
     def use_layers(self, num_layers: int | None) -> None:
         """Run only this many layers from now on. Clears what another number has read: some layers
@@ -165,9 +173,11 @@ class PrefixCache:
         gapless = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
         return np.unique(np.concatenate(gapless))
 
-    def mark_cached(self, ids: NDArray[np.int32], positions: Positions) -> None:
+    def mark_cached(
+        self, ids: NDArray[np.int32], positions: Positions, read: int | None = None
+    ) -> None:
         """Record that the tokens of `ids`, a whole prompt, at these ascending `positions` are in
-        the cache."""
+        the cache; the forward that read them is the next one, or has the number `read`."""
         if len(positions) == 0:
             return
         end = int(positions[-1]) + 1
@@ -178,7 +188,7 @@ class PrefixCache:
             self.reads = np.append(self.reads, np.zeros(more, np.int64))
             self.ids = ids[:end].copy()
         self.cached[positions] = True
-        self.reads[positions] = next(_read_numbers)
+        self.reads[positions] = next_read() if read is None else read
         if int(positions[0]) == self.dense_prefix_len:
             gaps = np.flatnonzero(np.diff(positions) != 1)
             self.dense_prefix_len = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
@@ -249,6 +259,10 @@ class PrefixCache:
         first, *later = [*self.checkpoints, Checkpoint(len(self), states)]
         self.checkpoints = [first, *later[-(MAX_CHECKPOINTS - 1) :]]
 
+    def borrow_checkpoint(self, other: PrefixCache) -> None:
+        """Without an own one, take the first of a cache with the same first tokens."""
+        self.checkpoints = self.checkpoints or other.checkpoints[:1]
+
     def rewind_target(self, position: int) -> int:
         """How many tokens a `rewind` to this position would leave."""
         if position >= len(self):
@@ -298,11 +312,17 @@ class PrefixCache:
     def new_reads(self) -> NDArray[np.int64]:
         """For tokens of which nothing is known: as if read in one forward, alike in no other
         cache."""
-        return np.full(len(self.ids), next(_read_numbers))
+        return np.full(len(self.ids), next_read())
 
     def _announce_drop(self, tokens: NDArray[np.bool_]) -> None:
         if self.before_drop is not None and tokens.any():
             self.before_drop(self, tokens)
+
+    def rows_released(self, holder: PrefixCache) -> None:
+        """Called before rows are freed that `holder` has as well (`shared_rows.py`)."""
+
+    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
+        """Called before the rows of these absent tokens, bool (L,), are copied from `holders`."""
 
     def eval(self) -> None:
         """Compute lazy arrays, so that none of them depends on what comes later."""

@@ -44,6 +44,7 @@ def release(prefix: PrefixCache, holder: PrefixCache) -> None:
     shared = held_by(holder, prefix) & ~prefix.absent
     if np.count_nonzero(shared) < FEWEST:
         return
+    prefix.rows_released(holder)
     for layer in row_layers(prefix):
         if store_of(layer).keys is not None:
             held = _held_positions(layer, prefix.absent)
@@ -66,6 +67,7 @@ def fetch(
             missing &= ~found
     if missing.any():
         raise RowsLost(f"{np.count_nonzero(missing):,} tokens are in no cache")
+    prefix.rows_fetched(holders, wanted)
     absent = prefix.absent & ~wanted
     theirs = [(row_layers(holder), holder.absent, found) for holder, found in sources]
     for index, layer in enumerate(row_layers(prefix)):

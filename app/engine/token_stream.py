@@ -19,7 +19,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import generation_stream
 
-from app.engine.caches import Cache, can_drop_last, flatten
+from app.engine.caches import Cache, can_drop_last, drop_last
 from app.engine.copy_index import CopyIndex, Match
 from app.engine.draft_proposals import DraftProposals
 from app.engine.speculation import DRAFTED, SIZES, Gate, kind_of_copy
@@ -247,8 +247,7 @@ class TokenStream:
     def _drop_last(self, count: int) -> None:
         if count <= 0:
             return
-        for layer in flatten(self._cache):
-            layer.trim(count)
+        drop_last(self._cache, count)
         self._fed -= count
         if self._processors:
             self._context = self._context[:-count]

@@ -24,6 +24,7 @@ from app.engine.progress import Cancelled, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.quotation import quote, quotes_phrase
+from app.engine.sharded_model import ShardsLost
 from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
@@ -36,6 +37,7 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 
@@ -99,10 +101,25 @@ class Turn:
             ended = self._answer()
         except Cancelled as stop:
             ended = stop.ended
+        except ShardsLost:
+            self._decoder.flush()
+            raise
         if ended is FinishReason.MEMORY and not self._written_tokens:
             raise TurnError(*MEMORY_EXHAUSTED)
         ids, text = tuple(self._decoder.ids), self._decoder.text
         self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
+
+    def continued(self) -> Ask:
+        """What continues the answer where it stopped."""
+        if not self._decoder.ids:
+            return self._ask
+        messages = self._ask.messages
+        if messages[-1].role is Role.ASSISTANT:
+            messages = messages[:-1]
+        answer = Message(Role.ASSISTANT, self._decoder.text, token_ids=tuple(self._decoder.ids))
+        left = max(self._ask.sampling.max_tokens - self._written_tokens, 1)
+        sampling = replace(self._ask.sampling, max_tokens=left, seed=self._decoder.seed)
+        return replace(self._ask, messages=(*messages, answer), sampling=sampling)
 
     # --------------------------------------------------------------------------- the steps
 
@@ -316,7 +333,7 @@ class Turn:
         if plan.reading is Reading.SPARSE:
             try:
                 return self._reader.read_sparse(prompt)
-            except (Cancelled, memory.NotEnoughMemory):
+            except (Cancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
                 memory.reraise_oom(error)
@@ -329,7 +346,7 @@ class Turn:
         """The answer does not depend on it, so a failure loses nothing."""
         try:
             self._reader.preview_selection(prompt)
-        except Cancelled:
+        except (Cancelled, ShardsLost):
             raise
         except Exception as error:
             if self._cache.draft is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from app.protocol.hosts import Hosts
 from app.protocol.options import (
     DEFAULT_KEEP_RATIO,
     DEFAULT_SAMPLING,
@@ -32,7 +33,7 @@ class Load:
     `foreign_draft`: it has another tokenizer than the target. `display_names` are for the screen;
     without them models are named after their folders. With `kv_bits`, 8 or 4, the target's cache is
     quantised. `only_quotes`: an answer is a sentence of the documents, because the target cannot
-    write its own."""
+    write its own. With `hosts` the target is spread over this machine and others."""
 
     target: str
     draft: str | None = None
@@ -40,6 +41,7 @@ class Load:
     kv_bits: int | None = None
     foreign_draft: bool = False
     only_quotes: bool = False
+    hosts: Hosts | None = None
 
     @property
     def names(self) -> tuple[str, str | None]:

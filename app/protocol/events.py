@@ -162,6 +162,16 @@ class FellBackToDense:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsLost:
+    """A machine that held a part of the target is gone, so the target was loaded on this machine
+    alone, where it has read nothing yet; the running turn goes on there. `message` is one
+    sentence."""
+
+    turn: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """Generated tokens since the last such event, and the text that became readable with them.
 
@@ -274,6 +284,7 @@ Event = (
     | SnapshotProgress
     | EngineWarning
     | FellBackToDense
+    | HostsLost
     | Token
     | Finished
     | Failed

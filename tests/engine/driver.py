@@ -9,9 +9,11 @@ from typing import TypeVar
 
 from app.engine.backend import Backend
 from app.engine.engine import MlxEngine
+from app.engine.loader import Connect
 from app.engine.memory_probes import MemoryProbe
 from app.protocol.commands import Ask, Cancel, Close, Command, Load
 from app.protocol.events import Closed, Event, Failed, Finished, Loaded
+from app.protocol.hosts import Hosts
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from tests.engine.scripted import ScriptedProbe
@@ -52,8 +54,9 @@ class Driver:
         step: int | None = 64,
         probe: MemoryProbe | None = None,
         backend: Backend | None = None,
+        connect: Connect | None = None,
     ) -> None:
-        self.engine = MlxEngine(step, probe or ScriptedProbe(), backend=backend)
+        self.engine = MlxEngine(step, probe or ScriptedProbe(), backend=backend, connect=connect)
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self._queue: queue.Queue[Event] = queue.Queue()
@@ -70,8 +73,15 @@ class Driver:
             if isinstance(event, kinds):
                 return event
 
-    def load(self, target: Path, draft: Path | None = None) -> Event:
-        self.engine.send(Load(str(target), str(draft) if draft else None))
+    def load(
+        self,
+        target: Path,
+        draft: Path | None = None,
+        hosts: Hosts | None = None,
+        kv_bits: int | None = None,
+    ) -> Event:
+        named = str(draft) if draft else None
+        self.engine.send(Load(str(target), named, hosts=hosts, kv_bits=kv_bits))
         return self.until(Loaded, Failed)
 
     def run(self, command: Command) -> Event:

@@ -1,0 +1,168 @@
+"""One rank of a target that is spread over several processes: its shard of the weights and caches,
+and what rank 0's program has it do with them (`sharded_model.py`).
+
+All ranks do the same operations in the same order, because the layers wait for each other. A rank
+gets the tokens that are read and their positions, and no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine import memory
+from app.engine.cache_check import find_mismatch
+from app.engine.caches import drop_last
+from app.engine.loader import LoadedModel, LoadError, load_one
+from app.engine.positions import Positions
+from app.engine.prefill import forward, make_positioned_cache, make_stock_cache, prefill_step
+from app.engine.prefix_cache import PrefixCache
+from app.engine.shared_rows import fetch, release
+from app.engine.sparse_probe import probe
+
+Reply = dict[str, Any]
+"""Plain values and NumPy arrays."""
+
+
+class ShardRunner:
+    """Operations are methods, by name; the first argument is a cache's number."""
+
+    def __init__(self, model: LoadedModel, rank: int) -> None:
+        self._model, self._rank = model, rank
+        self._caches: dict[int, PrefixCache] = {}
+        self.operations: dict[str, Callable[..., Reply | None]] = {
+            method.__name__: method
+            for method in (
+                self.new,
+                self.fork,
+                self.forget,
+                self.clear,
+                self.mark,
+                self.evict,
+                self.retain_all,
+                self.add_checkpoint,
+                self.borrow_checkpoint,
+                self.rewind,
+                self.trim,
+                self.release,
+                self.fetch,
+                self.check,
+                self.fill,
+                self.forward,
+            )
+        }
+
+    # ------------------------------------------------------------------ caches
+
+    def new(self, cache: int, positioned: bool) -> None:
+        make = make_positioned_cache if positioned else make_stock_cache
+        self._caches[cache] = PrefixCache(partial(make, self._model.caches))
+
+    def fork(self, cache: int, twin: int) -> None:
+        self._caches[twin] = self._caches[cache].fork()
+
+    def forget(self, cache: int) -> None:
+        self._caches.pop(cache, None)
+
+    def clear(self, cache: int) -> None:
+        self._caches[cache].clear()
+
+    def mark(self, cache: int, end: int, positions: Positions, read: int) -> None:
+        """These tokens were read; the cache then knows of `end` tokens. Which ones the skipped ones
+        are, no rank knows."""
+        self._caches[cache].mark_cached(np.zeros(end, np.int32), positions, read)
+
+    def evict(self, cache: int, positions: Positions) -> None:
+        self._caches[cache].evict(positions)
+
+    def retain_all(self, cache: int, retain_all: bool) -> None:
+        self._caches[cache].set_retain_all(retain_all)
+
+    def add_checkpoint(self, cache: int) -> None:
+        self._caches[cache].add_checkpoint()
+
+    def borrow_checkpoint(self, cache: int, other: int) -> None:
+        self._caches[cache].borrow_checkpoint(self._caches[other])
+
+    def rewind(self, cache: int, position: int) -> None:
+        self._caches[cache].rewind(position)
+
+    def trim(self, cache: int, count: int) -> None:
+        drop_last(self._caches[cache].cache, count)
+
+    def release(self, cache: int, holder: int) -> None:
+        release(self._caches[cache], self._caches[holder])
+
+    def fetch(self, cache: int, holders: list[int], tokens: Positions) -> None:
+        prefix = self._caches[cache]
+        wanted = np.zeros(len(prefix), bool)
+        wanted[tokens] = True
+        fetch(prefix, [self._caches[each] for each in holders], wanted)
+
+    def check(self, cache: int) -> Reply:
+        """How a cache differs from what is recorded of it, or None."""
+        return {"problem": find_mismatch(self._caches[cache])}
+
+    # ------------------------------------------------------------------ forwards
+
+    def fill(self, cache: int, ids: NDArray[np.int32], positions: Positions | None) -> None:
+        layers, backend = self._caches[cache].cache, self._model.step.backend
+        prefill_step(self._model.model, layers, ids, positions, backend)
+        memory.trim_buffer_cache()
+
+    def forward(
+        self, cache: int, ids: NDArray[np.int32], positions: Positions | None
+    ) -> Reply | None:
+        """Rank 0 replies with the logits after each token."""
+        layers = self._caches[cache].cache
+        logits = forward(self._model.model, layers, ids, positions)[0].astype(mx.float32)
+        mx.eval(logits, [c.state for c in layers])
+        return {"logits": np.array(logits)} if self._rank == 0 else None
+
+
+def load_shard(
+    folder: str, name: str, group: mx.distributed.Group, step: int | None, kv_bits: int | None
+) -> tuple[LoadedModel, Reply]:
+    """Load a rank's shard, and say what the first process has to know of it. Every rank must do
+    this at the same time. Raises LoadError or NotEnoughMemory."""
+    shard = partial(shard_layers, name=name, group=group)
+    model = load_one(folder, name, step, kv_bits, shard=shard)
+    dense_only = probe(model.model, model.info.context_length, model.caches)
+    described: Reply = {
+        "dense_only": dense_only,
+        "cache_size": asdict(model.cache_size),
+        "transient": asdict(model.transient),
+        "weight_bytes": model.info.weight_bytes,
+        "ranks": group.size(),
+    }
+    return model, described
+
+
+def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
+    """Leave a rank's part of every layer's weights in `model`, as mlx-lm shards it. Raises
+    LoadError."""
+    ranks, layers = group.size(), len(model.layers)
+    if not hasattr(model, "shard"):
+        raise LoadError(
+            f"{name} cannot be spread over machines: mlx-lm has no sharding for its architecture",
+            "load it on one machine, or choose another model",
+        )
+    try:
+        model.shard(group)
+    except Exception as error:  # whatever sizes that do not divide make MLX raise
+        raise _not_divisible(name, ranks) from error
+    if len(model.layers) != layers or any(layer is None for layer in model.layers):
+        raise LoadError(f"mlx-lm lost layers of {name} while it sharded them")
+
+
+def _not_divisible(name: str, ranks: int) -> LoadError:
+    return LoadError(
+        f"The layers of {name} cannot be divided by {ranks} machines",
+        "use another number of machines, or choose another model",
+    )

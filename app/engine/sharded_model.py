@@ -1,0 +1,251 @@
+"""A target whose layers are spread over several processes, as this process sees it.
+
+Each process (a *rank*) holds a shard of every layer's weights and caches. Here there is only an
+*outline*: the positions of the cached tokens, in caches of one number a token, one for each kind of
+layer. So everything is decided here, by the same code as for a model in this process, and every
+change of a cache is sent to the ranks, which repeat it on their shards (`shard_runner.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
+from numpy.typing import NDArray
+
+from app.engine.caches import Cache, PositionedCache, flatten
+from app.engine.positions import Positions
+from app.engine.prefill import make_stock_cache
+from app.engine.prefix_cache import PrefixCache, next_read
+from app.protocol.commands import Ask
+
+_numbers = itertools.count(1)
+"""Of caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that every rank does to the cache of this number: a method of `ShardRunner` and its
+    arguments, plain values and NumPy arrays."""
+
+    name: str
+    cache: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class ShardsLost(RuntimeError):
+    """A rank is gone, or has failed: a sentence without its end, and what to do."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(problem)
+        self.advice = advice
+        self.rest: Ask | None = None
+        """What continues the turn that ran."""
+
+
+class Shards(Protocol):
+    """The ranks of one target. Once one is lost, `run` raises ShardsLost, and `send` does
+    nothing."""
+
+    described: dict[str, Any]
+    """What `load_shard` says of the largest shard, and the number of `ranks`."""
+    on_lost: Callable[[], None]
+    """Called once a rank is lost, on any thread."""
+
+    @property
+    def lost(self) -> ShardsLost | None: ...
+
+    def send(self, operation: Operation) -> None:
+        """Have every rank do this, after what was sent before. Does not wait."""
+        ...
+
+    def run(self, operation: Operation) -> dict[str, Any]:
+        """The same, and wait until all have done it. Returns what rank 0 replies."""
+        ...
+
+    def forget(self, cache: int) -> None:
+        """Have every rank drop a cache with the next operation. From any thread, at any time."""
+        ...
+
+    def free(self) -> float:
+        """Bytes that each machine has free for more, at least."""
+        ...
+
+    def close(self) -> None:
+        """End them."""
+        ...
+
+
+class RankCaches:
+    """The caches of all ranks that one outline stands for; they are dropped with this object."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards, self.number = shards, next(_numbers)
+        weakref.finalize(self, shards.forget, self.number)
+
+    def send(self, name: str, **arguments: Any) -> None:
+        self._shards.send(Operation(name, self.number, arguments))
+
+
+class OutlineCache(list[Any]):
+    """An outline: a list of caches, as models take it. `ranks` are what it stands for."""
+
+    ranks: RankCaches
+
+    def add(self, count: int) -> Positions | None:
+        """Add the next tokens. Returns their positions, or None where their order says it all."""
+        positioned = next((c for c in self if isinstance(c, PositionedCache)), None)
+        positions = None if positioned is None else positioned.positions_of_next(count)
+        entries = mx.zeros((1, 1, count, 1), mx.uint8)
+        for layer in self:
+            if isinstance(layer, ArraysCache):
+                layer.cache = [mx.zeros(1) for _ in layer.cache]  # only told from earlier ones
+            else:
+                layer.update_and_fetch(entries, entries)
+        return positions
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OutlineCache:
+        """Without `ranks`: theirs have to be copied, too."""
+        return OutlineCache(copy.deepcopy(layer, memo) for layer in self)
+
+    def drop_last(self, count: int) -> None:
+        """Drop the tokens that were added last."""
+        self.ranks.send("trim", count=count)
+        for layer in self:
+            layer.trim(count)
+
+
+class ShardedModel:
+    """Called as mlx-lm's models are, with an outline for a cache. Of `skeleton`, the model whose
+    shards the ranks have, nothing is evaluated but the input embeddings."""
+
+    def __init__(self, skeleton: Any, shards: Shards) -> None:
+        self._shards = shards
+        self._stock = _outline_of(make_stock_cache(skeleton))
+        self._skeleton = skeleton
+
+    def __call__(self, tokens: mx.array, cache: OutlineCache) -> mx.array:
+        """Logits float32 (1, n, vocabulary) after each of `tokens` (1, n)."""
+        reply = self._run("forward", cache, np.array(tokens[0]).astype(np.int32))
+        return mx.array(reply["logits"])[None]
+
+    def fill(self, cache: OutlineCache, ids: NDArray[np.int32]) -> None:
+        """Only read `ids` (n,) into the caches."""
+        self._run("fill", cache, ids)
+
+    def _run(self, name: str, cache: OutlineCache, ids: NDArray[np.int32]) -> dict[str, Any]:
+        arguments = {"ids": ids, "positions": cache.add(len(ids))}
+        return self._shards.run(Operation(name, cache.ranks.number, arguments))
+
+    def make_cache(self) -> Cache:
+        """An outline's empty caches, of mlx-lm's own kinds."""
+        return copy.deepcopy(self._stock)
+
+    def named_modules(self) -> Any:
+        """Where the input embeddings are looked for."""
+        return self._skeleton.named_modules()
+
+
+def _outline_of(stock: Cache) -> Cache:
+    """One cache of each kind."""
+    kinds: dict[object, Any] = {}
+    for layer in flatten(stock):
+        plain = KVCache() if isinstance(layer, QuantizedKVCache) else layer
+        kinds.setdefault((type(plain), getattr(plain, "max_size", None)), plain)
+    return list(kinds.values())
+
+
+class ShardedPrefixCache(PrefixCache):
+    """What the ranks have cached. Each change is sent to them before it is made to the outline."""
+
+    def __init__(
+        self, make_layers: Callable[[], Cache], shards: Shards, ranks: RankCaches | None = None
+    ) -> None:
+        self._make_layers, self._shards = make_layers, shards
+        self._repeating = False
+        """Whether the ranks do already what is being done to the outline."""
+        self.ranks = ranks or RankCaches(shards)
+        if ranks is None:
+            positioned = any(isinstance(c, PositionedCache) for c in make_layers())
+            self.ranks.send("new", positioned=positioned)
+        with self._repeated():
+            super().__init__(self._make_outline)
+
+    def _make_outline(self) -> OutlineCache:
+        return self._as_outline(self._make_layers())
+
+    def _as_outline(self, layers: Cache) -> OutlineCache:
+        cache = OutlineCache(layers)
+        cache.ranks = self.ranks
+        return cache
+
+    @contextmanager
+    def _repeated(self, name: str = "", **arguments: Any) -> Iterator[None]:
+        """The ranks do as one operation what is done to the outline inside."""
+        outer, self._repeating = self._repeating, True
+        try:
+            if name and not outer:
+                self.ranks.send(name, **arguments)
+            yield
+        finally:
+            self._repeating = outer
+
+    def clear(self) -> None:
+        with self._repeated("clear"):
+            super().clear()
+
+    def fork(self) -> PrefixCache:
+        ranks = RankCaches(self._shards)
+        self.ranks.send("fork", twin=ranks.number)
+        twin = ShardedPrefixCache(self._make_layers, self._shards, ranks)
+        with twin._repeated():
+            self._copy_to(twin)
+        twin.cache = twin._as_outline(twin.cache)
+        return twin
+
+    def mark_cached(
+        self, ids: NDArray[np.int32], positions: Positions, read: int | None = None
+    ) -> None:
+        if not len(positions):
+            return
+        read = next_read() if read is None else read
+        with self._repeated("mark", end=int(positions[-1]) + 1, positions=positions, read=read):
+            super().mark_cached(ids, positions, read)
+
+    def evict(self, positions: Positions) -> None:
+        with self._repeated("evict", positions=positions):
+            super().evict(positions)
+
+    def set_retain_all(self, retain_all: bool) -> None:
+        if retain_all != self.retain_all:
+            with self._repeated("retain_all", retain_all=retain_all):
+                super().set_retain_all(retain_all)
+
+    def add_checkpoint(self) -> None:
+        with self._repeated("add_checkpoint"):
+            super().add_checkpoint()
+
+    def borrow_checkpoint(self, other: PrefixCache) -> None:
+        assert isinstance(other, ShardedPrefixCache)
+        with self._repeated("borrow_checkpoint", other=other.ranks.number):
+            super().borrow_checkpoint(other)
+
+    def rewind(self, position: int) -> int:
+        with self._repeated("rewind", position=position):
+            return super().rewind(position)
+
+    def rows_released(self, holder: PrefixCache) -> None:
+        assert isinstance(holder, ShardedPrefixCache)
+        self.ranks.send("release", holder=holder.ranks.number)
+
+    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
+        numbers = [each.ranks.number for each in holders if isinstance(each, ShardedPrefixCache)]
+        self.ranks.send("fetch", holders=numbers, tokens=np.flatnonzero(tokens).astype(np.int32))

@@ -1,0 +1,60 @@
+"""One rank in this process: what the engine sends, without other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from app.engine.shard_runner import ShardRunner, load_shard
+from app.engine.sharded_model import Operation, ShardsLost
+from app.protocol.commands import Load
+
+
+class LocalShards:
+    """`fail_at` counts operations down to the one at which the machine is gone."""
+
+    def __init__(self, command: Load) -> None:
+        group = mx.distributed.init()
+        model, self.described = load_shard(
+            command.target, command.names[0], group, None, command.kv_bits
+        )
+        self.runner = ShardRunner(model, 0)
+        self.fail_at: int | None = None
+        self.lost: ShardsLost | None = None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.closed = False
+        self._forgotten: list[int] = []
+
+    def send(self, operation: Operation) -> None:
+        if self.lost is None:
+            self._do(operation)
+
+    def run(self, operation: Operation) -> dict[str, Any]:
+        if self.fail_at is not None:
+            self.fail_at -= 1
+            if self.fail_at < 0:
+                self.lost = self.lost or ShardsLost("other does not answer any more")
+        if self.lost is not None:
+            raise self.lost
+        return self._do(operation)
+
+    def _do(self, operation: Operation) -> dict[str, Any]:
+        while self._forgotten:
+            self.runner.forget(self._forgotten.pop())
+        run = self.runner.operations[operation.name]
+        return run(operation.cache, **operation.arguments) or {}
+
+    def forget(self, cache: int) -> None:
+        self._forgotten.append(cache)
+
+    def free(self) -> float:
+        return 1e12
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def connect(command: Load, stopped: Callable[[], bool]) -> LocalShards:
+    return LocalShards(command)
