@@ -338,6 +338,7 @@ class MlxEngine:
         self._report_memory()
 
     def _ask(self, command: Ask) -> None:
+        from app.engine.progress import TurnClock
         from app.engine.sharded_model import ShardsLost
 
         sent = self._pending.get(command.turn)

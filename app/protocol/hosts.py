@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 WORKER_PORT = 8322
 """Where `specchat worker` listens."""
@@ -38,15 +39,41 @@ class Host:
 @dataclass(frozen=True, slots=True)
 class Hosts:
     """All machines but this one, which has rank 0; `own_ips` are its addresses that they reach it
-    at, found out where there are none. `variables` of the environment are for MLX."""
+    at, found out where there are none. `variables` of the environment are for MLX. `model` is the
+    target's name there."""
 
     others: tuple[Host, ...]
     own_ips: tuple[str, ...] = ()
     own_rdma: tuple[str | None, ...] = ()
     link: Link = Link.RING
     variables: tuple[tuple[str, str], ...] = ()
+    model: str = ""
 
     @property
     def size(self) -> int:
         """How many machines there are."""
         return len(self.others) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is known of a machine: its memory in bytes, and its link from here, seconds one way and
+    bytes a second; None for this machine itself. A `problem` is why it cannot be used, a clause."""
+
+    name: str
+    processor: str = ""
+    total: int = 0
+    free: float = 0.0
+    latency: float | None = None
+    rate: float | None = None
+    problem: str = ""
+
+
+class Machines(Protocol):
+    """Finds out about the machines of `--hosts`."""
+
+    hosts: Hosts
+
+    def look(self) -> list[Machine]:
+        """This machine first. Takes seconds."""
+        ...

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import os
-import secrets
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.errors import UserError
+from app.util.private_file import make_secret, read_secret
 
 NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 """What this machine is called by itself."""
@@ -18,27 +17,17 @@ NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 def read_token(path: Path) -> tuple[str, bool]:
     """The token in a file, and whether it was made now. Raises UserError."""
     try:
-        with path.open(encoding="ascii") as file:
-            token = file.read().strip()
-        if token:
+        if token := read_secret(path):
             return token, False
-    except (FileNotFoundError, NotADirectoryError):
-        pass
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The token in '{path}' cannot be read", "delete that file") from error
-    token = f"specchat-{secrets.token_urlsafe(24)}"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(opened, "w", encoding="ascii") as file:
-            os.fchmod(opened, 0o600)
-            file.write(token + "\n")
+        return make_secret(path), True
     except OSError as error:
         raise UserError(
             f"The token cannot be written to '{path}' ({error.strerror})",
             "make that folder writable, or choose --no-token",
         ) from error
-    return token, True
 
 
 def is_local(host: str) -> bool:

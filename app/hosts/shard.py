@@ -1,0 +1,114 @@
+"""The process of one rank: `python -m app.hosts.shard FD`, started by `specchat worker`, and by the
+first machine for itself.
+
+It loads its shard and does what comes over the connection. A thread beside the layers' exchange,
+which nothing can interrupt, says once a second that the process lives, and ends it once the first
+machine is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from app.hosts.wire import Connection, Message, WireError
+
+if TYPE_CHECKING:
+    pass
+
+ALIVE_SECONDS = 1.0
+"""Between two messages that only say that their sender lives."""
+LOST_SECONDS = 4.0
+"""After which a silent one counts as gone."""
+
+
+def main() -> None:
+    connection = Connection(socket.socket(fileno=int(sys.argv[1])))
+    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    free: list[float] = [0.0]
+    threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
+    threading.Thread(target=_say_alive, args=(connection, free), daemon=True).start()
+    try:
+        _work(connection, messages, free)
+    except WireError:
+        pass
+    except Exception as error:  # whatever goes wrong, the first machine says it
+        _report(connection, error)
+    os._exit(0)  # the layers' exchange may never end
+
+
+def _listen(connection: Connection, messages: queue.SimpleQueue[Message]) -> None:
+    try:
+        while True:
+            message = connection.receive(LOST_SECONDS)
+            if not message.get("alive"):
+                messages.put(message)
+    except WireError:
+        os._exit(0)
+
+
+def _say_alive(connection: Connection, free: list[float]) -> None:
+    while True:
+        try:
+            connection.send({"alive": True, "free": free[0]})
+        except WireError:
+            os._exit(0)
+        time.sleep(ALIVE_SECONDS)
+
+
+def _work(connection: Connection, messages: queue.SimpleQueue[Message], free: list[float]) -> None:
+    from app.engine import blas
+
+    blas.load_openblas()
+    import mlx.core as mx
+
+    from app.engine import memory, mlx_patches
+    from app.engine.shard_runner import ShardRunner, load_shard
+    from app.hosts.traffic import Traffic
+
+    mlx_patches.install()
+    memory.set_limits()
+    load = messages.get()
+    try:
+        group = mx.distributed.init(strict=True, backend=load["link"])
+    except RuntimeError as error:
+        raise RuntimeError(f"the machines do not reach each other ({error})") from error
+    model, described = load_shard(
+        load["folder"], load["name"], group, load["step"], load["kv_bits"]
+    )
+    free[0] = memory.free()
+    connection.send({"described": described, "free": free[0]})
+    runner, traffic = ShardRunner(model, group.rank()), Traffic()
+    operations: dict[str, Callable[..., Any]] = {**runner.operations, "traffic": traffic.take}
+    while True:
+        message = messages.get()
+        reply = operations[message.pop("operation")](message.pop("cache"), **_without(message))
+        if (number := message.get("number")) is not None:
+            free[0] = memory.free()
+            connection.send({"number": number, "free": free[0], **(reply or {})})
+
+
+def _without(message: Message) -> Message:
+    """The arguments of an operation."""
+    return {key: value for key, value in message.items() if key != "number"}
+
+
+def _report(connection: Connection, error: Exception) -> None:
+    from app.engine.memory import describe_error
+
+    problem = {"problem": describe_error(error), "advice": getattr(error, "advice", "")}
+    try:
+        connection.send({"failed": problem})
+        time.sleep(ALIVE_SECONDS)  # until it has been read
+    except WireError:
+        return
+
+
+if __name__ == "__main__":
+    main()
