@@ -298,9 +298,10 @@ def save(
     template: str = TEMPLATE,
     **changes: Any,
 ) -> Path:
-    """Write a loadable model folder with random weights and the byte tokenizer."""
+    """Write a loadable model folder with random weights and the byte tokenizer. `changes` are of
+    its config."""
     folder.mkdir(parents=True, exist_ok=True)
-    model = build(name, seed, dtype, BYTES)
+    model = build(name, seed, dtype, BYTES, **changes)
     mx.save_safetensors(
         str(folder / "model.safetensors"),
         dict(tree_flatten(model.parameters())),

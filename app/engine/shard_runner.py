@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from app.engine import memory
 from app.engine.cache_check import find_mismatch
 from app.engine.caches import drop_last
+from app.engine.head_padding import Indivisible, pad_heads
 from app.engine.loader import LoadedModel, LoadError, load_one
 from app.engine.positions import Positions
 from app.engine.prefill import forward, make_positioned_cache, make_stock_cache, prefill_step
@@ -154,15 +155,13 @@ def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
             "load it on one machine, or choose another model",
         )
     try:
+        pad_heads(model, ranks)
         model.shard(group)
     except Exception as error:  # whatever sizes that do not divide make MLX raise
-        raise _not_divisible(name, ranks) from error
+        why = f" ({error})" if isinstance(error, Indivisible) else ""
+        raise LoadError(
+            f"The layers of {name} cannot be divided by {ranks} machines{why}",
+            "use another number of machines, or choose another model",
+        ) from error
     if len(model.layers) != layers or any(layer is None for layer in model.layers):
-        raise LoadError(f"mlx-lm lost layers of {name} while it sharded them")
-
-
-def _not_divisible(name: str, ranks: int) -> LoadError:
-    return LoadError(
-        f"The layers of {name} cannot be divided by {ranks} machines",
-        "use another number of machines, or choose another model",
-    )
+        raise LoadError(f"mlx-lm lost layers of {name} while it divided them")

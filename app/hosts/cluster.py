@@ -33,6 +33,8 @@ CHECK_SECONDS = 0.1
 START_SECONDS = 30.0
 """In which a machine has to do what is asked of it before it loads."""
 THIS_MACHINE = "this machine"
+FilesOf = Callable[[int, dict[str, str]], dict[str, str]]
+"""Gives a rank other files than all have: `bench hosts` has the ring's data go through a relay."""
 
 
 class HostControl:
@@ -131,9 +133,15 @@ class Rank:
 class Cluster:
     """All ranks of one loaded target. Meets the engine's `Shards`."""
 
-    def __init__(self, command: Load, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        command: Load,
+        stopped: Callable[[], bool],
+        files_of: FilesOf = lambda rank, files: files,
+    ) -> None:
         """Raises LoadError."""
         assert command.hosts is not None
+        self._files_of = files_of
         self.lost: ShardsLost | None = None
         self.on_lost: Callable[[], None] = lambda: None
         self.ranks: list[Rank] = []
@@ -171,10 +179,13 @@ class Cluster:
         files, common = link_settings(hosts, ips, ports)
         for number, control in enumerate(self._controls, 1):
             environment = common | {"MLX_RANK": str(number)}
-            control.ask({"do": "start", "name": name, "environment": environment, "files": files})
+            own_files = self._files_of(number, files)
+            start = {"do": "start", "name": name, "environment": environment, "files": own_files}
+            control.ask(start)
         here, there = socket.socketpair()
         with there:
-            self._process = ShardProcess(there, common | {"MLX_RANK": "0"}, files)
+            own_files = self._files_of(0, files)
+            self._process = ShardProcess(there, common | {"MLX_RANK": "0"}, own_files)
         names = [THIS_MACHINE, *(host.name for host in hosts.others)]
         everyone = zip(names, [Connection(here), *connections], folders, strict=True)
         load = {"link": str(hosts.link), "name": name, "kv_bits": command.kv_bits, "step": None}

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
-
 Message = dict[str, Any]
 """Keys to plain values, and arrays as values of the first level."""
 
@@ -33,10 +31,6 @@ _SIZES = struct.Struct("!IQ")
 
 class WireError(ConnectionError):
     """The other end is gone, or does not say what it should: part of a sentence."""
-
-
-class Refused(UserError):
-    """The other end does not let us in."""
 
 
 class Connection:
@@ -70,7 +64,10 @@ class Connection:
 
     def receive(self, seconds: float | None = None) -> Message:
         """The next message. Raises WireError, also if nothing comes for so long."""
-        self.socket.settimeout(seconds)
+        try:
+            self.socket.settimeout(seconds)
+        except OSError as error:
+            raise WireError("the connection is closed") from error
         text_size, arrays_size = _SIZES.unpack(self._exactly(_SIZES.size))
         if text_size > MAX_TEXT or arrays_size > MAX_ARRAYS:
             raise WireError("it sent something else than expected")
@@ -79,7 +76,7 @@ class Connection:
             plain, described = json.loads(text)
             start = 0
             for key, name, shape in described:
-                if name not in _DTYPES:
+                if name not in _DTYPES or min(shape, default=0) < 0:
                     raise ValueError(name)
                 dtype = np.dtype(name)
                 size = math.prod(shape) * dtype.itemsize
@@ -126,29 +123,27 @@ def connect(address: str, port: int, key: str) -> Connection:
         proof = _receive(sock, 32, "its key is another one")
         if not hmac.compare_digest(proof, _proof(key, b"worker", theirs, own)):
             raise WireError("its key is another one")
-    except BaseException:
+    except OSError as error:
         sock.close()
-        raise
+        raise error if isinstance(error, WireError) else WireError(_reason(error)) from error
     return Connection(sock)
 
 
 def accept(sock: socket.socket, key: str) -> Connection:
     """A connection to this worker, once the other end has proved that it knows the key. Raises
     WireError."""
-    sock.settimeout(ANSWER_SECONDS)
     own = secrets.token_bytes(NONCE_BYTES)
     try:
+        sock.settimeout(ANSWER_SECONDS)
         sock.sendall(GREETING + own)
-    except OSError as error:
-        raise WireError(_reason(error)) from error
-    answer = _receive(sock, NONCE_BYTES + 32, "it closed the connection")
-    theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _proof(key, b"first", own, theirs)):
-        raise WireError("it has another key")
-    try:
+        answer = _receive(sock, NONCE_BYTES + 32, "it closed the connection")
+        theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        if not hmac.compare_digest(proof, _proof(key, b"first", own, theirs)):
+            raise WireError("it has another key")
         sock.sendall(_proof(key, b"worker", own, theirs))
     except OSError as error:
-        raise WireError(_reason(error)) from error
+        sock.close()
+        raise error if isinstance(error, WireError) else WireError(_reason(error)) from error
     return Connection(sock)
 
 

@@ -33,7 +33,6 @@ from tests.engine.test_turns import (
     KeysAndValues,
     chunk_positions,
     keys_seen,
-    pair,
 )
 from tests.tiny import PURE, VOCABULARY, build
 
@@ -74,15 +73,16 @@ class Oracle:
 class Conversation:
     """Of random turns about one document, on one cache, and beside it the oracle."""
 
-    def __init__(self, model: Any, seed: int, folder: Path) -> None:
+    def __init__(self, model: Any, seed: int, folder: Path, chat: Chat | None = None) -> None:
         self.random, self.numbers = Random(seed), np.random.default_rng(seed)
-        self.oracle, self.chat = Oracle(model), Chat(model)
+        self.oracle, self.chat = Oracle(model), chat or Chat(model)
         self.snapshots = Snapshots(folder, 1 << 30, {"target": str(seed)})
         self.model = model
         self.start = self.tokens(DOCUMENT[1])
         self.turns: list[NDArray[np.int32]] = []
         """Questions and answers, in turn."""
         self.branches: list[list[NDArray[np.int32]]] = []
+        self.restarts = True
         self.done: list[str] = []
 
     def tokens(self, count: int) -> NDArray[np.int32]:
@@ -109,7 +109,7 @@ class Conversation:
     def step(self) -> None:
         does = ["ask"]
         if self.turns:
-            does += ["edit", "again", "restart", "go back"]
+            does += ["edit", "again", "go back"] + ["restart"] * self.restarts
         what = self.random.choice(does)
         self.done.append(what)
         if what == "restart":
@@ -131,7 +131,7 @@ class Conversation:
     def restart(self) -> None:
         for _ in self.snapshots.save("c", self.chat.conversation):
             pass
-        loaded = self.snapshots.load("c", lambda: ConversationCache(pair(self.model)))
+        loaded = self.snapshots.load("c", lambda: ConversationCache(self.chat.models))
         assert loaded is not None
         self.chat.conversation = loaded
 

@@ -32,6 +32,7 @@ from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
+from app.engine.sharded_model import Shards
 from app.engine.snapshot import Snapshots
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
@@ -100,8 +101,10 @@ class Chat:
         model: Any,
         backend: Backend = BACKENDS["cpu"],
         quantisation: Quantisation | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self.models = pair(model, backend, quantisation)
+        self.models.target.shards = shards
         self.model = model
         self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None

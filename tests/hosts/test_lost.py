@@ -1,0 +1,196 @@
+"""A machine that dies, sleeps or is cut off: the answer goes on without it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.hosts import cluster
+from app.hosts.cluster import connect_hosts
+from app.protocol.commands import Ask, CachePolicy, Close
+from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
+from app.protocol.hosts import Hosts
+from app.protocol.options import BackgroundPolicy, Mode
+from tests import tiny
+from tests.engine.driver import Driver, question
+from tests.hosts.machines import workers
+
+NOTICED_SECONDS = 5.0
+HANGS_SECONDS = 10.0
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("model"), "llama", 0)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver(connect=connect_hosts)
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    yield driver
+    driver.engine.send(Close())
+    driver.until(Closed)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with workers() as running:
+        yield running
+
+
+def asked(turn: int = 1) -> Ask:
+    return replace(question(turn, Mode.SPARSE, tokens=TOKENS), conversation="c")
+
+
+def shards() -> dict[str, psutil.Process]:
+    """The processes of the ranks that this process has started, by rank."""
+    found = psutil.Process().children(recursive=True)
+    ranks = [each for each in found if "app.hosts.shard" in " ".join(each.cmdline())]
+    return {each.environ()["MLX_RANK"]: each for each in ranks}
+
+
+def alone(folder: Path) -> Finished:
+    driver = Driver()
+    driver.load(folder)
+    finished = driver.answer(asked())
+    driver.engine.send(Close())
+    return finished
+
+
+def written(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Token))
+
+
+def run_and_lose(
+    driver: Driver,
+    moment: int,
+    lose: Callable[[psutil.Process], None],
+    rank: str = "1",
+    of: type[Event] | None = None,
+) -> float:
+    """Ask, and lose a rank after that many events, `of` a kind. Seconds from then to the end of the
+    turn."""
+    seen, lost_at, victim = 0, 0.0, shards()[rank]
+
+    def on_event(event: Event) -> None:
+        nonlocal seen, lost_at
+        seen += of is None or isinstance(event, of)
+        if seen == moment and not lost_at:
+            lost_at = time.monotonic()
+            lose(victim)
+
+    driver.on_event = on_event
+    driver.run(asked())
+    driver.on_event = lambda event: None
+    return time.monotonic() - lost_at if lost_at else 0.0
+
+
+def kill(process: psutil.Process) -> None:
+    process.kill()
+
+
+def check_answer(driver: Driver, expected: Finished) -> None:
+    """The same as on one machine, and nothing of it was shown twice or lost."""
+    finished = driver.events[-1]
+    assert isinstance(finished, Finished), finished
+    assert finished.generated_ids == expected.generated_ids
+    assert finished.text == expected.text
+    assert written(driver.events) == expected.text
+
+
+def test_a_killed_worker_is_named_and_the_answer_goes_on(
+    driver: Driver, hosts: Hosts, folder: Path
+) -> None:
+    expected = alone(folder)
+    assert isinstance(driver.load(folder, hosts=hosts), Loaded)
+    events = len(driver.events)
+    assert run_and_lose(driver, 12, kill) < HANGS_SECONDS
+    (lost,) = driver.of(HostsLost)
+    assert hosts.others[0].name in lost.message
+    assert "on this machine alone" in lost.message
+    check_answer(driver, expected)
+    assert events
+    assert not shards(), "no process is left"
+    again = driver.answer(asked(2))
+    assert again.generated_ids == expected.generated_ids, "and so does the next one"
+
+
+def test_one_that_sleeps_is_noticed_in_five_seconds(
+    driver: Driver, hosts: Hosts, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, times, lose = alone(folder), list[float](), cluster.Cluster._lose
+
+    def noticed(self: cluster.Cluster, name: str, reason: str) -> None:
+        times.append(time.monotonic())
+        lose(self, name, reason)
+
+    def sleep(process: psutil.Process) -> None:
+        times.append(time.monotonic())
+        process.suspend()
+
+    monkeypatch.setattr(cluster.Cluster, "_lose", noticed)
+    driver.load(folder, hosts=hosts)
+    assert run_and_lose(driver, 10, sleep) < HANGS_SECONDS
+    assert times[1] - times[0] < NOTICED_SECONDS
+    check_answer(driver, expected)
+
+
+def test_the_first_machines_own_part_may_be_lost_too(
+    driver: Driver, hosts: Hosts, folder: Path
+) -> None:
+    expected = alone(folder)
+    driver.load(folder, hosts=hosts)
+    assert run_and_lose(driver, 12, kill, rank="0") < HANGS_SECONDS
+    check_answer(driver, expected)
+
+
+def test_one_that_is_lost_between_questions_is_reported_then(
+    driver: Driver, hosts: Hosts, folder: Path
+) -> None:
+    expected = alone(folder)
+    driver.load(folder, hosts=hosts)
+    shards()["1"].kill()
+    driver.until(HostsLost)
+    assert driver.answer(asked()).generated_ids == expected.generated_ids
+
+
+def test_where_it_does_not_fit_on_one_machine_what_was_written_stays(
+    driver: Driver, hosts: Hosts, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.load(folder, hosts=hosts)
+
+    def lose(process: psutil.Process) -> None:
+        from app.engine import memory
+
+        monkeypatch.setattr(memory, "free", lambda: 10.0)
+        process.kill()
+
+    run_and_lose(driver, 2, lose, of=Token)
+    failed = driver.events[-1]
+    assert isinstance(failed, Failed)
+    assert "does not answer any more" in failed.problem
+    assert "does not load on this machine alone" in failed.advice
+    assert written(driver.events)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments_it_never_hangs_and_loses_no_text(
+    hosts: Hosts, folder: Path
+) -> None:
+    expected = alone(folder)
+    for moment in range(1, 21):
+        driver = Driver(connect=connect_hosts)
+        driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
+        assert isinstance(driver.load(folder, hosts=hosts), Loaded), moment
+        assert run_and_lose(driver, moment, kill) < HANGS_SECONDS
+        check_answer(driver, expected)
+        driver.engine.send(Close())
+        driver.until(Closed)
+    assert not shards()

@@ -1,0 +1,145 @@
+"""Connections between machines: who gets in, what arrives, and what does not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from app.hosts import wire
+from app.hosts.wire import Connection, WireError, accept, connect
+
+LOOPBACK = "127.0.0.1"
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield server
+
+
+def port_of(server: socket.socket) -> int:
+    port: int = server.getsockname()[1]
+    return port
+
+
+def accepting(server: socket.socket, key: str) -> list[object]:
+    """The accepted connection, or the error, later; in a thread."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(accept(server.accept()[0], key))
+        except WireError as error:
+            found.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def first_of(found: list[object]) -> object:
+    end = time.monotonic() + 10
+    while not found:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found[0]
+
+
+def pair() -> tuple[Connection, Connection]:
+    a, b = socket.socketpair()
+    return Connection(a), Connection(b)
+
+
+def test_both_ends_prove_that_they_know_the_key(listening: socket.socket) -> None:
+    found = accepting(listening, "key")
+    first = connect(LOOPBACK, port_of(listening), "key")
+    first.send({"do": "hello"})
+    other = first_of(found)
+    assert isinstance(other, Connection)
+    assert other.receive(5) == {"do": "hello"}
+
+
+def test_another_key_is_refused_on_both_ends(listening: socket.socket) -> None:
+    found = accepting(listening, "key")
+    with pytest.raises(WireError, match="its key is another one"):
+        connect(LOOPBACK, port_of(listening), "other")
+    assert "another key" in str(first_of(found))
+
+
+def test_what_is_no_worker_is_recognised(listening: socket.socket) -> None:
+    def answer() -> None:
+        other, _ = listening.accept()
+        other.sendall(b"HTTP/1.1 400 Bad Request\r\n" + b" " * 100)
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(WireError, match="no specchat worker"):
+        connect(LOOPBACK, port_of(listening), "key")
+
+
+def test_a_worker_that_is_not_there_is_named_so() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = port_of(server)
+    with pytest.raises(WireError, match="refused"):
+        connect(LOOPBACK, port, "key")
+
+
+def test_who_says_nothing_is_not_waited_for(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "ANSWER_SECONDS", 0.2)
+    found = accepting(listening, "key")
+    with socket.create_connection((LOOPBACK, port_of(listening))):
+        first_of(found)
+    with pytest.raises(WireError, match="in time"):
+        connect(LOOPBACK, port_of(listening), "key")
+    assert "in time" in str(first_of(found))
+
+
+def test_values_and_arrays_arrive_as_they_were_sent() -> None:
+    here, there = pair()
+    arrays = {
+        "ids": np.arange(7, dtype=np.int32),
+        "logits": np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32),
+        "none": np.zeros(0, np.int32),
+    }
+    here.send({"operation": "forward", "cache": 3, "positions": None, **arrays})
+    received = there.receive(5)
+    assert (received["operation"], received["cache"], received["positions"]) == ("forward", 3, None)
+    for name, array in arrays.items():
+        assert received[name].dtype == array.dtype
+        np.testing.assert_array_equal(received[name], array)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 64,  # sizes beyond any message
+        wire._SIZES.pack(4, 0) + b"nope",
+        wire._SIZES.pack(2, 0) + b"[]",
+        wire._SIZES.pack(29, 8) + b'[{}, [["a", "object", [1]]]]  ' + b"\0" * 8,
+        wire._SIZES.pack(28, 8) + b'[{}, [["a", "int32", [9]]]] ' + b"\0" * 8,
+        wire._SIZES.pack(29, 8) + b'[{}, [["a", "int32", [-1]]]] ' + b"\0" * 8,
+    ],
+)
+def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
+    a, b = socket.socketpair()
+    with a:
+        a.sendall(data)
+        a.shutdown(socket.SHUT_WR)
+        with pytest.raises(WireError, match=r"something else|closed"):
+            Connection(b).receive(5)
+
+
+def test_a_silent_end_and_a_closed_one_are_noticed() -> None:
+    here, there = pair()
+    with pytest.raises(WireError, match="in time"):
+        there.receive(0.05)
+    here.close()
+    with pytest.raises(WireError, match="closed"):
+        there.receive(5)
+    with pytest.raises(WireError):
+        there.send({"x": np.zeros(1 << 20, np.uint8)})
