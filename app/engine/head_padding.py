@@ -48,8 +48,8 @@ def _pad_layer(attention: Any, ranks: int) -> None:
         raise Indivisible(f"it has {keys} heads of keys")
     added = -keys % ranks
     more = added * queries // keys
-    q, k, v, o = parts
-    norm = getattr(attention, "q_norm", None)
+    q, k, v, o = (part for part in parts if part is not None)
+    norm: Any = getattr(attention, "q_norm", None)
     if norm is not None and norm.weight.shape[0] != q.weight.shape[0] // queries:
         raise Indivisible("it normalises all of its heads together")
     _pad_rows(q, queries, more)

@@ -1,8 +1,8 @@
 """`specchat worker`: lends this machine to a first one, which spreads a target over both.
 
-It answers one first machine at a time: says which versions and how much memory there are, whether a
-model is there, and starts the process of its rank (`shard.py`), which talks to the first machine by
-itself. It gets token ids and positions, never a file, and reads only models that are here.
+It says which versions and how much memory there are, and whether a model is there. For one first
+machine at a time it starts the process of its rank (`shard.py`), which talks to that one by itself.
+It gets token ids and positions, never a file, and reads only models that are here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Worker:
         self._address, self._key, self._say = address, key, say
         self._listening = _listen(address, port)
         self.port: int = self._listening.getsockname()[1]
-        self._session: _Session | None = None
+        self._sessions: set[_Session] = set()
+        self._user: _Session | None = None
+        """The one whose model is loaded."""
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -58,8 +60,8 @@ class Worker:
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        if self._session is not None:
-            self._session.end()
+        for session in tuple(self._sessions):
+            session.end()
 
     def _answer(self, sock: socket.socket, other: str) -> None:
         try:
@@ -70,33 +72,40 @@ class Worker:
             sock.close()
             return
         if (ticket := first.get("ticket")) is not None:  # a session's second connection
-            session = self._session
+            session = self._user
             if session is None or not session.attach(ticket, connection):
                 connection.close()
             return
-        with self._lock:
-            busy = self._session is not None
-            if not busy:
-                self._session = _Session(connection, self._address, other, self._say)
-        if busy or self._session is None:
-            with suppress(WireError):
-                connection.send({"problem": "another machine uses it"})
-            connection.close()
-            return
+        session = _Session(connection, self._address, other, self._say, self._take)
+        self._sessions.add(session)
         try:
-            self._session.run(first)
+            session.run(first)
         finally:
-            self._session.end()
-            self._session = None
+            session.end()
+            self._sessions.discard(session)
+            if self._user is session:
+                self._user = None
+
+    def _take(self, session: _Session) -> bool:
+        """Let a session load a model, unless another one has."""
+        with self._lock:
+            self._user = self._user or session
+            return self._user is session
 
 
 class _Session:
     """What one first machine asks for."""
 
     def __init__(
-        self, connection: Connection, address: str, other: str, say: Callable[[str], None]
+        self,
+        connection: Connection,
+        address: str,
+        other: str,
+        say: Callable[[str], None],
+        take: Callable[[_Session], bool],
     ) -> None:
         self._control, self._address, self._other, self._say = connection, address, other, say
+        self._take = take
         self._ticket = secrets.token_hex(16)
         self._data: Connection | None = None
         self._attached = threading.Event()
@@ -165,6 +174,8 @@ class _Session:
 
     def _prepare(self, message: Message) -> Message:
         """A port for the layers' exchange, and what the second connection has to show."""
+        if not self._take(self):
+            return {"problem": "another machine uses it", "advice": "wait until it has left"}
         return {"port": free_port(self._address), "ticket": self._ticket}
 
     def _start(self, message: Message) -> Message:

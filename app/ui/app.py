@@ -26,6 +26,7 @@ from app.errors import UserError
 from app.protocol.commands import Ask, Close, Load
 from app.protocol.engine import Engine
 from app.protocol.events import Event
+from app.protocol.hosts import Machines
 from app.protocol.server import LocalServer
 from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
@@ -122,12 +123,13 @@ class SpecchatApp(App[None]):
         show_welcome: bool = False,
         library: Callable[[], Library] | None = None,
         server: LocalServer | None = None,
+        machines: Machines | None = None,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
         `startup_message` is shown first. The app exits once `supervised` returns False, because
         no parent process would restore the terminal. With `show_welcome` the first start explains
         the app and has a sample to ask about. A `server` answers other programs once the user
-        starts it."""
+        starts it. `machines` are those that a target may be spread over."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
@@ -146,7 +148,7 @@ class SpecchatApp(App[None]):
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
-        self._library, self._server = library, server
+        self._library, self._server, self._machines = library, server, machines
         if server is not None:
             self.chat.server_status = lambda: server.status
             server.report_answers(self._request_answered)
@@ -307,6 +309,8 @@ class SpecchatApp(App[None]):
                 keep=lambda: chat.next_mode.keep,
                 show_message=chat.notice.show,
                 library=self._library,
+                machines=self._machines,
+                costs=lambda: chat.cost_estimate.costs,
             )
         return self._models
 

@@ -42,8 +42,11 @@ class Header(Widget):
             self._title, self._status = title, status
             self.refresh()
 
-    def show_pair(self, loaded: Loaded) -> None:
-        self._names = (loaded.target.name, loaded.draft.name if loaded.draft else None)
+    def show_pair(self, loaded: Loaded, machines: int = 1) -> None:
+        """`machines` is how many the target is spread over."""
+        where = f" on {machines} machines" if machines > 1 else ""
+        target = f"{loaded.target.name}{where}"
+        self._names = (target, loaded.draft.name if loaded.draft else None)
         self._dense_only = loaded.dense_only is not None
         self.refresh()
 

@@ -14,6 +14,7 @@ from app.protocol.events import (
     EngineWarning,
     Event,
     Failed,
+    HostsLost,
     Loaded,
     MemoryFreed,
     MemoryReport,
@@ -68,6 +69,8 @@ class EngineEventHandler:
                 self._context.notice.show(event.message)
             case Unloaded() | MemoryFreed():
                 self._context.notice.suggest(event.message)
+            case HostsLost():
+                self._loader.on_hosts_lost(event)
             case Reloaded():
                 self._context.notice.suggest("")
             case Closed():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.chat.model_pairs import resolve_pair
 from app.errors import UserError
 from app.protocol.commands import Load
-from app.protocol.events import Failed, Loaded
+from app.protocol.events import Failed, HostsLost, Loaded
+from app.protocol.hosts import Hosts
 from app.ui.background import in_background
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.chrome import failure_text
@@ -49,6 +51,7 @@ class PairLoader:
         self._started = clock()
         self._bytes_per_second: float | None = None
         self._revert_reason = ""
+        self._loaded_event: Loaded | None = None
 
     @property
     def busy(self) -> bool:
@@ -100,9 +103,14 @@ class PairLoader:
     # -------------------------------------------------------------------------- another pair
 
     async def load_pair(
-        self, target: str, draft: str | None, cache: Callable[[], ModelCache]
+        self,
+        target: str,
+        draft: str | None,
+        cache: Callable[[], ModelCache],
+        hosts: Hosts | None = None,
     ) -> None:
-        """Load a pair by its names, or show why it cannot be loaded."""
+        """Load a pair by its names, the target spread over `hosts` if there are any, or show why it
+        cannot be loaded."""
         context = self._context
         if reason := self.blocked_reason():
             context.notice.show(reason)
@@ -111,7 +119,7 @@ class PairLoader:
         context.refresh()
         try:
             load = await in_background(
-                lambda: resolve_pair(target, draft, cache(), self.load.kv_bits)
+                lambda: resolve_pair(target, draft, cache(), self.load.kv_bits, hosts)
             )
         except UserError as error:
             if self._resolving:
@@ -176,8 +184,8 @@ class PairLoader:
         if changed:
             await context.open_chats.set_models(self.load)
             self._attachments.recount_for(self.load.target)
-        self._previous, self._ready = None, True
-        context.header.show_pair(loaded)
+        self._previous, self._ready, self._loaded_event = None, True, loaded
+        self._show_pair()
         self._cost_estimate.set_pair(loaded)
         context.transcript.banner.show_loaded(loaded)
         if self._revert_reason:
@@ -188,6 +196,17 @@ class PairLoader:
         context.refresh()
         context.screen.call_later(self._on_loaded)
 
+    def on_hosts_lost(self, lost: HostsLost) -> None:
+        """The engine has loaded the target on this machine alone."""
+        self.load = self._requested = replace(self.load, hosts=None)
+        self._context.notice.show(lost.message)
+        self._show_pair()
+
+    def _show_pair(self) -> None:
+        if self._loaded_event is not None:
+            machines = self.load.hosts.size if self.load.hosts is not None else 1
+            self._context.header.show_pair(self._loaded_event, machines)
+
     def _fail(self, failed: Failed) -> None:
         self.failed, self._previous, self._revert_reason = True, None, ""
         self._context.transcript.banner.show_failed(failed)
@@ -197,4 +216,5 @@ class PairLoader:
 
 def pair_names(load: Load) -> str:
     target, draft = load.names
-    return f"{target} + {draft}" if draft else target
+    where = f" on {load.hosts.size} machines" if load.hosts is not None else ""
+    return f"{target}{where} + {draft}" if draft else f"{target}{where}"

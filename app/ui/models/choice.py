@@ -34,11 +34,13 @@ class PairStatus:
 
 @dataclass(frozen=True, slots=True)
 class PairChoice:
-    """A pair to load, and whether it becomes the default."""
+    """A pair to load, whether it becomes the default, and whether the target is spread over the
+    machines of `--hosts`."""
 
     target: str
     draft: str | None
     as_default: bool = False
+    across: bool = False
 
 
 def cost_text(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,8 @@ from app.models.draft_selection import TokenizerCache
 from app.models.fit import Machine, mac_with
 from app.models.library import Library, default_library
 from app.protocol.commands import CalibrateCosts
-from app.protocol.cost_model import Costs
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs
+from app.protocol.hosts import Hosts, Machines
 from app.protocol.memory import MemoryStats
 from app.sessions.records import AnswerStats
 from app.settings.introspection import find
@@ -24,6 +25,11 @@ from app.ui.models.jobs import Jobs
 from app.ui.models.screen import ModelsScreen
 from app.ui.settings.live import LiveSettings
 from app.ui.state.repository import ChatRepository
+
+LoadPair = Callable[
+    [str, str | None, Callable[[], ModelCache], Hosts | None], Coroutine[Any, Any, None]
+]
+"""Loads a target and a draft by their names, on this machine or spread over several."""
 
 
 class ModelsController:
@@ -36,14 +42,17 @@ class ModelsController:
         repository: ChatRepository,
         settings: LiveSettings,
         pair_status: Callable[[], PairStatus],
-        load_pair: Callable[[str, str | None, Callable[[], ModelCache]], Awaitable[None]],
+        load_pair: LoadPair,
         memory: Callable[[], MemoryStats | None],
         measure: Callable[[CalibrateCosts], None],
         keep: Callable[[], float],
         show_message: Callable[[str], None],
         library: Callable[[], Library] | None = None,
+        machines: Machines | None = None,
+        costs: Callable[[], Costs] = lambda: UNKNOWN_COSTS,
     ) -> None:
-        """`library`, the user's by default, is called when it is first needed."""
+        """`library`, the user's by default, is called when it is first needed. `machines` are those
+        of `--hosts`, `costs` those of the loaded pair."""
         self._app = app
         self._repository, self._settings = repository, settings
         self._pair_status, self._load_pair = pair_status, load_pair
@@ -51,6 +60,7 @@ class ModelsController:
         self._show_message = show_message
         self._library = cache(library or default_library)
         self._tokenizers = TokenizerCache()
+        self._machines, self._costs = machines, costs
         self.jobs = Jobs(app, self._library)
 
     @property
@@ -68,6 +78,8 @@ class ModelsController:
             self._tokenizers,
             self._measure,
             lambda: self._settings.values.models.folders,
+            self._machines,
+            self._costs,
         )
         self._app.push_screen(screen, self._on_choice)
 
@@ -94,7 +106,9 @@ class ModelsController:
             except ValueError:
                 self._show_message(f"'{choice.target}' cannot be saved in the settings.")
                 return
-        load = self._load_pair(choice.target, choice.draft, lambda: self._library().cache)
+        hosts = self._machines.hosts if self._machines is not None and choice.across else None
+        cache = self._library
+        load = self._load_pair(choice.target, choice.draft, lambda: cache().cache, hosts)
         self._app.run_worker(load)
 
     def _measure(self) -> str:

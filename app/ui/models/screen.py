@@ -19,6 +19,9 @@ from app.models.found import FoundModel
 from app.models.library import Library
 from app.models.overview import ModelOverview
 from app.models.text import memory_heading
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs
+from app.protocol.hosts import Machine as HostMachine
+from app.protocol.hosts import Machines
 from app.sessions.records import AnswerStats
 from app.ui.background import in_background
 from app.ui.click_line import ClickLine, Piece
@@ -30,6 +33,7 @@ from app.ui.models.actions import Action, Do
 from app.ui.models.choice import PairChoice, PairStatus, cost_text
 from app.ui.models.inventory import Inventory, scan
 from app.ui.models.jobs import JobKind, Jobs
+from app.ui.models.machines_text import machines_text
 from app.ui.models.rows import Row, RowKind, Tab, render_row
 from app.ui.models.tasks import ModelTasks, Result
 from app.util import formatting
@@ -96,15 +100,19 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         tokenizers: TokenizerCache,
         measure: Callable[[], str],
         folders: Callable[[], str],
+        machines: Machines | None = None,
+        costs: Callable[[], Costs] = lambda: UNKNOWN_COSTS,
     ) -> None:
         """`answer_stats` returns those of stored answers; `measure` times the loaded pair and
-        returns a message; `folders` are those of the setting."""
+        returns a message; `folders` are those of the setting; `machines` those of `--hosts`."""
         self._details = Static(markup=False)
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
         self._library, self._jobs, self._machine = library, jobs, machine
         self._answer_stats, self._pair_status = answer_stats, pair_status
         self._tokenizers, self._measure = tokenizers, measure
         self._folders = folders
+        self._machines, self._costs = machines, costs
+        self._seen_machines: Sequence[HostMachine] = ()
         self._tasks = ModelTasks(library)
         self._inventory = Inventory(machine)
         self._loading = True
@@ -124,6 +132,13 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     def on_mount(self) -> None:
         self.run_in_turn(self._rescan)
+        if self._machines is not None:
+            self.run_worker(self._look_at_machines(self._machines))
+
+    async def _look_at_machines(self, machines: Machines) -> None:
+        """Takes seconds, so beside everything else."""
+        self._seen_machines = await in_background(machines.look)
+        self._draw_details()
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= WIDE, "-wide")
@@ -244,7 +259,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     def _details_of(self, row: Row) -> Content:
         overview = self._inventory.find(row.name)
         if row.kind is RowKind.MODEL and overview is not None:
-            return detail_text.model_text(overview, self._inventory)
+            text = detail_text.model_text(overview, self._inventory)
+            return Content("\n").join([text, *self._across(overview, overview.best_draft)])
         found = self._inventory.found_model(row.name)
         if row.kind in (RowKind.MODEL, RowKind.GGUF) and found is not None:
             return detail_text.found_text(found, self._tasks.summaries.get(found.path))
@@ -252,6 +268,25 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         if row.kind is RowKind.MODEL:
             return detail_text.fault_text(row.name, details.removeprefix("! "))
         return detail_text.download_text(row.name, self._jobs.find(row.name), details)
+
+    def _across(self, overview: ModelOverview, draft: DraftCandidate | None) -> list[Content]:
+        """What it takes across the machines of `--hosts`, if there are any."""
+        if self._machines is None:
+            return []
+        if not self._seen_machines:
+            return [Content("Looking at the other machines…")]
+        speed = self._seconds_per_parameter()
+        return [machines_text(overview, draft, self._seen_machines, speed)]
+
+    def _seconds_per_parameter(self) -> float | None:
+        """What one parameter of the loaded target takes for one token, if it was timed here."""
+        cost, load = self._costs().target, self._pair_status().load
+        loaded = next(
+            (o for o in self._inventory.models if str(o.model.folder) == load.target), None
+        )
+        if cost is None or loaded is None or load.hosts is not None:
+            return None
+        return cost.per_token / max(loaded.model.size.architecture.active_parameters, 1)
 
     def _actions_of(self, row: Row) -> list[Action]:
         overview = self._inventory.find(row.name)
@@ -356,7 +391,12 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             ("Load now", PairChoice(target, draft)),
             ("Load now and make it the default", PairChoice(target, draft, as_default=True)),
         ]
-        dialog = ActionDialog(cost_text(overview, candidate, self._pair_status()), choices)
+        text = cost_text(overview, candidate, self._pair_status())
+        if self._machines is not None:
+            label = f"Load across {self._machines.hosts.size} machines"
+            choices.append((label, PairChoice(target, draft, across=True)))
+            text = Content("\n").join([text, *self._across(overview, candidate)])
+        dialog = ActionDialog(text, choices)
         self.app.push_screen(dialog, self._load)
 
     def _load(self, choice: PairChoice | None) -> None:

@@ -1,0 +1,92 @@
+"""A target across the machines of `--hosts`, on the models screen and afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.protocol.commands import Load
+from app.protocol.events import HostsLost
+from app.protocol.hosts import Host, Hosts, Machine
+from tests.fakes import FakeEngine
+from tests.ui.helpers import until_shown
+from tests.ui.models.conftest import BIG
+from tests.ui.models.test_choosing import Here, Make, choose, do, open_models
+
+pytestmark = pytest.mark.asyncio
+
+HOSTS = Hosts((Host("studio.local", key="key"),))
+GB = 1_000_000_000
+LARGE = (140, 50)
+
+
+class FakeMachines:
+    hosts = HOSTS
+
+    def __init__(self, problem: str = "") -> None:
+        self._problem = problem
+
+    def look(self) -> list[Machine]:
+        other = Machine("studio.local", "Apple M3 Ultra", 96 * GB, 80 * GB, 0.0003, 1.1 * GB)
+        if self._problem:
+            other = Machine("studio.local", problem=self._problem)
+        return [Machine("laptop", "Apple M4 Pro", 48 * GB, 40 * GB), other]
+
+
+async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
+    app: Make, here: Here
+) -> None:
+    await here(BIG)
+    engine = FakeEngine()
+    async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big", "Use with the built-in draft")
+        await until_shown(
+            pilot,
+            "laptop: 40.0 GB of 48.0 GB free",
+            "studio.local: 80.0 GB of 96.0 GB free, 0.3 ms, 1.1 GB/s",
+            "Across 2 machines:",
+            "of weights on each",
+        )
+        await do(pilot, "Load across 2 machines")
+        await until_shown(pilot, "big-4bit on 2 machines is loaded.")
+        load = engine.sent(Load)[-1]
+        assert isinstance(load, Load)
+        assert load.hosts is not None
+        assert load.hosts.others == HOSTS.others
+        assert load.hosts.model == BIG
+        engine.say(HostsLost(None, "studio.local is gone, so big-4bit goes on here."))
+        await until_shown(pilot, "studio.local is gone, so big-4bit goes on here.")
+        assert "on 2 machines" not in pilot.app.chat.header.render().plain  # type: ignore[attr-defined]
+
+
+async def test_a_machine_that_cannot_be_used_is_named(app: Make, here: Here) -> None:
+    await here(BIG)
+    problem = "studio.local has mlx 0.31, and this machine 0.32"
+    async with app(machines=FakeMachines(problem)).run_test(size=LARGE) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big", "Use with the built-in draft")
+        await until_shown(pilot, problem, "studio.local cannot be used")
+
+
+async def test_without_hosts_nothing_of_that_is_offered(app: Make, here: Here) -> None:
+    await here(BIG)
+    async with app().run_test(size=LARGE) as pilot:
+        await open_models(pilot, "big-4bit")
+        await choose(pilot, "big", "Use with the built-in draft")
+        labels = [label for label, _ in pilot.app.screen.choices]  # type: ignore[attr-defined]
+        assert not any("across" in label for label in labels)
+
+
+async def test_the_first_word_is_predicted_from_what_this_machine_takes(
+    app: Make, here: Here
+) -> None:
+    from app.ui.models.machines_text import machines_text
+
+    await here(BIG)
+    async with app(machines=FakeMachines()).run_test(size=LARGE) as pilot:
+        screen = await open_models(pilot, "big-4bit")
+        overview = screen._inventory.find(BIG)
+        assert overview is not None
+        text = machines_text(overview, None, FakeMachines().look(), 1e-9).plain
+        assert "First word after 20% of 60" in text
+        assert "on this machine alone" in text
