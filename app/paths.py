@@ -25,6 +25,11 @@ def snapshots_path() -> Path:
     return cache_path() / "snapshots"
 
 
+def shard_snapshots_path() -> Path:
+    """This machine's parts of KV caches that are spread over several."""
+    return cache_path() / "shards"
+
+
 def costs_path() -> Path:
     """Measured costs of model pairs on this machine."""
     return cache_path() / "costs"

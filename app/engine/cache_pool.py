@@ -19,6 +19,7 @@ from app.engine.prefill import OnStep
 from app.engine.prefix_sharing import PrefixSharing
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
+from app.engine.sharded_snapshots import ShardedSnapshots
 from app.engine.shared_rows import FEWEST
 from app.engine.snapshot import Snapshots
 from app.engine.snapshot_folder import disk_limit
@@ -77,15 +78,18 @@ class CachePool:
         self._failed_background: set[str] = set()
         """Conversations whose background prefill has failed since their last turn."""
         self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
-        self._snapshots = None
-        if policy.snapshot_folder is not None and pair.target.shards is None:
+        self._snapshots: Snapshots | None = None
+        if policy.snapshot_folder is not None:
             models = {"target": pair.target, "draft": pair.draft}
             loaded = {name: model for name, model in models.items() if model is not None}
             folder = Path(policy.snapshot_folder)
             weights = sum(model.info.weight_bytes for model in loaded.values())
             limit = disk_limit(policy.disk_budget, folder, weights)
             identity = {name: model.fingerprint for name, model in loaded.items()}
-            self._snapshots = Snapshots(folder, limit, identity)
+            if (shards := pair.target.shards) is not None:
+                self._snapshots = ShardedSnapshots(folder, limit, identity, shards)
+            else:
+                self._snapshots = Snapshots(folder, limit, identity)
 
     def get_or_restore(
         self, conversation: str | None, progress: TurnClock, on_disk: bool = True

@@ -7,9 +7,11 @@ gets the tokens that are read and their positions, and no text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -24,18 +26,43 @@ from app.engine.loader import LoadedModel, LoadError, load_one
 from app.engine.positions import Positions
 from app.engine.prefill import forward, make_positioned_cache, make_stock_cache, prefill_step
 from app.engine.prefix_cache import PrefixCache
+from app.engine.sharded_snapshots import contents_digest
 from app.engine.shared_rows import fetch, release
+from app.engine.snapshot import Snapshots
+from app.engine.snapshot_folder import disk_limit
+from app.engine.snapshot_manifest import SnapshotError
 from app.engine.sparse_probe import probe
 
 Reply = dict[str, Any]
 """Plain values and NumPy arrays."""
 
 
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TargetCache:
+    """Of a conversation, what snapshots take: a rank has no draft."""
+
+    target: PrefixCache
+    draft: PrefixCache | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes
+
+
 class ShardRunner:
     """Operations are methods, by name; the first argument is a cache's number."""
 
-    def __init__(self, model: LoadedModel, rank: int) -> None:
+    def __init__(self, model: LoadedModel, rank: int, snapshots: Path | None = None) -> None:
+        """`snapshots` is the folder for its part of snapshots; without one it saves nothing."""
         self._model, self._rank = model, rank
+        self._saving: Generator[tuple[int, int], None, None] | None = None
+        self._snapshots: Snapshots | None = None
+        if snapshots is not None:
+            limit = disk_limit(0, snapshots, model.info.weight_bytes)
+            self._snapshots = Snapshots(snapshots, limit, {"target": model.fingerprint})
         self._caches: dict[int, PrefixCache] = {}
         self.operations: dict[str, Callable[..., Reply | None]] = {
             method.__name__: method
@@ -54,6 +81,12 @@ class ShardRunner:
                 self.release,
                 self.fetch,
                 self.check,
+                self.start_saving,
+                self.save_part,
+                self.stop_saving,
+                self.load,
+                self.delete_snapshot,
+                self.keep_snapshots,
                 self.fill,
                 self.forward,
             )
@@ -109,6 +142,48 @@ class ShardRunner:
     def check(self, cache: int) -> Reply:
         """How a cache differs from what is recorded of it, or None."""
         return {"problem": find_mismatch(self._caches[cache])}
+
+    # ------------------------------------------------------------------ snapshots
+
+    def start_saving(self, cache: int, conversation: str) -> None:
+        if self._snapshots is not None:
+            part = TargetCache(self._caches[cache])
+            self._saving = self._snapshots.save(conversation, part)
+
+    def save_part(self, cache: int) -> Reply:
+        """Write one more file. A part that cannot be written is not there when it is loaded."""
+        try:
+            done, total = (1, 1) if self._saving is None else next(self._saving)
+        except Exception as error:  # MLX raises any type
+            _log.warning("a part of a snapshot was not saved", exc_info=error)
+            done = total = 1
+        return {"done": done == total}
+
+    def stop_saving(self, cache: int) -> None:
+        if self._saving is not None:
+            self._saving.close()
+            self._saving = None
+
+    def load(self, cache: int, conversation: str) -> Reply:
+        """Restore an empty cache. The reply says what it then has."""
+        loaded = None
+        try:
+            if self._snapshots is not None:
+                empty = self._caches[cache]
+                loaded = self._snapshots.load(conversation, lambda: TargetCache(empty))
+        except SnapshotError as error:
+            _log.warning("a part of a snapshot cannot be used: %s", error)
+        return {"contents": "" if loaded is None else contents_digest(loaded.target)}
+
+    def delete_snapshot(self, cache: int, conversation: str) -> None:
+        if self._snapshots is not None:
+            self._snapshots.delete(conversation)
+
+    def keep_snapshots(self, cache: int, conversations: list[str]) -> None:
+        """Delete those of all other conversations."""
+        if self._snapshots is not None:
+            for conversation in set(self._snapshots.index.conversations()) - set(conversations):
+                self._snapshots.delete(conversation)
 
     # ------------------------------------------------------------------ forwards
 

@@ -67,8 +67,8 @@ class Shards(Protocol):
         """Have every rank do this, after what was sent before. Does not wait."""
         ...
 
-    def run(self, operation: Operation) -> dict[str, Any]:
-        """The same, and wait until all have done it. Returns what rank 0 replies."""
+    def run(self, operation: Operation) -> list[dict[str, Any]]:
+        """The same, and wait until all have done it. Returns their replies, in order."""
         ...
 
     def forget(self, cache: int) -> None:
@@ -134,14 +134,14 @@ class ShardedModel:
 
     def __call__(self, tokens: mx.array, cache: OutlineCache) -> mx.array:
         """Logits float32 (1, n, vocabulary) after each of `tokens` (1, n)."""
-        reply = self._run("forward", cache, np.array(tokens[0]).astype(np.int32))
-        return mx.array(reply["logits"])[None]
+        replies = self._run("forward", cache, np.array(tokens[0]).astype(np.int32))
+        return mx.array(replies[0]["logits"])[None]
 
     def fill(self, cache: OutlineCache, ids: NDArray[np.int32]) -> None:
         """Only read `ids` (n,) into the caches."""
         self._run("fill", cache, ids)
 
-    def _run(self, name: str, cache: OutlineCache, ids: NDArray[np.int32]) -> dict[str, Any]:
+    def _run(self, name: str, cache: OutlineCache, ids: NDArray[np.int32]) -> list[dict[str, Any]]:
         arguments = {"ids": ids, "positions": cache.add(len(ids))}
         return self._shards.run(Operation(name, cache.ranks.number, arguments))
 

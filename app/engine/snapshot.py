@@ -20,13 +20,12 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from app.engine import memory
-from app.engine.conversation_cache import ConversationCache
 from app.engine.prefill import OnStep
 from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import Cancelled
@@ -55,6 +54,22 @@ SYNC_THREADS = 4
 """Files that are checksummed and synced at once."""
 
 
+class Caches(Protocol):
+    """Of one conversation."""
+
+    @property
+    def target(self) -> PrefixCache: ...
+
+    @property
+    def draft(self) -> PrefixCache | None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+C = TypeVar("C", bound=Caches)
+
+
 class Snapshots:
     """The snapshots in `folder`, at most `budget` bytes; the least recently used are deleted first.
 
@@ -69,9 +84,7 @@ class Snapshots:
                 if FOLDER_NAME.fullmatch(conversation.name):
                     _delete_unlisted(conversation)
 
-    def save(
-        self, conversation: str, cache: ConversationCache
-    ) -> Generator[tuple[int, int], None, None]:
+    def save(self, conversation: str, cache: Caches) -> Generator[tuple[int, int], None, None]:
         """Writes a snapshot part by part, and yields the number of parts done and their total. If
         closed early, deletes what it wrote. Raises OSError, or RuntimeError where MLX cannot
         write."""
@@ -119,9 +132,9 @@ class Snapshots:
     def load(
         self,
         conversation: str,
-        fresh: Callable[[], ConversationCache],
+        fresh: Callable[[], C],
         report: Callable[[int], OnStep] = lambda total: lambda done: None,
-    ) -> ConversationCache | None:
+    ) -> C | None:
         """Loads a snapshot into a `fresh()` cache; None without one. `report` is called with the
         number of tokens, and what it returns with the tokens loaded so far; it may raise Cancelled.
         Raises SnapshotError for an unusable snapshot, after deleting it."""
@@ -160,9 +173,7 @@ class Snapshots:
     def delete(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
 
-    def _load(
-        self, folder: Path, cache: ConversationCache, report: Callable[[int], OnStep]
-    ) -> ConversationCache:
+    def _load(self, folder: Path, cache: C, report: Callable[[int], OnStep]) -> C:
         manifest = parse(read_manifest(folder))
         if manifest["identity"] != self._identity:
             raise SnapshotError("it was made with other models")
@@ -214,7 +225,7 @@ class Snapshots:
                 total -= sum(size for file, size in files.items() if not names[file])
 
 
-def _by_model(cache: ConversationCache) -> Iterator[tuple[str, PrefixCache]]:
+def _by_model(cache: Caches) -> Iterator[tuple[str, PrefixCache]]:
     yield "target", cache.target
     if cache.draft is not None:
         yield "draft", cache.draft

@@ -229,11 +229,11 @@ class Cluster:
     def send(self, operation: Operation) -> None:
         self._do(operation, None)
 
-    def run(self, operation: Operation) -> dict[str, Any]:
+    def run(self, operation: Operation) -> list[dict[str, Any]]:
         number = next(self._numbers)
         self._do(operation, number)
-        waiting, first = {rank.number for rank in self.ranks}, dict[str, Any]()
-        while waiting:
+        replies: dict[int, Message] = {}
+        while len(replies) < len(self.ranks):
             if self.lost is not None:
                 raise self.lost
             with suppress(queue.Empty):
@@ -241,10 +241,8 @@ class Cluster:
                 if (failed := message.get("failed")) is not None:
                     self._lose(self.ranks[rank].name, f"it failed, {failed['problem']}")
                 elif message.get("number") == number:
-                    waiting.discard(rank)
-                    if rank == 0:
-                        first = message
-        return first
+                    replies[rank] = message
+        return [replies[rank.number] for rank in self.ranks]
 
     def _do(self, operation: Operation, number: int | None) -> None:
         while self._forgotten:

@@ -71,6 +71,7 @@ def _work(connection: Connection, messages: queue.SimpleQueue[Message], free: li
     from app.engine import memory, mlx_patches
     from app.engine.shard_runner import ShardRunner, load_shard
     from app.hosts.traffic import Traffic
+    from app.paths import shard_snapshots_path
 
     mlx_patches.install()
     memory.set_limits()
@@ -84,7 +85,8 @@ def _work(connection: Connection, messages: queue.SimpleQueue[Message], free: li
     )
     free[0] = memory.free()
     connection.send({"described": described, "free": free[0]})
-    runner, traffic = ShardRunner(model, group.rank()), Traffic()
+    snapshots = shard_snapshots_path() / f"{group.rank()}-of-{group.size()}"
+    runner, traffic = ShardRunner(model, group.rank(), snapshots), Traffic()
     operations: dict[str, Callable[..., Any]] = {**runner.operations, "traffic": traffic.take}
     while True:
         message = messages.get()

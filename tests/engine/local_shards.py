@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -15,12 +16,12 @@ from app.protocol.commands import Load
 class LocalShards:
     """`fail_at` counts operations down to the one at which the machine is gone."""
 
-    def __init__(self, command: Load) -> None:
+    def __init__(self, command: Load, snapshots: Path | None = None) -> None:
         group = mx.distributed.init()
         model, self.described = load_shard(
             command.target, command.names[0], group, None, command.kv_bits
         )
-        self.runner = ShardRunner(model, 0)
+        self.runner = ShardRunner(model, 0, snapshots)
         self.fail_at: int | None = None
         self.lost: ShardsLost | None = None
         self.on_lost: Callable[[], None] = lambda: None
@@ -31,14 +32,14 @@ class LocalShards:
         if self.lost is None:
             self._do(operation)
 
-    def run(self, operation: Operation) -> dict[str, Any]:
+    def run(self, operation: Operation) -> list[dict[str, Any]]:
         if self.fail_at is not None:
             self.fail_at -= 1
             if self.fail_at < 0:
                 self.lost = self.lost or ShardsLost("other does not answer any more")
         if self.lost is not None:
             raise self.lost
-        return self._do(operation)
+        return [self._do(operation)]
 
     def _do(self, operation: Operation) -> dict[str, Any]:
         while self._forgotten:

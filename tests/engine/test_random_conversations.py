@@ -82,7 +82,6 @@ class Conversation:
         self.turns: list[NDArray[np.int32]] = []
         """Questions and answers, in turn."""
         self.branches: list[list[NDArray[np.int32]]] = []
-        self.restarts = True
         self.done: list[str] = []
 
     def tokens(self, count: int) -> NDArray[np.int32]:
@@ -109,7 +108,7 @@ class Conversation:
     def step(self) -> None:
         does = ["ask"]
         if self.turns:
-            does += ["edit", "again", "go back"] + ["restart"] * self.restarts
+            does += ["edit", "again", "restart", "go back"]
         what = self.random.choice(does)
         self.done.append(what)
         if what == "restart":
