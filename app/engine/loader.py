@@ -35,6 +35,7 @@ from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_array
 from app.engine.speculation import Gate
 from app.protocol.commands import Load
 from app.protocol.events import ModelInfo
+from app.protocol.memory_model import BUDGET_SHARE
 from app.sandbox.process import TextProcess
 
 
@@ -118,9 +119,12 @@ class LoadedModel:
         make = partial(make_positioned_cache if positioned else make_stock_cache, self.caches)
         return PrefixCache(make) if self.shards is None else ShardedPrefixCache(make, self.shards)
 
-    def free_memory(self) -> float:
-        """Bytes for its caches and steps; for a model on several machines, on each of them."""
-        return memory.free() if self.shards is None else self.shards.free()
+    def free_memory(self, share: float | None = None) -> float:
+        """Bytes for its caches and steps, as plans may use them, or below this share of what is
+        usable; for a model on several machines, on each of them."""
+        if self.shards is not None:
+            return self.shards.free(BUDGET_SHARE if share is None else share)
+        return memory.free() if share is None else memory.free_within(share)
 
     @property
     def is_loaded(self) -> bool:
@@ -276,11 +280,12 @@ def _load_one(
     shard: Callable[[Any], None],
 ) -> LoadedModel:
     path = Path(folder)
-    memory.check_fits(f"Loading {name}", weight_bytes(path))
     if text_process is not None:
         text_process.open(path)  # which is tried while the weights are read
     model, config = _load_lazily(path)
     shard(model)
+    needed = sum(array.nbytes for array in weight_arrays(model))
+    memory.check_fits(f"Loading {name}", needed)
     _evaluate_weights(path, model, stopped)
     tokenizer = (
         None if text_process is None else _load_tokenizer(path, config, text_process, stopped)

@@ -73,7 +73,13 @@ def free() -> float:
 
 def free_within(share: float) -> float:
     """How many more bytes are available below this share of the ceiling."""
-    return min(available() + mx.get_cache_memory(), ceiling() * share - mx.get_active_memory())
+    available_bytes, most, active = sample()
+    return min(available_bytes, most * share - active)
+
+
+def sample() -> list[float]:
+    """What is available to this process, the ceiling, and what MLX has taken."""
+    return [available() + mx.get_cache_memory(), ceiling(), mx.get_active_memory()]
 
 
 def trim_buffer_cache() -> None:

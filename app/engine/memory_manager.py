@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 
-from app.engine import memory, memory_estimates
+from app.engine import memory_estimates
 from app.engine.cache_pool import CachePool
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import LoadedModel, ModelPair
@@ -48,9 +48,9 @@ class MemoryManager:
             memory_estimates.next_step_bytes(model, context, reserved),
             THRESHOLDS[PressureLevel.CRITICAL],
         )
-        if need > memory.free_within(most):
+        if need > model.free_memory(most):
             _free_buffers()
-            if need > memory.free_within(most):
+            if need > model.free_memory(most):
                 raise Cancelled(FinishReason.MEMORY)
 
     def after_scoring(self, cache: ConversationCache) -> None:
@@ -68,11 +68,11 @@ class MemoryManager:
         """Free memory for a phase, and load its model. Raises NotEnoughMemory, unless `force`, and
         LoadError."""
         for useful_bytes, evict in self._eviction_steps(need, cache):
-            if useful_bytes + need.weight_bytes <= memory.free():
+            if useful_bytes + need.weight_bytes <= need.model.free_memory():
                 break
             evict()
             clock.check_cancel()
-        least, free = need.minimum + need.weight_bytes, memory.free()
+        least, free = need.minimum + need.weight_bytes, need.model.free_memory()
         if least > free and not force:
             raise NotEnoughMemory(need.what, least, free)
         if not need.model.is_loaded:
@@ -81,7 +81,7 @@ class MemoryManager:
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
         """The most that could be free for a phase of this model, itself loaded and everything else
         evicted."""
-        available = memory.free() - (0 if model.is_loaded else model.info.weight_bytes)
+        available = model.free_memory() - (0 if model.is_loaded else model.info.weight_bytes)
         if self._caches is not None:
             available += self._caches.idle_bytes
         other = self._other_model(model)

@@ -250,7 +250,8 @@ class PromptReader:
             need, self._conversation, self._clock, self._ask.skip_memory_check
         )
         model, step = need.model, SMALLEST_STEP
-        rest, free = need.minimum - model.transient.bytes(step, total), memory.free()
+        rest = need.minimum - model.transient.bytes(step, total)
+        free = model.free_memory()
         model.step.max_tokens = model.transient.largest_step(free - rest, total)
         return need.minimum <= free
 

@@ -213,7 +213,7 @@ def load_shard(
     described: Reply = {
         "dense_only": dense_only,
         "cache_size": asdict(model.cache_size),
-        "transient": asdict(model.transient),
+        "transient": asdict(model.transient) | {"heads": -(-model.transient.heads // group.size())},
         "weight_bytes": model.info.weight_bytes,
         "ranks": group.size(),
     }

@@ -22,6 +22,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
 from app.engine.caches import Cache, PositionedCache, flatten
+from app.engine.memory import CacheSize
 from app.engine.positions import Positions
 from app.engine.prefill import make_stock_cache
 from app.engine.prefix_cache import PrefixCache, next_read
@@ -75,8 +76,8 @@ class Shards(Protocol):
         """Have every rank drop a cache with the next operation. From any thread, at any time."""
         ...
 
-    def free(self) -> float:
-        """Bytes that each machine has free for more, at least."""
+    def free(self, share: float) -> float:
+        """Bytes that each machine has free below this share of what it can use, at least."""
         ...
 
     def close(self) -> None:
@@ -237,6 +238,12 @@ class ShardedPrefixCache(PrefixCache):
         assert isinstance(other, ShardedPrefixCache)
         with self._repeated("borrow_checkpoint", other=other.ranks.number):
             super().borrow_checkpoint(other)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the largest shard."""
+        size = CacheSize(**self._shards.described["cache_size"])
+        return int(size.bytes(int((self.cached & ~self.absent).sum()), self.retain_all))
 
     def rewind(self, position: int) -> int:
         with self._repeated("rewind", position=position):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.engine.loader import LoadError, LoadStopped
 from app.engine.sharded_model import Operation, ShardsLost
@@ -93,6 +93,19 @@ class HostControl:
         self._connection.close()
 
 
+class RankMemory(NamedTuple):
+    """Bytes that are available to a rank's process, that MLX should take there, and that it has
+    taken."""
+
+    available: float
+    ceiling: float
+    active: float
+
+    def free(self, share: float) -> float:
+        """Below this share of the ceiling."""
+        return min(self.available, share * self.ceiling - self.active)
+
+
 class Rank:
     """One rank's process, as the first machine sees it. What it sends goes into `replies`, with its
     number; `on_lost` gets a reason once it is silent or gone."""
@@ -105,7 +118,7 @@ class Rank:
         replies: queue.SimpleQueue[tuple[int, Message]],
         on_lost: Callable[[str, str], None],
     ) -> None:
-        self.number, self.name, self.free = number, name, 0.0
+        self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
         self._connection, self._replies, self._on_lost = connection, replies, on_lost
         self.sent_bytes = 0
         threading.Thread(target=self._receive, name=f"rank {number}", daemon=True).start()
@@ -120,7 +133,8 @@ class Rank:
         try:
             while True:
                 message = self._connection.receive(LOST_SECONDS)
-                self.free = float(message.pop("free", self.free))
+                if (memory := message.pop("memory", None)) is not None:
+                    self.memory = RankMemory(*memory)
                 if not message.get("alive"):
                     self._replies.put((self.number, message))
         except WireError as error:
@@ -258,8 +272,8 @@ class Cluster:
     def forget(self, cache: int) -> None:
         self._forgotten.append(cache)
 
-    def free(self) -> float:
-        return min(rank.free for rank in self.ranks)
+    def free(self, share: float) -> float:
+        return min(rank.memory.free(share) for rank in self.ranks)
 
     def close(self) -> None:
         self._closed.set()

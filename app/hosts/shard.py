@@ -31,11 +31,12 @@ LOST_SECONDS = 4.0
 def main() -> None:
     connection = Connection(socket.socket(fileno=int(sys.argv[1])))
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    free: list[float] = [0.0]
+    samples: list[Callable[[], list[float]]] = []
+    """How to read the memory, once MLX is imported."""
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
-    threading.Thread(target=_say_alive, args=(connection, free), daemon=True).start()
+    threading.Thread(target=_say_alive, args=(connection, samples), daemon=True).start()
     try:
-        _work(connection, messages, free)
+        _work(connection, messages, samples)
     except WireError:
         pass
     except Exception as error:  # whatever goes wrong, the first machine says it
@@ -53,16 +54,20 @@ def _listen(connection: Connection, messages: queue.SimpleQueue[Message]) -> Non
         os._exit(0)
 
 
-def _say_alive(connection: Connection, free: list[float]) -> None:
+def _say_alive(connection: Connection, samples: list[Callable[[], list[float]]]) -> None:
     while True:
         try:
-            connection.send({"alive": True, "free": free[0]})
+            connection.send({"alive": True, "memory": samples[0]() if samples else None})
         except WireError:
             os._exit(0)
         time.sleep(ALIVE_SECONDS)
 
 
-def _work(connection: Connection, messages: queue.SimpleQueue[Message], free: list[float]) -> None:
+def _work(
+    connection: Connection,
+    messages: queue.SimpleQueue[Message],
+    samples: list[Callable[[], list[float]]],
+) -> None:
     from app.engine import blas
 
     blas.load_openblas()
@@ -75,6 +80,7 @@ def _work(connection: Connection, messages: queue.SimpleQueue[Message], free: li
 
     mlx_patches.install()
     memory.set_limits()
+    samples.append(memory.sample)
     load = messages.get()
     try:
         group = mx.distributed.init(strict=True, backend=load["link"])
@@ -83,22 +89,18 @@ def _work(connection: Connection, messages: queue.SimpleQueue[Message], free: li
     model, described = load_shard(
         load["folder"], load["name"], group, load["step"], load["kv_bits"]
     )
-    free[0] = memory.free()
-    connection.send({"described": described, "free": free[0]})
+    connection.send({"described": described, "memory": memory.sample()})
     snapshots = shard_snapshots_path() / f"{group.rank()}-of-{group.size()}"
     runner, traffic = ShardRunner(model, group.rank(), snapshots), Traffic()
     operations: dict[str, Callable[..., Any]] = {**runner.operations, "traffic": traffic.take}
     while True:
         message = messages.get()
-        reply = operations[message.pop("operation")](message.pop("cache"), **_without(message))
-        if (number := message.get("number")) is not None:
-            free[0] = memory.free()
-            connection.send({"number": number, "free": free[0], **(reply or {})})
-
-
-def _without(message: Message) -> Message:
-    """The arguments of an operation."""
-    return {key: value for key, value in message.items() if key != "number"}
+        name, number = message.pop("operation"), message.pop("number", None)
+        reply = operations[name](**message) or {}
+        if number is not None:
+            if name == "fill":  # before the next step it is asked what is free
+                reply |= {"memory": memory.sample()}
+            connection.send({"number": number, **reply})
 
 
 def _report(connection: Connection, error: Exception) -> None:
