@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from app.models.errors import ModelError
 from app.models.resolve import resolve_model
 from app.models.tokenizers import same_tokenizer
 from app.protocol.commands import Load
+from app.protocol.hosts import Hosts
 from app.protocol.prompt import Document
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ def resolve_pair(
     draft: str | None = None,
     cache: ModelCache | None = None,
     kv_bits: int | None = None,
+    hosts: Hosts | None = None,
 ) -> Load:
     """The command that loads this pair, from `cache` or the default one. Without a draft it is the
     built-in one, but the embedded target has its own. With `kv_bits`, the target's KV cache is
-    quantised. Raises ModelError, in one sentence."""
+    quantised; with `hosts`, it is spread over them, where it has the same name. Raises ModelError,
+    in one sentence."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
     if draft == BUILT_IN:
@@ -37,14 +40,15 @@ def resolve_pair(
     target_folder = resolve_model(target, cache=cache)
     check_model(target_folder)
     quotes = target == EMBEDDED
+    spread = None if hosts is None else replace(hosts, model=target)
     if draft is None:
         shown = _short_name(target), ""
-        return Load(str(target_folder), None, shown, kv_bits, only_quotes=quotes)
+        return Load(str(target_folder), None, shown, kv_bits, False, quotes, spread)
     draft_folder = resolve_model(draft, draft=True, cache=cache)
     check_model(draft_folder)
     foreign = not same_tokenizer(target_folder, draft_folder)
     shown = (_short_name(target), "its draft" if draft == target else _short_name(draft))
-    return Load(str(target_folder), str(draft_folder), shown, kv_bits, foreign, quotes)
+    return Load(str(target_folder), str(draft_folder), shown, kv_bits, foreign, quotes, spread)
 
 
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:

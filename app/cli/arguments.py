@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.cli.library_arguments import add_conversations, add_models, add_serve
+from app.cli.library_arguments import (
+    add_conversations,
+    add_hosts,
+    add_model_options,
+    add_models,
+    add_serve,
+    add_worker,
+)
 from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Scoring
 from app.util.sanitize import sanitize_line
 
@@ -29,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         " Without a command, the app opens.",
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    _models(top, None)
+    add_model_options(top, None)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
     add_conversations(
@@ -51,7 +58,11 @@ def parser() -> argparse.ArgumentParser:
     )
     serve = commands.add_parser("serve", help="answer other programs on this machine over HTTP")
     add_serve(serve)
-    _models(serve)
+    add_model_options(serve)
+    add_worker(
+        commands.add_parser("worker", help="lend this machine to another, for a part of its target")
+    )
+    add_hosts(commands.add_parser("hosts", help="show the machines of --hosts and their links"))
     settings = commands.add_parser("settings", help="print the settings and the path of their file")
     settings.add_argument("--json", action="store_true", help="print them as JSON")
     _add_doctor(
@@ -118,6 +129,8 @@ def parser() -> argparse.ArgumentParser:
     built_in.add_argument(
         "--length", default="4k,32k,128k", help="prompt tokens (default %(default)s)"
     )
+    over_hosts = measures.add_parser("hosts", help="a target over two machines, and their link")
+    _add_lengths(over_hosts, "small", "1k")
     published = measures.add_parser(
         "published", help="published speedups of real model pairs, and the predictions for them"
     )
@@ -137,6 +150,7 @@ def parser() -> argparse.ArgumentParser:
         snapshot,
         draft,
         built_in,
+        over_hosts,
     )
     for measure in every:
         measure.add_argument(
@@ -214,37 +228,6 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _models(
-    command: argparse.ArgumentParser,
-    default: str | None = argparse.SUPPRESS,
-    *,
-    kv_bits: bool = True,
-) -> None:
-    """Options for the models. They may also precede the command, so a command's own option must
-    have no default: it would replace theirs."""
-    command.add_argument(
-        "--target",
-        metavar="T",
-        default=default,
-        help="the model that answers: a folder or an installed model",
-    )
-    command.add_argument(
-        "--draft",
-        metavar="D",
-        default=default,
-        help="the small model that scores the prompt: of any family, `embedded`, or `builtin`,"
-        " which is no model and the default",
-    )
-    if not kv_bits:
-        return
-    command.add_argument(
-        "--kv-bits",
-        choices=["full", "8", "4"],
-        default=default,
-        help="bits per number in the target's KV cache: fewer need less memory",
-    )
-
-
 def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.epilog = "Defaults come from the settings, which `specchat settings` prints."
     ask.add_argument("question", metavar="QUESTION")
@@ -276,7 +259,7 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         help="save question and answer in the conversation with this number, in the `last` one, or"
         " in a `new` one",
     )
-    _models(ask)
+    add_model_options(ask)
     ask.add_argument("--max-tokens", type=int, metavar="N", help="the maximum length of the answer")
     ask.add_argument("--temp", type=float, metavar="T", help="sampling temperature; 0 is greedy")
     ask.add_argument(
@@ -343,7 +326,7 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
         "--runs", type=int, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
     )
     command.add_argument("--length", metavar="N", help=f"prompt tokens (default {STRESS_LENGTH})")
-    _models(command, kv_bits=False)
+    add_model_options(command, kv_bits=False, hosts=False)
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:
@@ -362,7 +345,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"a suite, such as needle, or all{again}",
     )
-    _models(command)
+    add_model_options(command, hosts=False)
     say("--pair", nargs="+", metavar="M", help="target and draft in one option, or `embedded`")
     say("--length", default="4k", help="prompt tokens, such as 1k,4k,32k (default %(default)s)")
     say(

@@ -14,11 +14,13 @@ from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair, resolve_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.exit_codes import INTERRUPTED
+from app.cli.hosts import chosen_hosts, connect
 from app.cli.inputs import read_inputs
 from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
 from app.cli.report import Report
 from app.cli.settings import requested_pair, user_settings
 from app.cli.sigint import cancel_on_sigint
+from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
@@ -39,7 +41,8 @@ def ask(options: argparse.Namespace) -> int:
     settings = user_settings()
     question, sampling = _question(options, settings)
     kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    load = resolve_pair(*requested_pair(options.target, options.draft, settings), kv_bits=kv.bits)
+    pair = requested_pair(options.target, options.draft, settings)
+    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts))
     saves = options.conversation is not None
     with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
         id = _conversation(store, options.conversation) if saves else None
@@ -57,7 +60,7 @@ def ask(options: argparse.Namespace) -> int:
             turn.apply(event)
             turn.wait()
 
-        with EngineSession(upkeep=policy) as session:
+        with EngineSession(MlxEngine(connect=connect), policy) as session:
             within = settings.reading.first_word_within
             command = dataclasses.replace(turn.command, within_seconds=within)
             status = _answer(session, load, command, options, record)

@@ -1,8 +1,51 @@
-"""Arguments of `specchat conversations`, `specchat models` and `specchat serve`."""
+"""Options for the models, and arguments of `specchat conversations`, `models`, `serve`, `worker`
+and `hosts`."""
 
 from __future__ import annotations
 
 import argparse
+
+from app.protocol.hosts import WORKER_PORT
+
+
+def add_model_options(
+    command: argparse.ArgumentParser,
+    default: str | None = argparse.SUPPRESS,
+    *,
+    kv_bits: bool = True,
+    hosts: bool = True,
+) -> None:
+    """Options for the models. They may also precede the command, so a command's own option must
+    have no default: it would replace theirs."""
+    command.add_argument(
+        "--target",
+        metavar="T",
+        default=default,
+        help="the model that answers: a folder or an installed model",
+    )
+    command.add_argument(
+        "--draft",
+        metavar="D",
+        default=default,
+        help="the small model that scores the prompt: of any family, `embedded`, or `builtin`,"
+        " which is no model and the default",
+    )
+    if hosts:
+        command.add_argument(
+            "--hosts",
+            metavar="HOSTS",
+            default=default,
+            help="spread the target over this machine and others, on which `specchat worker` runs:"
+            " KEY@ADDRESS,... or a file of mlx.distributed_config",
+        )
+    if not kv_bits:
+        return
+    command.add_argument(
+        "--kv-bits",
+        choices=["full", "8", "4"],
+        default=default,
+        help="bits per number in the target's KV cache: fewer need less memory",
+    )
 
 
 def add_conversations(command: argparse.ArgumentParser) -> None:
@@ -148,3 +191,35 @@ def add_serve(command: argparse.ArgumentParser) -> None:
         "--allow-others", action="store_true", help="allow a --host that other machines can reach"
     )
     command.add_argument("--no-token", action="store_true", help="ask for no API key")
+
+
+def add_worker(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Holds a part of a target that is too large for one machine. Another machine with the key"
+        " that it prints uses it; it sends token ids, never files, and nothing is encrypted."
+    )
+    command.add_argument(
+        "address",
+        metavar="ADDRESS",
+        nargs="?",
+        help="this machine's address at which the other reaches it; without one, all are listed",
+    )
+    command.add_argument(
+        "--port",
+        type=int,
+        default=WORKER_PORT,
+        help="the port to listen on; 0: one that is free (default %(default)s)",
+    )
+
+
+def add_hosts(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Prints the processor and memory of each machine, and the latency and rate of its link."
+    )
+    command.add_argument(
+        "machines",
+        metavar="HOSTS",
+        nargs="?",
+        help="as for --hosts; without it, all machines whose key was used before",
+    )
+    command.add_argument("--json", action="store_true", help="print them as JSON")

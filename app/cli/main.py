@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
 
+WITH_HOSTS = (None, "ask", "serve", "hosts")
+"""Commands that use the machines of --hosts."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns the exit status."""
@@ -45,6 +48,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
     from app.cli.arguments import parser
 
     options = parser().parse_args(arguments)
+    if options.hosts is not None and options.command not in WITH_HOSTS:
+        raise UserError(f"`specchat {options.command}` uses this machine only", "remove --hosts")
     match options.command:
         case "ask":
             from app.cli.ask import ask
@@ -66,6 +71,14 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.serve import serve
 
             return serve(options)
+        case "worker":
+            from app.cli.worker import worker
+
+            return worker(options.address, options.port)
+        case "hosts":
+            from app.cli.hosts import hosts
+
+            return hosts(options.machines or options.hosts, options.json, sys.stdout)
         case "settings":
             from app.cli.settings import settings
 
@@ -93,4 +106,4 @@ def _dispatch(arguments: Sequence[str]) -> int:
             return evaluate(options)
     from app.cli.run_app import run_app
 
-    return run_app(options.target, options.draft, options.kv_bits)
+    return run_app(options.target, options.draft, options.kv_bits, options.hosts)

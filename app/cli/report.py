@@ -12,6 +12,7 @@ from app.protocol.events import (
     Event,
     FellBackToDense,
     Finished,
+    HostsLost,
     ImportanceMap,
     Loaded,
     MemoryFreed,
@@ -59,6 +60,9 @@ class Report:
             case FellBackToDense():
                 self._selected = None
                 self._note(event.reason)
+            case HostsLost():
+                self._selected = None
+                self._note(event.message)
             case Token(text=text) if text:
                 self._clear()
                 sys.stdout.write(self._sanitized(text))

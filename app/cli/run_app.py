@@ -25,17 +25,28 @@ MAX_LOG_BYTES = 500_000
 """The limit of one file; there is one older file."""
 
 
-def run_app(target: str | None = None, draft: str | None = None, kv_bits: str | None = None) -> int:
+def run_app(
+    target: str | None = None,
+    draft: str | None = None,
+    kv_bits: str | None = None,
+    hosts: str | None = None,
+) -> int:
     """Open the app in a child process; returns the exit status."""
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     watched_by = current_supervisor()
-    return supervise() if watched_by is None else _open(target, draft, kv_bits, watched_by)
+    if watched_by is None:
+        return supervise()
+    return _open(target, draft, kv_bits, hosts, watched_by)
 
 
 def _open(
-    target: str | None, draft: str | None, kv_bits: str | None, watched_by: Supervisor
+    target: str | None,
+    draft: str | None,
+    kv_bits: str | None,
+    hosts: str | None,
+    watched_by: Supervisor,
 ) -> int:
     gc.disable()  # imports create no garbage
     from app.models.embedded import EMBEDDED
@@ -44,8 +55,9 @@ def _open(
 
     settings = SettingsFile(settings_path())
     kv = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
-    models, problem = _pair(target, draft, kv.bits, settings.settings)
+    models, problem = _pair(target, draft, kv.bits, hosts, settings.settings)
     from app.chat.shared_engine import SharedEngine
+    from app.cli.hosts import HostsLookLater, connect
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
@@ -57,7 +69,7 @@ def _open(
     log_to(logs_path())
     last_time = crash.pop(logs_path())
     news = [] if last_time is None else [last_time.sentence]
-    engine = SharedEngine(MlxEngine())
+    engine = SharedEngine(MlxEngine(connect=connect))
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
             engine,
@@ -72,6 +84,7 @@ def _open(
             show_welcome=models.names[0] == EMBEDDED,
             library=_library,
             server=InnerServer(engine, lambda: settings.settings),
+            machines=None if models.hosts is None else HostsLookLater(models.hosts),
         )
         app.run()
     return app.return_code or 0
@@ -86,19 +99,26 @@ def _library() -> Library:
 
 
 def _pair(
-    target: str | None, draft: str | None, kv_bits: int | None, settings: Settings
+    target: str | None,
+    draft: str | None,
+    kv_bits: int | None,
+    hosts: str | None,
+    settings: Settings,
 ) -> tuple[Load, list[str]]:
     """The pair to load, and messages. Models from the command line must exist; if those of the
     settings do not, the app opens with the embedded pair and a message."""
     from app.chat.model_pairs import resolve_pair
+    from app.cli.hosts import chosen_hosts
     from app.cli.settings import requested_pair
 
+    spread = chosen_hosts(hosts)
     try:
-        return resolve_pair(*requested_pair(target, draft, settings), kv_bits=kv_bits), []
+        pair = requested_pair(target, draft, settings)
+        return resolve_pair(*pair, kv_bits=kv_bits, hosts=spread), []
     except UserError as error:
         if target is not None or draft is not None:
             raise
-        return resolve_pair(kv_bits=kv_bits), [f"{error} ^L chooses another model."]
+        return resolve_pair(kv_bits=kv_bits, hosts=spread), [f"{error} ^L chooses another model."]
 
 
 def log_to(folder: Path) -> None:

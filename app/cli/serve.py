@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
+from app.cli.hosts import chosen_hosts, connect
 from app.cli.settings import requested_pair, user_settings
 from app.engine.engine import MlxEngine
 from app.engine.prompt import PromptBuilder, PromptError
@@ -48,10 +49,11 @@ def serve(options: argparse.Namespace) -> int:
             "add --allow-others if that is what you want, or leave --host out",
         )
     kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    load = resolve_pair(*requested_pair(options.target, options.draft, settings), kv_bits=kv.bits)
+    pair = requested_pair(options.target, options.draft, settings)
+    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts))
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
     policy = settings.cache_policy(None, str(costs_path()))
-    engine = MlxEngine()
+    engine = MlxEngine(connect=connect)
     reading = settings.reading
     defaults = Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
     with EngineSession(engine, policy) as session:

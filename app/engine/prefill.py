@@ -105,11 +105,12 @@ def prefill_step(
     positions: Positions | None,
     backend: Backend,
     num_layers: int | None = None,
+    whole: bool = False,
 ) -> None:
     """Like `forward`, but only to fill the caches of the first `num_layers` layers, or of all.
 
     What no cache needs is not computed: the last layer's attention and what follows it, the output
-    head, layers that share another one's cache.
+    head, layers that share another one's cache. With `whole` the model's code runs to its end.
     """
     if (fill := getattr(model, "fill", None)) is not None:  # other processes do it
         if positions is not None:
@@ -118,7 +119,9 @@ def prefill_step(
         return
     with (
         mlx_patches.blocked_attention(backend.query_block),
-        mlx_patches.early_exit(StepWatcher(flatten(cache[:num_layers]))),
+        nullcontext()
+        if whole
+        else mlx_patches.early_exit(StepWatcher(flatten(cache[:num_layers]))),
     ):
         forward(model, cache, ids, positions)
     mx.eval([c.state for c in cache])

@@ -8,7 +8,7 @@ gets the tokens that are read and their positions, and no text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,7 @@ class ShardRunner:
     def __init__(self, model: LoadedModel, rank: int, snapshots: Path | None = None) -> None:
         """`snapshots` is the folder for its part of snapshots; without one it saves nothing."""
         self._model, self._rank = model, rank
+        self._pipelined = getattr(model.model.model, "pipeline_size", 1) > 1
         self._saving: Generator[tuple[int, int], None, None] | None = None
         self._snapshots: Snapshots | None = None
         if snapshots is not None:
@@ -189,7 +190,8 @@ class ShardRunner:
 
     def fill(self, cache: int, ids: NDArray[np.int32], positions: Positions | None) -> None:
         layers, backend = self._caches[cache].cache, self._model.step.backend
-        prefill_step(self._model.model, layers, ids, positions, backend)
+        whole = self._pipelined  # the ranks wait for what each sends after its last layer
+        prefill_step(self._model.model, layers, ids, positions, backend, whole=whole)
         memory.trim_buffer_cache()
 
     def forward(
@@ -203,11 +205,20 @@ class ShardRunner:
 
 
 def load_shard(
-    folder: str, name: str, group: mx.distributed.Group, step: int | None, kv_bits: int | None
+    folder: str,
+    name: str,
+    group: mx.distributed.Group,
+    step: int | None,
+    kv_bits: int | None,
+    split: Sequence[int] = (),
 ) -> tuple[LoadedModel, Reply]:
-    """Load a rank's shard, and say what the first process has to know of it. Every rank must do
-    this at the same time. Raises LoadError or NotEnoughMemory."""
-    shard = partial(shard_layers, name=name, group=group)
+    """Load a rank's shard, and say what the first process has to know of it: a part of each layer,
+    or with a `split` so many whole layers. Every rank must do this at the same time. Raises
+    LoadError or NotEnoughMemory."""
+    if split:
+        shard = partial(take_layers, name=name, group=group, split=split)
+    else:
+        shard = partial(shard_layers, name=name, group=group)
     model = load_one(folder, name, step, kv_bits, shard=shard)
     dense_only = probe(model.model, model.info.context_length, model.caches)
     described: Reply = {
@@ -216,6 +227,7 @@ def load_shard(
         "transient": asdict(model.transient) | {"heads": -(-model.transient.heads // group.size())},
         "weight_bytes": model.info.weight_bytes,
         "ranks": group.size(),
+        "layers": len(model.model.layers),
     }
     return model, described
 
@@ -240,3 +252,23 @@ def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
         ) from error
     if len(model.layers) != layers or any(layer is None for layer in model.layers):
         raise LoadError(f"mlx-lm lost layers of {name} while it divided them")
+
+
+def take_layers(model: Any, name: str, group: mx.distributed.Group, split: Sequence[int]) -> None:
+    """Leave as many layers in `model` as `split` says for this rank, the last ones on rank 0:
+    mlx-lm's pipeline. Raises LoadError."""
+    layers = len(model.layers)
+    if not hasattr(model.model, "pipeline"):
+        raise LoadError(
+            f"The layers of {name} cannot be split: mlx-lm has no pipeline for its architecture",
+            "leave --split out, or choose another model",
+        )
+    if len(split) != group.size() or sum(split) != layers or min(split) < 1:
+        raise LoadError(
+            f"{name} has {layers} layers for {group.size()} machines",
+            f"give --split {group.size()} numbers whose sum is {layers}",
+        )
+    model.model.pipeline(group, list(split))
+    own = split[group.rank()]
+    if len(model.layers) != own or any(layer is None for layer in model.layers):
+        raise LoadError(f"mlx-lm lost layers of {name} while it split them")

@@ -246,6 +246,7 @@ class ShardedPrefixCache(PrefixCache):
         return int(size.bytes(int((self.cached & ~self.absent).sum()), self.retain_all))
 
     def rewind(self, position: int) -> int:
+        position = self.rewind_target(position)  # which layers limit it, a rank may not know
         with self._repeated("rewind", position=position):
             return super().rewind(position)
 

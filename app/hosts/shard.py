@@ -87,7 +87,7 @@ def _work(
     except RuntimeError as error:
         raise RuntimeError(f"the machines do not reach each other ({error})") from error
     model, described = load_shard(
-        load["folder"], load["name"], group, load["step"], load["kv_bits"]
+        load["folder"], load["name"], group, load["step"], load["kv_bits"], load["split"]
     )
     connection.send({"described": described, "memory": memory.sample()})
     snapshots = shard_snapshots_path() / f"{group.rank()}-of-{group.size()}"

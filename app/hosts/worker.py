@@ -179,6 +179,9 @@ class _Session:
         return {"port": free_port(self._address), "ticket": self._ticket}
 
     def _start(self, message: Message) -> Message:
+        names = (*message["environment"], *message["files"])
+        if not all(name.startswith("MLX_") and name.isidentifier() for name in names):
+            return {"problem": "only variables of MLX are accepted"}  # others could run anything
         if not self._attached.wait(LOST_SECONDS) or self._data is None:
             return {"problem": "the second connection did not come"}
         self._process = ShardProcess(self._data.socket, message["environment"], message["files"])

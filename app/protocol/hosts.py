@@ -19,17 +19,21 @@ class Link(StrEnum):
     """RDMA over Thunderbolt 5."""
 
 
+Rdma = tuple[str | tuple[str, ...] | None, ...]
+"""The device that leads to each machine, in order of the ranks, or several; None to itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Another machine, on which `specchat worker` runs. `address` is where it listens, `key` what
     it asks for. The layers' data go over `ips`, or over `address` if there are none; with RDMA over
-    the device of `rdma` that leads to each machine, in order of the ranks."""
+    the devices of `rdma`."""
 
     address: str
     port: int = WORKER_PORT
     key: str = ""
     ips: tuple[str, ...] = ()
-    rdma: tuple[str | None, ...] = ()
+    rdma: Rdma = ()
 
     @property
     def name(self) -> str:
@@ -44,10 +48,13 @@ class Hosts:
 
     others: tuple[Host, ...]
     own_ips: tuple[str, ...] = ()
-    own_rdma: tuple[str | None, ...] = ()
+    own_rdma: Rdma = ()
     link: Link = Link.RING
     variables: tuple[tuple[str, str], ...] = ()
     model: str = ""
+    split: tuple[int, ...] = ()
+    """How many layers each machine has, this one first; without it each has a part of every
+    layer."""
 
     @property
     def size(self) -> int:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from app.protocol.commands import Ask, Cancel
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, PhaseProgress, Planned, Token
+from app.protocol.events import Event, Failed, Finished, HostsLost, PhaseProgress, Planned, Token
+from app.util.sanitize import sanitize_line
 
 PASSED_ON = (PhaseProgress, Planned, Token, Finished, Failed)
 """Events that a request gets."""
+
+log = logging.getLogger("specchat.serve")
 
 
 class QueueFull(Exception):
@@ -44,6 +48,8 @@ class EngineQueue:
         loop = asyncio.get_running_loop()
 
         def deliver(event: Event) -> None:
+            if isinstance(event, HostsLost):
+                log.warning("%s", sanitize_line(event.message))
             if isinstance(event, PASSED_ON):
                 with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
                     loop.call_soon_threadsafe(self._deliver, event)

@@ -1,0 +1,93 @@
+"""`--hosts`, and `specchat hosts`: the machines that a target is spread over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from app.cli.exit_codes import FAILED
+from app.errors import UserError
+from app.util import formatting
+from app.util.sanitize import sanitize_line
+from app.util.tables import Table
+
+if TYPE_CHECKING:
+    from app.engine.sharded_model import Shards
+    from app.protocol.commands import Load
+    from app.protocol.hosts import Hosts, Machine
+
+
+def chosen_hosts(text: str | None) -> Hosts | None:
+    """The machines of `--hosts`. Raises UserError."""
+    if text is None:
+        return None
+    from app.hosts.hostfile import requested_hosts
+
+    return requested_hosts(text)
+
+
+def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
+    """Meets the engine's `Connect`; imports what it needs only when a target is spread."""
+    from app.hosts.cluster import connect_hosts
+
+    return connect_hosts(command, stopped)
+
+
+class HostsLookLater:
+    """Meets `Machines`, and imports what it needs only when it looks."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+
+    def look(self) -> list[Machine]:
+        from app.hosts.look import HostsLook
+
+        return HostsLook(self.hosts).look()
+
+
+def hosts(text: str | None, as_json: bool, out: TextIO) -> int:
+    """Print what this and the other machines are like. Returns the exit status: 1 if one cannot be
+    used."""
+    machines = HostsLookLater(chosen_hosts(text) or _known()).look()
+    if as_json:
+        out.write(json.dumps([dataclasses.asdict(each) for each in machines], indent=2) + "\n")
+    else:
+        out.write(f"{_table(machines)}\n")
+    problems = [each.problem for each in machines if each.problem]
+    if not as_json:
+        out.writelines(f"\n{sanitize_line(problem)}.\n" for problem in problems)
+    return FAILED if problems else 0
+
+
+def _known() -> Hosts:
+    """All whose keys are stored. Raises UserError."""
+    from app.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys
+    from app.paths import config_path
+
+    keys = read_keys(config_path() / KEYS_FILE)
+    if not keys:
+        raise UserError(
+            "No other machine was used before",
+            "run `specchat worker` on one, and add what it prints after --hosts",
+        )
+    return parse_hosts(",".join(keys), keys)
+
+
+def _table(machines: Sequence[Machine]) -> str:
+    rows = [
+        [sanitize_line(each.name), sanitize_line(each.processor), *_numbers(each)]
+        for each in machines
+    ]
+    head = ["machine", "processor", "free", "memory", "latency", "rate"]
+    return Table(head, rows, texts=2).plain()
+
+
+def _numbers(machine: Machine) -> list[str]:
+    if machine.problem:
+        return ["-"] * 4
+    memory = [formatting.size(round(machine.free)), formatting.size(machine.total)]
+    if machine.latency is None or machine.rate is None:
+        return [*memory, "-", "-"]
+    return [*memory, f"{machine.latency * 1e3:.2f} ms", f"{formatting.size(round(machine.rate))}/s"]

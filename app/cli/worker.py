@@ -1,0 +1,78 @@
+"""`specchat worker`: lends this machine to another, which spreads its target over both."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from app.errors import UserError
+from app.hosts.hostfile import MOST_PORT, spelled
+from app.hosts.worker import Worker, own_addresses
+from app.paths import config_path
+from app.util.private_file import make_secret, read_secret
+from app.util.sanitize import sanitize_line
+
+KEY_FILE = "worker-key"
+EVERY_ADDRESS = ("", "0.0.0.0", "::", "0")
+REMARK = "Token ids go over the network unencrypted. Ctrl+C ends the worker."
+
+
+def worker(address: str | None, port: int) -> int:
+    """Answer first machines at `address` until interrupted."""
+    if not 0 <= port <= MOST_PORT:
+        raise UserError(f"--port {port} is not a port", f"use one from 0 to {MOST_PORT:,}")
+    if address is None:
+        raise _which_address("Say at which of this machine's addresses the other one reaches it")
+    address = address.removeprefix("[").removesuffix("]")
+    if address in EVERY_ADDRESS:
+        raise _which_address("A worker listens at one address only")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # its shard's process would stay
+        signal.signal(number, _end)
+    key = _key(config_path() / KEY_FILE)
+    lending = Worker(address, port, key, _say)
+    try:
+        hosts = f"{key}@{spelled(address, lending.port)}"
+        sys.stdout.write(f"On the first machine, type: specchat --hosts {hosts}\n")
+        sys.stdout.flush()
+        sys.stderr.write(f"{REMARK}\n")
+        lending.run()
+    finally:
+        lending.close()
+    return 0
+
+
+def _which_address(problem: str) -> UserError:
+    commands = [f"`specchat worker {each}` ({interface})" for each, interface in own_addresses()]
+    if not commands:
+        return UserError(problem, "this one has none yet, so connect it to a network first")
+    return UserError(problem, " or ".join(commands))
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _key(path: Path) -> str:
+    """This machine's, which is made once. Raises UserError."""
+    try:
+        if key := read_secret(path):
+            return key
+    except (OSError, UnicodeDecodeError):
+        raise UserError(
+            f"The worker's key in '{path}' cannot be read", "delete that file"
+        ) from None
+    try:
+        return make_secret(path)
+    except OSError as error:
+        raise UserError(
+            f"The worker's key cannot be written to '{path}' ({error.strerror})",
+            "make that folder writable",
+        ) from None
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {sanitize_line(text)}\n")

@@ -1,0 +1,252 @@
+"""The value of `--hosts`: workers with their keys, or a file in the format of `mlx.launch`; and the
+keys that were typed once."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from app.paths import config_path
+from app.protocol.hosts import WORKER_PORT, Host, Hosts, Link, Rdma
+from app.util.private_file import write_private
+
+KEYS_FILE = "host-keys.json"
+MAX_BYTES = 1 << 20
+"""Of a file of machines or keys."""
+MOST_PORT = 65_535
+_BACKENDS = {"": Link.RING, "ring": Link.RING, "jaccl": Link.JACCL, "jaccl-ring": Link.JACCL}
+_JACCL_RING = "MLX_JACCL_RING"
+_ADDRESS = re.compile(r"(?:\[([0-9a-f:.]+(?:%\w+)?)\]|([\w.-]+))(?::(\d{1,5}))?", re.A | re.I)
+_VARIABLE = re.compile(r"(MLX_\w+)=(.*)", re.A | re.S)
+_RUN_WORKER = "run `specchat worker` there, and use the line that it prints once"
+
+
+def requested_hosts(text: str) -> Hosts:
+    """As `parse_hosts` with the stored keys; those in `text` are stored. Raises UserError."""
+    path = config_path() / KEYS_FILE
+    keys = read_keys(path)
+    hosts = parse_hosts(text, keys)
+    used = keys | {spelled(host.address, host.port): host.key for host in hosts.others}
+    if used != keys:
+        try:
+            write_private(path, json.dumps(used, indent=2) + "\n")
+        except OSError as error:
+            raise UserError(
+                f"The keys of other machines cannot be written to '{path}' ({error.strerror})",
+                "make that folder writable",
+            ) from None
+    return hosts
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """The keys of workers, by their `ADDRESS[:PORT]`. Raises UserError."""
+    try:
+        keys = _read_json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        keys = None
+    pairs = keys.items() if isinstance(keys, dict) else [("", None)]
+    if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in pairs):
+        raise UserError(
+            f"The keys of other machines in '{path}' cannot be read",
+            "delete that file, and use the line of each `specchat worker` again",
+        )
+    return dict(pairs)
+
+
+def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
+    """Workers with commas between them, `KEY@ADDRESS[:PORT]` or `ADDRESS[:PORT]` of a stored key,
+    or the path of a file. Raises UserError."""
+    if not text.strip():
+        raise UserError("--hosts names no machine", _RUN_WORKER)
+    if _is_path(text):
+        hosts = _from_file(Path(text).expanduser(), keys)
+    else:
+        hosts = Hosts(tuple(_worker(part.strip(), keys) for part in text.split(",")))
+    spelt = [spelled(host.address, host.port) for host in hosts.others]
+    for each in spelt:
+        if spelt.count(each) > 1:
+            raise UserError(f"{each} is named twice", "name each machine once")
+    return hosts
+
+
+def spelled(address: str, port: int) -> str:
+    """As it is typed: `ADDRESS[:PORT]`, and brackets around IPv6."""
+    shown = f"[{address}]" if ":" in address else address
+    return shown if port == WORKER_PORT else f"{shown}:{port}"
+
+
+# --------------------------------------------------------------------------- typed workers
+
+
+def _is_path(text: str) -> bool:
+    try:
+        if Path(text).expanduser().is_file():
+            return True
+    except (OSError, ValueError, RuntimeError):
+        return False
+    return "@" not in text and ("/" in text or text.endswith(".json"))
+
+
+def _worker(text: str, keys: Mapping[str, str]) -> Host:
+    key, at, where = text.rpartition("@")  # an error never quotes the key
+    address, port = _split(where)
+    if not at:
+        return _known([(address, port)], keys)
+    if not key:
+        raise UserError(f"The key before @{where} is missing", _RUN_WORKER)
+    return Host(address, port or WORKER_PORT, key)
+
+
+def _split(where: str) -> tuple[str, int | None]:
+    """Address and port. Raises UserError."""
+    found = _ADDRESS.fullmatch(where)
+    port = int(found[3]) if found and found[3] else None
+    if found is None or not (found[2] or _is_ip(found[1])):
+        advice = (
+            f"write [{where}], with its port after the brackets"
+            if _is_ip(where)
+            else "use the line that `specchat worker` prints, KEY@ADDRESS or KEY@ADDRESS:PORT"
+        )
+        raise UserError(f"{where!r} is not the address of a machine", advice)
+    if port is not None and not 1 <= port <= MOST_PORT:
+        raise UserError(f"{port} is not a port", f"use one from 1 to {MOST_PORT:,}")
+    return found[1] or found[2], port
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _known(names: Sequence[tuple[str, int | None]], keys: Mapping[str, str]) -> Host:
+    """The worker at one of these addresses, whose key was typed before. Raises UserError."""
+    stored = [(_split(each), key) for each, key in keys.items()]
+    for address, port in names:
+        there = {at or WORKER_PORT: key for (name, at), key in stored if name == address}
+        if port is None and WORKER_PORT not in there and len(there) == 1:
+            (port,) = there
+        if key := there.get(port or WORKER_PORT):
+            return Host(address, port or WORKER_PORT, key)
+    address, port = names[0]
+    shown = spelled(address, port or WORKER_PORT)
+    raise UserError(f"The key of {shown} is not known", _RUN_WORKER)
+
+
+# --------------------------------------------------------------------------- files
+
+
+def _read_json(path: Path) -> Any:
+    """Raises OSError, ValueError or RecursionError."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError("it is too large")
+    return json.loads(data.decode("utf-8-sig"))
+
+
+def _from_file(path: Path, keys: Mapping[str, str]) -> Hosts:
+    """The first entry is this machine. Raises UserError."""
+    try:
+        data = _read_json(path)
+    except FileNotFoundError:
+        advice = "use KEY@ADDRESS, or the path of a file as `mlx.distributed_config` writes it"
+        raise UserError(f"There is no file '{path}'", advice) from None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read ({error.strerror})", "use another file") from None
+    except (ValueError, RecursionError):
+        raise _fault(path, "it is not JSON") from None
+    try:
+        return _machines(data, keys)
+    except ValueError as error:
+        raise _fault(path, str(error)) from None
+
+
+def _fault(path: Path, what: str) -> UserError:
+    return UserError(
+        f"The machines in '{path}' cannot be used ({what})",
+        "correct the file, or write it again with `mlx.distributed_config`",
+    )
+
+
+def _machines(data: Any, keys: Mapping[str, str]) -> Hosts:
+    """Raises ValueError with what is wrong with the file, or UserError."""
+    content = data if isinstance(data, dict) else {"hosts": data}
+    entries, backend = content.get("hosts"), content.get("backend", "")
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise ValueError("it has no list of hosts")
+    if not isinstance(backend, str) or backend not in _BACKENDS:
+        raise ValueError(f"the backend {backend!r} is neither ring nor jaccl")
+    if len(entries) < 2:
+        raise ValueError("it needs an entry for this machine, the first, and one for each other")
+    link, variables = _BACKENDS[backend], _variables(content.get("envs", []))
+    ips = [_ips(number, entry) for number, entry in enumerate(entries, 1)]
+    devices: list[Rdma] = [()] * len(entries)
+    if link is Link.JACCL:
+        in_ring = backend == "jaccl-ring" or _JACCL_RING in variables
+        devices = [_rdma(number, entries, in_ring) for number in range(len(entries))]
+        variables |= {_JACCL_RING: "1"} if in_ring else {}
+    others = []
+    for number in range(1, len(entries)):
+        worker = _known([(name, None) for name in _names(number + 1, entries[number], ips)], keys)
+        others.append(Host(worker.address, worker.port, worker.key, ips[number], devices[number]))
+    return Hosts(tuple(others), ips[0], devices[0], link, tuple(variables.items()))
+
+
+def _names(number: int, entry: dict[str, Any], ips: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """What a machine may be reached at: the first is used unless the key of another is known."""
+    ssh = entry.get("ssh", "")
+    if not isinstance(ssh, str):
+        raise ValueError(f"`ssh` of entry {number} is not a name")
+    name = ssh.rpartition("@")[2]
+    if not ips[number - 1] and not name:
+        raise ValueError(f"entry {number} has neither `ips` nor `ssh`")
+    if name and not (_is_ip(name) or _ADDRESS.fullmatch(name)):
+        raise ValueError(f"`ssh` of entry {number} is not a name")
+    return (*ips[number - 1], *([name] if name else []))
+
+
+def _ips(number: int, entry: dict[str, Any]) -> tuple[str, ...]:
+    ips = entry.get("ips", [])
+    if not isinstance(ips, list) or not all(isinstance(ip, str) and _is_ip(ip) for ip in ips):
+        raise ValueError(f"`ips` of entry {number} is not a list of IP addresses")
+    return tuple(ips)
+
+
+def _rdma(number: int, entries: Sequence[dict[str, Any]], in_ring: bool) -> Rdma:
+    """The devices that lead from a machine to all, the one to itself None."""
+    row, count = entries[number].get("rdma"), len(entries)
+    if not isinstance(row, list) or len(row) != count:
+        raise ValueError(f"`rdma` of entry {number + 1} needs {count} devices, one for each entry")
+    if row[number] is not None:
+        raise ValueError(f"`rdma` of entry {number + 1} has a device to itself, not null")
+    needed = {(number - 1) % count, (number + 1) % count} if in_ring else set(range(count))
+    devices = [tuple(each) if isinstance(each, list) else each for each in row]
+    for other, device in enumerate(devices):
+        names = device if isinstance(device, tuple) else (device,)
+        missing = not names or not all(isinstance(name, str) and name for name in names)
+        if missing and (device is not None or other in needed - {number}):
+            raise ValueError(f"`rdma` of entry {number + 1} names no device to entry {other + 1}")
+    return tuple(devices)
+
+
+def _variables(envs: Any) -> dict[str, str]:
+    """Only MLX's own: others would change what runs on the machines."""
+    if not isinstance(envs, list):
+        raise ValueError("`envs` is not a list")
+    found = dict[str, str]()
+    for each in envs:
+        match = _VARIABLE.fullmatch(each) if isinstance(each, str) else None
+        if match is None or "\0" in match[2]:
+            raise ValueError(f"{each!r} in `envs` is not a variable of MLX, such as MLX_NAME=VALUE")
+        found[match[1]] = match[2]
+    return found

@@ -1,0 +1,96 @@
+"""`--hosts` and `specchat hosts`: a target over this machine and others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.chat.model_pairs import resolve_pair
+from app.cli.main import run
+from app.cli.report import Report
+from app.hosts.hostfile import spelled
+from app.protocol.commands import Ask
+from app.protocol.events import HostsLost
+from app.protocol.hosts import Host, Hosts
+from tests import tiny
+from tests.hosts.machines import workers
+
+
+def typed(hosts: Hosts) -> str:
+    return ",".join(f"{host.key}@{spelled(host.address, host.port)}" for host in hosts.others)
+
+
+@pytest.mark.parametrize("draft", [None, "embedded"])
+def test_the_target_has_the_name_there_that_the_user_typed(draft: str | None) -> None:
+    hosts = Hosts((Host("10.0.0.2", key="k"),))
+    load = resolve_pair("embedded", draft, hosts=hosts)
+    assert load.hosts == Hosts(hosts.others, model="embedded")
+    assert resolve_pair("embedded", draft).hosts is None
+
+
+def test_the_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with workers(1) as hosts:
+        assert run(["hosts", typed(hosts)]) == 0
+        head, own, other = capsys.readouterr().out.splitlines()
+        assert head.split() == ["machine", "processor", "free", "memory", "latency", "rate"]
+        assert own.split()[-2:] == ["-", "-"]
+        assert other.startswith(hosts.others[0].name)
+        assert " ms " in other
+        assert other.endswith("B/s")
+        assert run(["--hosts", typed(hosts), "hosts", "--json"]) == 0
+        own_values, values = json.loads(capsys.readouterr().out)
+        assert own_values["latency"] is None
+        assert values["name"] == hosts.others[0].name
+        assert values["total"] == own_values["total"]
+        assert values["rate"] > 0
+    assert run(["hosts"]) == 1, "its key is stored, but it has ended"
+    out = capsys.readouterr().out
+    assert f"\n{hosts.others[0].name} does not answer as a specchat worker (" in out
+
+
+def test_without_machines_it_says_how_to_get_some(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["hosts"]) == 2
+    assert "run `specchat worker` on one, and add what it prints" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["doctor", "settings", "eval --suite needle"])
+def test_commands_of_one_machine_do_not_ignore_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--hosts", "k@10.0.0.2", *command.split()]) == 2
+    assert f"`specchat {command.split()[0]}` uses this machine only" in capsys.readouterr().err
+
+
+def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    Report(Ask(1, ())).show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
+    assert capsys.readouterr().err == "␛[1m10.0.0.2 is gone.\n"
+
+
+def test_an_answer_over_two_processes_is_that_of_one(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.save(home / "target", "llama", 0)
+    (home / "text.txt").write_text("".join(f"Line {n} says {n * n}.\n" for n in range(99)))
+    ask = ["ask", "--target", str(home / "target"), "-f", str(home / "text.txt"), "--full"]
+    ask += ["--max-tokens", "8", "--temp", "0", "What?"]
+    assert run(ask) == 0
+    alone = capsys.readouterr().out
+    said: list[str] = []
+    with workers(1, said) as hosts:
+        assert run(["--hosts", typed(hosts), *ask]) == 0
+    assert capsys.readouterr().out == alone
+    assert said[0] == "127.0.0.1 uses this machine for a part of target."
+
+
+def test_the_app_and_its_options_import_no_mlx() -> None:
+    code = (
+        "import sys, app.cli.run_app, app.cli.hosts, app.hosts.hostfile\n"
+        "sys.exit(any(name.partition('.')[0] in ('mlx', 'mlx_lm') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
