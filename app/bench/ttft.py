@@ -92,7 +92,7 @@ def _models(options: Options) -> tuple[list[LoadedModel], int]:
         models = [loaded(model, each, STEP) for model, each in zip(pair, configs, strict=True)]
         return models, configs[0]["vocab_size"]
     from app.chat.model_pairs import resolve_pair
-    from app.engine.loader import load_pair
+    from app.engine.pair_loader import load_pair
 
     found = load_pair(resolve_pair(options.target, options.draft), STEP)
     if found.draft is None or found.dense_only:

@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -22,8 +23,10 @@ from app.engine.draft_proposals import DraftProposals
 from app.engine.mid_answer_recall import MidAnswerRecall
 from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
+from app.protocol.commands import Ask
 from app.protocol.events import Token
 from app.protocol.options import PENALTY_TOKENS, Sampling
+from app.protocol.prompt import Message, Role
 from app.protocol.stats import SURE, FinishReason
 
 FLUSH_SECONDS = 0.05
@@ -239,6 +242,16 @@ class Decoder:
         self.ids, self.text = list(ids), answer
         self.first_token_at = self.last_token_at = time.perf_counter()
         return FinishReason.STOP
+
+    def continued(self, ask: Ask) -> Ask:
+        """What continues the answer to `ask` where it is now."""
+        if not self.ids:
+            return ask
+        before = ask.messages[:-1] if ask.messages[-1].role is Role.ASSISTANT else ask.messages
+        answer = Message(Role.ASSISTANT, self.text, token_ids=tuple(self.ids))
+        left = ask.sampling.max_tokens - len(self.ids) + self.answer_prefix_len
+        sampling = replace(ask.sampling, max_tokens=max(left, 1), seed=self.seed)
+        return replace(ask, messages=(*before, answer), sampling=sampling)
 
     def flush(self) -> None:
         """Report what has not been reported yet."""

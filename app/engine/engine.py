@@ -50,11 +50,12 @@ if TYPE_CHECKING:
     from app.engine.backend import Backend
     from app.engine.cache_pool import CachePool, PowerProbe
     from app.engine.conversation_cache import ScoredPrompt
-    from app.engine.loader import Connect, ModelPair
+    from app.engine.loader import ModelPair
     from app.engine.memory_manager import MemoryManager
     from app.engine.memory_monitor import MemoryMonitor
     from app.engine.memory_probes import MemoryProbe
     from app.engine.pair_costs import PairCosts
+    from app.engine.pair_loader import Connect
     from app.engine.pressure_response import PressureResponse
     from app.engine.progress import TurnClock
     from app.engine.sharded_model import ShardsLost
@@ -300,7 +301,8 @@ class MlxEngine:
 
     def _load(self, command: Load) -> None:
         from app.engine.conversation_cache import ConversationCache
-        from app.engine.loader import LoadStopped, load_pair
+        from app.engine.loader import LoadStopped
+        from app.engine.pair_loader import load_pair
 
         def stopped() -> bool:
             """Whether another pair was requested since."""
@@ -404,8 +406,9 @@ class MlxEngine:
     def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> None:
         """Load the target here that was spread over machines. Raises TurnError if it does not
         fit."""
-        from app.engine.loader import LoadError, load_pair
+        from app.engine.loader import LoadError
         from app.engine.memory import NotEnoughMemory
+        from app.engine.pair_loader import load_pair
         from app.engine.turn import TurnError
 
         assert self._loaded_by is not None

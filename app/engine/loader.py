@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import gc
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache
-from app.engine.embedding_scores import EmbeddingSpace, NoEmbeddings
-from app.engine.foreign_draft import PairPrompts
+from app.engine.embedding_scores import EmbeddingSpace
 from app.engine.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -29,11 +27,10 @@ from app.engine.kv_quantisation import (
 from app.engine.memory import NO_TRANSIENT, Transient
 from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
 from app.engine.prefix_cache import PrefixCache
-from app.engine.prompt import PromptBuilder, Prompts
-from app.engine.sharded_model import ShardedModel, ShardedPrefixCache, Shards
-from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
+from app.engine.prompt import Prompts
+from app.engine.sharded_model import ShardedPrefixCache, Shards
+from app.engine.sparse_probe import compute_dtype, one_line, weight_arrays
 from app.engine.speculation import Gate
-from app.protocol.commands import Load
 from app.protocol.events import ModelInfo
 from app.protocol.memory_model import BUDGET_SHARE
 from app.sandbox.process import TextProcess
@@ -58,9 +55,6 @@ class LoadStopped(LoadError):
 
 Stopped = Callable[[], bool]
 """Whether another pair was requested."""
-Connect = Callable[[Load, Stopped], Shards]
-"""Has all machines of a command load their shards, each in a process of its own. Raises LoadError
-or NotEnoughMemory."""
 
 WEIGHT_BATCH_BYTES = 256_000_000
 """Weights that are read together: a fifth of a second from a fast disk."""
@@ -161,92 +155,6 @@ class ModelPair:
         return ids
 
 
-def load_pair(
-    command: Load,
-    step: int | None = None,
-    stopped: Stopped = lambda: False,
-    backend: Backend | None = None,
-    connect: Connect | None = None,
-) -> ModelPair:
-    """Load from folders and probe; `connect` is for targets that are spread over machines. `step`
-    fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
-    is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
-    PromptError or NotEnoughMemory."""
-    target_name, draft_name = command.names
-    texts = TextProcess()
-    if command.hosts is not None and connect is not None:
-        loaded, refusal = _load_sharded(command, connect, step, stopped, texts, backend)
-    else:
-        kv_bits = command.kv_bits
-        loaded = load_one(command.target, target_name, step, kv_bits, stopped, texts, backend)
-        refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
-    prompts = PromptBuilder(loaded.tokenizer, texts)
-    prompts.set_vocab_limit(loaded.vocab_size)
-    quotes = command.only_quotes
-    if command.draft is None or draft_name is None:
-        return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)
-    if weight_bytes(Path(command.draft)) > memory.free():
-        loaded.unload()  # they take turns; the draft comes first
-        gc.collect()
-        mx.clear_cache()
-    own_texts = TextProcess() if command.foreign_draft else None
-    reader = load_one(command.draft, draft_name, step, None, stopped, own_texts, backend)
-    if own_texts is None:
-        prompts.set_vocab_limit(reader.vocab_size)
-        return ModelPair(loaded, reader, refusal, prompts, quotes)
-    by_draft = PromptBuilder(reader.tokenizer, own_texts, wrote_answers=False)
-    by_draft.set_vocab_limit(reader.vocab_size)
-    return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft), quotes)
-
-
-def _why_unscorable(target: LoadedModel) -> str | None:
-    """Why this model's input embeddings cannot choose what is read, or None."""
-    try:
-        _ = target.embedding_space
-    except NoEmbeddings as error:
-        return f"There is no draft, and {error}, so everything is read."
-    return None
-
-
-def _load_sharded(
-    command: Load,
-    connect: Connect,
-    step: int | None,
-    stopped: Stopped,
-    texts: TextProcess,
-    backend: Backend | None,
-) -> tuple[LoadedModel, str | None]:
-    """A target of which this process has the tokenizer, the input embeddings and an outline of the
-    caches, and why it can only be read densely, or None."""
-    name, path = command.names[0], Path(command.target)
-    texts.open(path)
-    shards = connect(command, stopped)
-    try:
-        skeleton, config = _load_lazily(path)
-        tokenizer = _load_tokenizer(path, config, texts, stopped)
-        described = shards.described
-        text = config.get("text_config") or config
-        kv = f"/{command.kv_bits}" if command.kv_bits else ""
-        loaded = LoadedModel(
-            ShardedModel(skeleton, shards),
-            tokenizer,
-            replace(_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
-            memory.CacheSize(**described["cache_size"]),
-            StepSize(step, backend=backend),
-            f"{_fingerprint(path)}{kv}/{described['ranks']} ranks",
-            transient=Transient(**described["transient"]),
-            vocab_size=int(text.get("vocab_size") or 0),
-            attention_cost_ratio=memory.attention_cost_ratio(
-                text, sum(array.size for array in weight_arrays(skeleton))
-            ),
-            shards=shards,
-        )
-    except BaseException:
-        shards.close()
-        raise
-    return loaded, described["dense_only"]
-
-
 def load_one(
     folder: str,
     name: str,
@@ -282,13 +190,13 @@ def _load_one(
     path = Path(folder)
     if text_process is not None:
         text_process.open(path)  # which is tried while the weights are read
-    model, config = _load_lazily(path)
+    model, config = load_lazily(path)
     shard(model)
     needed = sum(array.nbytes for array in weight_arrays(model))
     memory.check_fits(f"Loading {name}", needed)
     _evaluate_weights(path, model, stopped)
     tokenizer = (
-        None if text_process is None else _load_tokenizer(path, config, text_process, stopped)
+        None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
     )
     quantisation = _quantisation(name, path, model, kv_bits)
     size, sinks = _measure(path, model, CacheMaker(model, quantisation))
@@ -296,10 +204,10 @@ def _load_one(
     return LoadedModel(
         model,
         tokenizer,
-        _info(name, model, config),
+        model_info(name, model, config),
         size,
         step,
-        _fingerprint(path) + (f"/{kv_bits}" if kv_bits else ""),
+        fingerprint(path) + (f"/{kv_bits}" if kv_bits else ""),
         path,
         Transient.of(text, element, kv_bits is not None, sinks, step.backend),
         quantisation,
@@ -308,7 +216,7 @@ def _load_one(
     )
 
 
-def _load_tokenizer(
+def load_tokenizer_of(
     path: Path, config: dict[str, Any], texts: TextProcess, stopped: Stopped
 ) -> Any:
     """The tokenizer, once it was tried where it can do no harm."""
@@ -347,12 +255,12 @@ def weight_bytes(folder: Path) -> int:
 
 def _load_weights(path: Path) -> Any:
     """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
-    model, _ = _load_lazily(path)
+    model, _ = load_lazily(path)
     _evaluate_weights(path, model, lambda: False)
     return model
 
 
-def _load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
+def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
     """The model, whose weights are read when they are used, and its config."""
     try:
         model, config = load_model(path, lazy=True)
@@ -396,7 +304,7 @@ def _nan_error(path: Path) -> LoadError:
     return LoadError(f"The weights of the model in {path} are damaged, some are not numbers")
 
 
-def _fingerprint(path: Path) -> str:
+def fingerprint(path: Path) -> str:
     """Weights are identified by name, size and time, since hashing them would take too long; other
     files by content."""
     digest = hashlib.sha256()
@@ -425,7 +333,7 @@ def _measure(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSi
     return memory.CacheSize.of(cache), any(sinks is not None for sinks in sinks_seen)
 
 
-def _info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
+def model_info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
     arrays = weight_arrays(model)
     text = config.get("text_config") or config
     return ModelInfo(

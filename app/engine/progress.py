@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from app.protocol.cost_model import AttentionWork, CostTerm, Timing
 from app.protocol.events import Event, PhaseProgress
 from app.protocol.stats import FinishReason, Phase
 
+_WAITING = (Phase.WAIT, Phase.RESTORE)
+"""Say nothing about the pair's speed."""
 _PRIOR_WEIGHT = 0.25
 """Share of a phase after which its prediction and its measured speed count the same."""
 
@@ -41,6 +44,30 @@ class TurnClock:
         self.phases = {Phase.WAIT: now - self.started_at}
         self._expected: dict[Phase, tuple[Callable[[int], float], int]] = {}
         self._slowdown = 1.0
+
+    @property
+    def waited(self) -> float:
+        """Seconds that say nothing about the pair's speed."""
+        return sum(self.phases.get(phase, 0.0) for phase in _WAITING)
+
+    def timings(
+        self,
+        first: float,
+        work: dict[CostTerm, AttentionWork],
+        scored: bool,
+        sparse: bool,
+        tokens: int,
+    ) -> list[Timing]:
+        """What took how long until the `first` token came. `work` is what the models read, `scored`
+        says whether a draft did, and `tokens` is the length of the prompt."""
+        timed = {CostTerm.TARGET: self.phases.get(Phase.PREFILL, 0.0)}
+        if scored:
+            timed[CostTerm.DRAFT] = self.phases.get(Phase.SCORE, 0.0)
+        other = first - self.started_at - sum(timed.values()) - self.waited
+        other -= self.phases.get(Phase.LOAD, 0.0)
+        prefills = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
+        rest = CostTerm.SPARSE if sparse else CostTerm.FULL
+        return [*prefills, Timing(rest, AttentionWork(tokens), other)]
 
     def stop_reason(self) -> FinishReason | None:
         """Why the turn has to stop now, or None."""

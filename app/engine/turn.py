@@ -37,7 +37,6 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.options import AUTO_KEEP, Mode
-from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 
@@ -50,8 +49,6 @@ class TurnError(RuntimeError):
         self.advice, self.excess_tokens = advice, excess_tokens
 
 
-_WAITING = (Phase.WAIT, Phase.RESTORE)
-"""Says nothing about the pair's speed."""
 MEMORY_EXHAUSTED = (
     "Memory was nearly used up, so reading was stopped",
     "lower keep, close other programs, or choose a smaller model",
@@ -111,15 +108,7 @@ class Turn:
 
     def continued(self) -> Ask:
         """What continues the answer where it stopped."""
-        if not self._decoder.ids:
-            return self._ask
-        messages = self._ask.messages
-        if messages[-1].role is Role.ASSISTANT:
-            messages = messages[:-1]
-        answer = Message(Role.ASSISTANT, self._decoder.text, token_ids=tuple(self._decoder.ids))
-        left = max(self._ask.sampling.max_tokens - self._written_tokens, 1)
-        sampling = replace(self._ask.sampling, max_tokens=left, seed=self._decoder.seed)
-        return replace(self._ask, messages=(*messages, answer), sampling=sampling)
+        return self._decoder.continued(self._ask)
 
     # --------------------------------------------------------------------------- the steps
 
@@ -297,7 +286,7 @@ class Turn:
 
     @property
     def _waited(self) -> float:
-        return sum(self._clock.phases.get(phase, 0.0) for phase in _WAITING)
+        return self._clock.waited
 
     def _expect_remaining(self, reading: Reading, total: int) -> None:
         """Predict what follows the prefill, until the first token."""
@@ -382,18 +371,10 @@ class Turn:
             return []
         if not first or self._prompt is None or self._plan is None or self._fallback is not None:
             return []
-        seconds = self._clock.phases
         sparse = self._plan.reading is Reading.SPARSE or self._plan.show_selection
-        timed = {CostTerm.TARGET: seconds.get(Phase.PREFILL, 0.0)}
-        if sparse and self._pair.draft is not None:
-            if CostTerm.DRAFT not in work:
-                return []
-            timed[CostTerm.DRAFT] = seconds.get(Phase.SCORE, 0.0)
-        other = first - self._clock.started_at - sum(timed.values())
-        other -= sum(seconds.get(phase, 0.0) for phase in (*_WAITING, Phase.LOAD))
-        prefills = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
-        rest = CostTerm.SPARSE if sparse else CostTerm.FULL
-        return [*prefills, Timing(rest, AttentionWork(len(self._prompt.ids)), other)]
+        if (scored := sparse and self._pair.draft is not None) and CostTerm.DRAFT not in work:
+            return []
+        return self._clock.timings(first, work, scored, sparse, len(self._prompt.ids))
 
     def _statistics(self) -> Statistics | None:
         if self._prompt is None or self._plan is None:

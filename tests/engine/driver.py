@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from app.engine.backend import Backend
 from app.engine.engine import MlxEngine
-from app.engine.loader import Connect
 from app.engine.memory_probes import MemoryProbe
+from app.engine.pair_loader import Connect
 from app.protocol.commands import Ask, Cancel, Close, Command, Load
 from app.protocol.events import Closed, Event, Failed, Finished, Loaded
 from app.protocol.hosts import Hosts

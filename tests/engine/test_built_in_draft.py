@@ -11,7 +11,7 @@ import pytest
 from app.chat.model_pairs import resolve_pair
 from app.engine.built_in_draft import MOST_QUESTIONS, built_in_scores, questions_in, trust
 from app.engine.embedding_scores import embedding_scores
-from app.engine.loader import load_pair
+from app.engine.pair_loader import load_pair
 from app.engine.selection import select
 from app.engine.text_encoder import (
     BATCH,

@@ -11,7 +11,8 @@ import pytest
 from app.engine import cost_store
 from app.engine.cost_fit import MAX_TIMINGS
 from app.engine.cost_store import ANSWERS, FEWEST_ANSWERS, CostStore
-from app.engine.loader import ModelPair, load_pair
+from app.engine.loader import ModelPair
+from app.engine.pair_loader import load_pair
 from app.protocol.commands import Load
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, CostTerm, Timing
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.chat.model_pairs import resolve_pair
-from app.engine.loader import LoadError, load_pair
+from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory
+from app.engine.pair_loader import load_pair
 from app.engine.prompt import PromptError
 from app.errors import UserError
 from app.protocol.prompt import Message, Role

@@ -16,8 +16,9 @@ from app.engine import mlx_patches
 from app.engine.backend import CPU
 from app.engine.caches import QuantisedCache, WindowedCache, positioned_layers
 from app.engine.kv_quantisation import NotQuantisable, Quantisation, find_quantisation
-from app.engine.loader import CacheMaker, LoadError, load_one, load_pair
+from app.engine.loader import CacheMaker, LoadError, load_one
 from app.engine.memory import CacheSize, Transient
+from app.engine.pair_loader import load_pair
 from app.engine.prefill import (
     StepSize,
     forward,

@@ -10,8 +10,9 @@ import pytest
 
 from app.engine import loader, mlx_patches, sparse_probe
 from app.engine.caches import to_positioned
-from app.engine.loader import LoadError, load_pair
+from app.engine.loader import LoadError
 from app.engine.memory import CacheSize
+from app.engine.pair_loader import load_pair
 from app.engine.prefill import StepSize, forward, make_stock_cache, prefill
 from app.engine.sparse_probe import probe
 from app.protocol.commands import Load

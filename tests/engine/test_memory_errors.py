@@ -16,6 +16,7 @@ from app.engine import (
     attention_scores,
     kv_quantisation,
     loader,
+    pair_loader,
     prefix_cache,
     snapshot_parts,
     sparse_probe,
@@ -159,7 +160,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
     folder = str(tiny.save(tmp_path / "m"))
     monkeypatch.setattr(sparse_probe, "_relative_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError, match="Insufficient Memory"):
-        loader.load_pair(Load(folder, folder))
+        pair_loader.load_pair(Load(folder, folder))
 
 
 @pytest.mark.parametrize("step", ["_check_no_nans", "_measure", "load_model", "find_quantisation"])

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine.loader import load_pair
+from app.engine.pair_loader import load_pair
 from app.engine.prefill import forward, make_stock_cache
 from app.engine.question_likelihood import (
     MARGIN,

@@ -28,7 +28,8 @@ from mlx_lm.models.cache import KVCache  # noqa: E402
 
 from app.engine import mlx_patches  # noqa: E402
 from app.engine.draft_scoring import score  # noqa: E402
-from app.engine.loader import ModelPair, load_pair  # noqa: E402
+from app.engine.loader import ModelPair  # noqa: E402
+from app.engine.pair_loader import load_pair  # noqa: E402
 from app.engine.prefill import make_stock_cache  # noqa: E402
 from app.engine.prefix_cache import PrefixCache  # noqa: E402
 from app.engine.selection import select  # noqa: E402

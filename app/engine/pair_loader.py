@@ -1,0 +1,123 @@
+"""Loads a pair of models, the target in this process or spread over several."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+
+from app.engine import memory
+from app.engine.backend import Backend
+from app.engine.embedding_scores import NoEmbeddings
+from app.engine.foreign_draft import PairPrompts
+from app.engine.loader import (
+    LoadedModel,
+    ModelPair,
+    Stopped,
+    fingerprint,
+    load_lazily,
+    load_one,
+    load_tokenizer_of,
+    model_info,
+    weight_bytes,
+)
+from app.engine.memory import Transient
+from app.engine.prefill import StepSize
+from app.engine.prompt import PromptBuilder
+from app.engine.sharded_model import ShardedModel, Shards
+from app.engine.sparse_probe import probe, weight_arrays
+from app.protocol.commands import Load
+from app.sandbox.process import TextProcess
+
+Connect = Callable[[Load, Stopped], Shards]
+"""Has all machines of a command load their shards, each in a process of its own. Raises LoadError
+or NotEnoughMemory."""
+
+
+def load_pair(
+    command: Load,
+    step: int | None = None,
+    stopped: Stopped = lambda: False,
+    backend: Backend | None = None,
+    connect: Connect | None = None,
+) -> ModelPair:
+    """Load from folders and probe; `connect` is for targets that are spread over machines. `step`
+    fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
+    is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
+    PromptError or NotEnoughMemory."""
+    target_name, draft_name = command.names
+    texts = TextProcess()
+    if command.hosts is not None and connect is not None:
+        loaded, refusal = _load_sharded(command, connect, step, stopped, texts, backend)
+    else:
+        kv_bits = command.kv_bits
+        loaded = load_one(command.target, target_name, step, kv_bits, stopped, texts, backend)
+        refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
+    prompts = PromptBuilder(loaded.tokenizer, texts)
+    prompts.set_vocab_limit(loaded.vocab_size)
+    quotes = command.only_quotes
+    if command.draft is None or draft_name is None:
+        return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)
+    if weight_bytes(Path(command.draft)) > memory.free():
+        loaded.unload()  # they take turns; the draft comes first
+        gc.collect()
+        mx.clear_cache()
+    own_texts = TextProcess() if command.foreign_draft else None
+    reader = load_one(command.draft, draft_name, step, None, stopped, own_texts, backend)
+    if own_texts is None:
+        prompts.set_vocab_limit(reader.vocab_size)
+        return ModelPair(loaded, reader, refusal, prompts, quotes)
+    by_draft = PromptBuilder(reader.tokenizer, own_texts, wrote_answers=False)
+    by_draft.set_vocab_limit(reader.vocab_size)
+    return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft), quotes)
+
+
+def _why_unscorable(target: LoadedModel) -> str | None:
+    """Why this model's input embeddings cannot choose what is read, or None."""
+    try:
+        _ = target.embedding_space
+    except NoEmbeddings as error:
+        return f"There is no draft, and {error}, so everything is read."
+    return None
+
+
+def _load_sharded(
+    command: Load,
+    connect: Connect,
+    step: int | None,
+    stopped: Stopped,
+    texts: TextProcess,
+    backend: Backend | None,
+) -> tuple[LoadedModel, str | None]:
+    """A target of which this process has the tokenizer, the input embeddings and an outline of the
+    caches, and why it can only be read densely, or None."""
+    name, path = command.names[0], Path(command.target)
+    texts.open(path)
+    shards = connect(command, stopped)
+    try:
+        skeleton, config = load_lazily(path)
+        tokenizer = load_tokenizer_of(path, config, texts, stopped)
+        described = shards.described
+        text = config.get("text_config") or config
+        kv = f"/{command.kv_bits}" if command.kv_bits else ""
+        loaded = LoadedModel(
+            ShardedModel(skeleton, shards),
+            tokenizer,
+            replace(model_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
+            memory.CacheSize(**described["cache_size"]),
+            StepSize(step, backend=backend),
+            f"{fingerprint(path)}{kv}/{described['ranks']} ranks",
+            transient=Transient(**described["transient"]),
+            vocab_size=int(text.get("vocab_size") or 0),
+            attention_cost_ratio=memory.attention_cost_ratio(
+                text, sum(array.size for array in weight_arrays(skeleton))
+            ),
+            shards=shards,
+        )
+    except BaseException:
+        shards.close()
+        raise
+    return loaded, described["dense_only"]
