@@ -42,7 +42,7 @@ def ask(options: argparse.Namespace) -> int:
     question, sampling = _question(options, settings)
     kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
     pair = requested_pair(options.target, options.draft, settings)
-    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts))
+    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts, options.split))
     saves = options.conversation is not None
     with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
         id = _conversation(store, options.conversation) if saves else None

@@ -19,13 +19,25 @@ if TYPE_CHECKING:
     from app.protocol.hosts import Hosts, Machine
 
 
-def chosen_hosts(text: str | None) -> Hosts | None:
-    """The machines of `--hosts`. Raises UserError."""
+def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
+    """The machines of `--hosts`, with the layers of `--split`. Raises UserError."""
     if text is None:
+        if split is not None:
+            raise UserError("--split is for several machines", "name them with --hosts")
         return None
     from app.hosts.hostfile import requested_hosts
 
-    return requested_hosts(text)
+    hosts = requested_hosts(text)
+    if split is None:
+        return hosts
+    parts = split.split(",")
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in parts]
+    if len(numbers) != hosts.size or min(numbers) < 1:
+        raise UserError(
+            f"--split {split} does not say how many layers each of {hosts.size} machines has",
+            f"give {hosts.size} numbers with commas between them, this machine's first",
+        )
+    return dataclasses.replace(hosts, split=tuple(numbers))
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:

@@ -38,6 +38,13 @@ def add_model_options(
             help="spread the target over this machine and others, on which `specchat worker` runs:"
             " KEY@ADDRESS,... or a file of mlx.distributed_config",
         )
+        command.add_argument(
+            "--split",
+            metavar="N,N",
+            default=default,
+            help="whole layers for each machine, this one first, instead of a part of every layer:"
+            " for machines of different size, where mlx-lm has a pipeline",
+        )
     if not kv_bits:
         return
     command.add_argument(

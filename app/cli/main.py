@@ -104,6 +104,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.evaluate import evaluate
 
             return evaluate(options)
+    from app.cli.hosts import chosen_hosts
     from app.cli.run_app import run_app
 
-    return run_app(options.target, options.draft, options.kv_bits, options.hosts)
+    spread = chosen_hosts(options.hosts, options.split)
+    return run_app(options.target, options.draft, options.kv_bits, spread)

@@ -18,6 +18,7 @@ from app.paths import costs_path, data_path, logs_path, settings_path, snapshots
 if TYPE_CHECKING:
     from app.models.library import Library
     from app.protocol.commands import Load
+    from app.protocol.hosts import Hosts
     from app.settings.definitions import Settings
 
 LOG = "specchat.log"
@@ -29,7 +30,7 @@ def run_app(
     target: str | None = None,
     draft: str | None = None,
     kv_bits: str | None = None,
-    hosts: str | None = None,
+    hosts: Hosts | None = None,
 ) -> int:
     """Open the app in a child process; returns the exit status."""
     # Textual reads standard input and draws on standard error.
@@ -45,7 +46,7 @@ def _open(
     target: str | None,
     draft: str | None,
     kv_bits: str | None,
-    hosts: str | None,
+    hosts: Hosts | None,
     watched_by: Supervisor,
 ) -> int:
     gc.disable()  # imports create no garbage
@@ -102,23 +103,21 @@ def _pair(
     target: str | None,
     draft: str | None,
     kv_bits: int | None,
-    hosts: str | None,
+    hosts: Hosts | None,
     settings: Settings,
 ) -> tuple[Load, list[str]]:
     """The pair to load, and messages. Models from the command line must exist; if those of the
     settings do not, the app opens with the embedded pair and a message."""
     from app.chat.model_pairs import resolve_pair
-    from app.cli.hosts import chosen_hosts
     from app.cli.settings import requested_pair
 
-    spread = chosen_hosts(hosts)
     try:
         pair = requested_pair(target, draft, settings)
-        return resolve_pair(*pair, kv_bits=kv_bits, hosts=spread), []
+        return resolve_pair(*pair, kv_bits=kv_bits, hosts=hosts), []
     except UserError as error:
         if target is not None or draft is not None:
             raise
-        return resolve_pair(kv_bits=kv_bits, hosts=spread), [f"{error} ^L chooses another model."]
+        return resolve_pair(kv_bits=kv_bits, hosts=hosts), [f"{error} ^L chooses another model."]
 
 
 def log_to(folder: Path) -> None:

@@ -50,7 +50,7 @@ def serve(options: argparse.Namespace) -> int:
         )
     kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
     pair = requested_pair(options.target, options.draft, settings)
-    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts))
+    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts, options.split))
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
     policy = settings.cache_policy(None, str(costs_path()))
     engine = MlxEngine(connect=connect)

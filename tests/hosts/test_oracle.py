@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.utils import load_model
 
 from app.engine import mlx_patches
-from app.engine.loader import load_one
+from app.engine.loader import LoadError, load_one
 from app.engine.sharded_model import ShardedModel
 from app.engine.sharded_snapshots import ShardedSnapshots
 from tests import tiny
@@ -24,12 +24,19 @@ DIVISIBLE = {"intermediate_size": 96, "moe_intermediate_size": 96}
 """By 2 and by 3. The heads are not."""
 
 
-def converse(folder: Path, name: str, ranks: int, seeds: range, turns: int) -> list[str]:
+def converse(
+    folder: Path,
+    name: str,
+    ranks: int,
+    seeds: range,
+    turns: int,
+    split: tuple[int, ...] = (),
+) -> list[str]:
     """Random conversations, each against an oracle that computes everything again in this process,
     to 1e-4."""
     model_folder = tiny.save(folder / "model", name, 0, **DIVISIBLE)
     model, done = tiny.build(name, vocabulary=tiny.BYTES, **DIVISIBLE), list[str]()
-    with cluster(model_folder, ranks) as shards:
+    with cluster(model_folder, ranks, split=split) as shards:
         spread = ShardedModel(load_model(model_folder, lazy=True)[0], shards)
         for seed in seeds:
             chat = Chat(spread, shards=shards)
@@ -75,3 +82,30 @@ def test_quantised_caches_are_the_same_in_two_processes(bits: int, tmp_path: Pat
             if prompt is first:
                 for chat in chats:
                     chat.write(prompt, answer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", [(1, 2), (2, 1), (1, 1, 1)])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3_moe"])
+def test_whole_layers_on_each_machine_are_the_same(
+    name: str, split: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert "recall" in converse(tmp_path, name, len(split), range(1), 6, split)
+
+
+def test_a_split_that_is_not_the_models_is_refused(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "qwen2", "qwen2", 0)
+    with pytest.raises(LoadError, match="3 layers for 2 machines"), cluster(folder, split=(2, 2)):
+        pass
+    folder = tiny.save(tmp_path / "llama", "llama", 0)
+    with pytest.raises(LoadError, match="no pipeline"), cluster(folder, split=(2, 1)):
+        pass
+
+
+def test_what_cannot_be_divided_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "gemma3", "gemma3", 0)
+    with pytest.raises(LoadError, match="cannot be spread over machines"), cluster(folder):
+        pass
+    folder = tiny.save(tmp_path / "odd", "llama", 0, intermediate_size=63)
+    with pytest.raises(LoadError, match="cannot be divided by 2 machines"), cluster(folder):
+        pass
