@@ -49,6 +49,7 @@ class HostControl:
         for package, version in own.items():
             if theirs.get(package) != version:
                 other = theirs.get(package, "none")
+                self.close()
                 raise LoadError(
                     f"{host.name} has {package} {other}, and this machine {version}",
                     "install the same versions on both",
@@ -202,7 +203,12 @@ class Cluster:
             self._process = ShardProcess(there, common | {"MLX_RANK": "0"}, own_files)
         names = [THIS_MACHINE, *(host.name for host in hosts.others)]
         everyone = zip(names, [Connection(here), *connections], folders, strict=True)
-        load: Message = {"link": str(hosts.link), "name": name, "kv_bits": command.kv_bits, "step": None}
+        load: Message = {
+            "link": str(hosts.link),
+            "name": name,
+            "kv_bits": command.kv_bits,
+            "step": None,
+        }
         load["split"] = list(hosts.split)
         for number, (each, connection, path) in enumerate(everyone):
             rank = Rank(number, each, connection, self._replies, self._lose)

@@ -55,12 +55,14 @@ def _listen(connection: Connection, messages: queue.SimpleQueue[Message]) -> Non
 
 
 def _say_alive(connection: Connection, samples: list[Callable[[], list[float]]]) -> None:
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:
         try:
             connection.send({"alive": True, "memory": samples[0]() if samples else None})
         except WireError:
-            os._exit(0)
+            break
         time.sleep(ALIVE_SECONDS)
+    os._exit(0)
 
 
 def _work(

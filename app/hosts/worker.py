@@ -132,11 +132,19 @@ class _Session:
         try:
             while True:
                 if message is not None and (answer := answers.get(str(message.get("do")))):
-                    self._control.send(answer(message))
+                    self._control.send(self._reply(answer, message))
                 message = self._control.receive()
         except WireError:
             if self._process is not None:
                 self._say(f"{self._other} left.")
+
+    def _reply(self, answer: Callable[[Message], Message], message: Message) -> Message:
+        try:
+            return answer(message)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return {"problem": "it was asked in another way than it knows"}
+        except OSError as error:
+            return {"problem": f"its part could not be started ({error.strerror})"}
 
     def end(self) -> None:
         for connection in (self._control, self._data):
