@@ -421,7 +421,7 @@ class MlxEngine:
             advice = f"{name} does not load on this machine alone ({error}): choose a smaller model"
             raise TurnError(str(lost), f"{advice}, or load it again once all are there") from None
         self._reset_pair_state()
-        self._emit(HostsLost(turn, f"{lost}, so {name} goes on on this machine alone."))
+        self._emit(HostsLost(turn, f"{lost}, so {name} continues on this machine alone."))
         if self._costs is not None:
             self._costs.report()
 

@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
-from app.engine import conversation_cache, draft_scoring, prefix_cache, prompt_reader, turn
+from app.engine import draft_scoring, loader, prefix_cache, prompt_reader, turn
 from app.protocol.commands import Cancel, Close, Load, Reselect
 from app.protocol.events import (
     Event,
@@ -369,9 +369,9 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
     """After sparse prefill, and to the end of decoding."""
     driver.load(folders["bf16"], folders["draft"])
     caches: list[Any] = []
-    original = conversation_cache.make_positioned_cache
+    original = loader.make_positioned_cache
     monkeypatch.setattr(
-        conversation_cache,
+        loader,
         "make_positioned_cache",
         lambda m: caches.append(original(m)) or caches[-1],
     )
