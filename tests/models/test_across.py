@@ -1,0 +1,212 @@
+"""What fits across machines, and the predicted time to the first token, against arithmetic by hand
+and against mlx-lm."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from app.bench.shapes import configs_of
+from app.models import across
+from app.models.across import Connection
+from app.models.architecture import _BUILDERS, parse_architecture
+from app.models.fit import ModelSize, cache_bytes
+from app.protocol.hosts import Machine
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "num_hidden_layers": 10,
+    "intermediate_size": 1536,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 4096,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 131_072,
+    "dtype": "float32",
+}
+SHAPE = parse_architecture(CONFIG)
+SLOW = Connection(1e-3, 125e6)
+GIB = 1 << 30
+
+
+def test_a_sum_over_two_machines_takes_two_messages() -> None:
+    """One token: 512 floats, of which each sends 256 to be added up, and 256 sums."""
+    assert across.sum_seconds(512, 4, 2, SLOW) == pytest.approx(2 * (1e-3 + 1024 / 125e6))
+    assert across.sum_seconds(512, 4, 1, SLOW) == 0
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_more_machines_send_smaller_messages_one_after_another(ranks: int) -> None:
+    message = 1e-3 + math.ceil(512 / ranks) * 4 / 125e6
+    assert across.sum_seconds(512, 4, ranks, SLOW) == pytest.approx(2 * (ranks - 1) * message)
+
+
+def test_two_packets_share_the_line_and_hide_the_latency() -> None:
+    """512 tokens: a part of 131,072 floats goes in two packets of 2.1 ms. The third leaves right
+    after the second, because the first has come by then: four packets, and one latency."""
+    packet = 65_536 * 4 / 125e6
+    assert across.sum_seconds(512 * 512, 4, 2, SLOW) == pytest.approx(4 * packet + 1e-3)
+    # Where the latency is longer than a packet, it shows twice, and one packet is behind it.
+    far = Connection(5e-3, 125e6)
+    assert across.sum_seconds(512 * 512, 4, 2, far) == pytest.approx(3 * packet + 2 * 5e-3)
+
+
+def test_both_directions_of_a_large_sum_share_the_line() -> None:
+    elements = 1 << 21
+    whole = elements * 4 / 125e6
+    assert across.sum_seconds(elements, 4, 2, SLOW) == pytest.approx(whole + 1e-3, rel=1e-3)
+
+
+def test_the_exchange_is_two_sums_a_layer() -> None:
+    """A step that only fills the caches does no sums in the last layer; the first token takes two
+    forwards."""
+    steps = [256, 100]
+    sums = 18 * across.sum_seconds(256 * 512, 4, 2, SLOW)
+    sums += 18 * across.sum_seconds(100 * 512, 4, 2, SLOW)
+    sums += 2 * 20 * across.sum_seconds(512, 4, 2, SLOW)
+    asked = (2 + 2) * 2 * 1e-3
+    assert across.exchange_seconds(SHAPE, steps, 2, SLOW) == pytest.approx(sums + asked)
+    assert across.exchange_bytes(SHAPE, steps, 2) == (18 * 356 + 2 * 20) * 512 * 4
+    assert across.exchange_seconds(SHAPE, steps, 1, SLOW) == 0
+
+
+def test_the_first_token_is_divided_work_and_exchange() -> None:
+    steps = across.steps_of(357, 256)
+    assert steps == [256, 100]
+    one = across.first_token_seconds(SHAPE, 4.0, 0.5, steps)
+    two = across.first_token_seconds(SHAPE, 4.0, 0.5, steps, 2, SLOW)
+    assert one == 4.5
+    assert two == pytest.approx(0.5 + 2.0 + across.exchange_seconds(SHAPE, steps, 2, SLOW))
+
+
+def test_break_even_is_where_two_machines_are_as_fast_as_one() -> None:
+    steps, latency = across.steps_of(4096, 256), 1e-4
+    rate = across.break_even_rate(SHAPE, 4.0, 0.5, steps, 2, latency)
+    assert rate is not None
+    link = Connection(latency, rate)
+    two = across.first_token_seconds(SHAPE, 4.0, 0.5, steps, 2, link)
+    assert two == pytest.approx(4.5, rel=0.01)
+    assert across.break_even_rate(SHAPE, 0.1, 0.5, steps, 2, 1e-1) is None
+
+
+# ------------------------------------------------------------------------- what fits
+
+
+def test_a_shard_has_a_share_of_the_layers_and_all_embeddings() -> None:
+    shard = across.shard_of(SHAPE, 2)
+    embeddings = 4096 * 512
+    assert shard.parameters - embeddings == (SHAPE.parameters - embeddings) / 2
+    assert cache_bytes(shard, 1000) * 2 == cache_bytes(SHAPE, 1000)
+    assert across.compute_share(SHAPE, 2) == 0.5
+
+
+def test_heads_that_do_not_divide_are_filled_up() -> None:
+    """4 heads of keys over 3 machines are 6: two each."""
+    shard = across.shard_of(SHAPE, 3)
+    assert {layer.kv_elements for layer in shard.layers} == {2 * 2 * 64}
+    assert {layer.heads for layer in shard.layers} == {4}
+    assert 1 / 3 < across.compute_share(SHAPE, 3) < 1 / 2
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shards_are_as_large_as_mlx_lms(name: str, ranks: int) -> None:
+    """Of tiny models, as rank 0 has them: the share of all parameters. In these, routers and what
+    latent attention does not divide count."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    from app.engine.head_padding import pad_heads
+    from tests import tiny
+
+    config = {**tiny.config_of(name), "hidden_size": 96, "num_attention_heads": 4 * ranks}
+    widths = {"intermediate_size", "moe_intermediate_size"} & set(config)
+    config |= dict.fromkeys(widths, 48 * ranks)
+    model = _built(config)
+
+    def size() -> int:
+        leaves: list[tuple[str, mx.array]] = tree_flatten(model.parameters())
+        return sum(array.size for _, array in leaves)
+
+    whole = size()
+    pad_heads(model, ranks)
+    model.shard(_Group(ranks))
+    shape = parse_architecture(config)
+    share = across.shard_of(shape, ranks).parameters / shape.parameters
+    assert share == pytest.approx(size() / whole, rel=0.07)
+
+
+class _Group:
+    """Of so many ranks, seen from the first."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def size(self) -> int:
+        return self._ranks
+
+    def rank(self) -> int:
+        return 0
+
+
+def _built(config: dict[str, Any]) -> Any:
+    from mlx_lm.utils import _get_classes
+
+    model, arguments = _get_classes(config)
+    return model(arguments.from_dict(config))
+
+
+def test_what_can_be_divided_is_what_mlx_lm_divides() -> None:
+    from mlx_lm.utils import MODEL_REMAPPING
+
+    divides = set()
+    for kind in _BUILDERS:
+        try:
+            module = import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(kind, kind)}")
+        except ImportError:  # only ever the text part of another
+            module = import_module(f"mlx_lm.models.{kind.removesuffix('_text')}")
+        if hasattr(module.Model, "shard"):
+            divides.add(kind)
+    assert divides == across.DIVISIBLE
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "why"),
+    [
+        ({}, 2, ""),
+        ({}, 3, ""),
+        ({"model_type": "gemma3"}, 2, "mlx-lm cannot divide the architecture 'gemma3'"),
+        ({"model_type": "gemma3"}, 1, ""),
+        ({"intermediate_size": 1535}, 2, "its intermediate_size of 1,535 cannot be divided by 2"),
+        (
+            {"quantization": {"group_size": 64, "bits": 4}, "intermediate_size": 64 * 3},
+            2,
+            "its intermediate_size of 192 cannot be divided by 2",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_said(changes: dict[str, Any], ranks: int, why: str) -> None:
+    assert across.indivisible({**CONFIG, **changes}, ranks) == why
+
+
+def test_a_target_that_fits_no_machine_fits_two() -> None:
+    """235B in 4 bits are 132 GB: too much for 128 GiB, a shard of 66 GB is not."""
+    config = configs_of("qwen3-235b-a22b+0.6b")["target"]
+    shape = parse_architecture(config)
+    size = ModelSize("235B", shape, round(shape.parameters * 4.5 / 8))
+    mac = Machine("a Mac", "", 128 * GIB, 120 * GIB)
+    alone = across.fit_across(config, size, None, [mac])
+    both = across.fit_across(config, size, None, [mac, mac])
+    assert (alone.max_tokens, both.problem) == (0, "")
+    assert both.max_tokens > 60_000
+    assert both.weight_bytes == pytest.approx(66.5e9, rel=0.01)
+    busy = Machine("busy", "", 128 * GIB, 70 * GIB)
+    assert 0 < across.fit_across(config, size, None, [mac, busy]).max_tokens < both.max_tokens
+    gone = Machine("gone", problem="it does not answer")
+    refused = across.fit_across(config, size, None, [mac, gone])
+    assert refused.problem == "gone cannot be used: it does not answer"
