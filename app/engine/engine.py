@@ -48,13 +48,14 @@ from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
-    from app.engine.cache_pool import CachePool, PowerProbe
+    from app.engine.cache_pool import CachePool
     from app.engine.conversation_cache import ScoredPrompt
     from app.engine.loader import Connect, ModelPair
     from app.engine.memory_manager import MemoryManager
     from app.engine.memory_monitor import MemoryMonitor
     from app.engine.memory_probes import MemoryProbe
     from app.engine.pair_costs import PairCosts
+    from app.engine.power import PowerProbe
     from app.engine.pressure_response import PressureResponse
     from app.engine.progress import TurnClock
     from app.engine.sharded_model import ShardsLost
