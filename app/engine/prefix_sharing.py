@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from app.engine.shared_rows import FEWEST, RowsLost, Tokens, fetch, held_by, rel
 from app.protocol.prompt import Message
 
 _log = logging.getLogger(__name__)
+MOST_COMPARED = 100
+"""Places in a conversation that a document is compared with."""
 
 
 class PrefixSharing:
@@ -60,8 +63,8 @@ class PrefixSharing:
         for segment in prompt.segments:
             if segment.document is None or segment.message is None or segment.start < known:
                 continue
-            first = prompt.ids[segment.start : min(segment.end, segment.start + FEWEST)]
-            if len(first) == FEWEST and any(_contains(ids, first) for ids in others):
+            document = prompt.ids[segment.start : segment.end]
+            if len(document) >= FEWEST and any(_has_most(ids, document) for ids in others):
                 names.append(messages[segment.message].documents[segment.document].name)
         if not names:
             return ""
@@ -140,12 +143,22 @@ def _release(cache: ConversationCache, holder: ConversationCache) -> None:
         release(mine, its)
 
 
-def _contains(ids: NDArray[np.int32], part: NDArray[np.int32]) -> bool:
-    found, size, data = -1, part.itemsize, ids.tobytes()
-    while (found := data.find(part.tobytes(), found + 1)) >= 0:
-        if found % size == 0:
+def _has_most(ids: NDArray[np.int32], document: NDArray[np.int32]) -> bool:
+    """Whether most tokens of a document are among these, one after another. Many documents begin
+    with the same licence, so equal first tokens only say where to compare."""
+    for start in islice(_occurrences(ids, document[:FEWEST]), MOST_COMPARED):
+        there = ids[start : start + len(document)]
+        if 2 * np.count_nonzero(there == document[: len(there)]) > len(document):
             return True
     return False
+
+
+def _occurrences(ids: NDArray[np.int32], part: NDArray[np.int32]) -> Iterator[int]:
+    """Where `part` begins in `ids`."""
+    found, size, data, wanted = -1, part.itemsize, ids.tobytes(), part.tobytes()
+    while (found := data.find(wanted, found + 1)) >= 0:
+        if found % size == 0:
+            yield found // size
 
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:

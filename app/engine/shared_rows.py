@@ -138,8 +138,8 @@ def _replace_rows(prefix: PrefixCache, rows: Sequence[tuple[Any, Any]], absent: 
     they are used."""
     stores = [store_of(layer) for layer, _ in rows]
     for store, (_, (keys, values)) in zip(stores, rows, strict=True):
-        is_empty = not tree_flatten(keys)[0][1].shape[2]
-        store.keys, store.values = (None, None) if is_empty else (keys, values)
+        arrays: Any = tree_flatten(keys)
+        store.keys, store.values = (keys, values) if arrays[0][1].shape[2] else (None, None)
     prefix.absent = absent
     for store in stores:  # one after another: what it held is freed before the next
         if store.keys is not None:

@@ -111,6 +111,27 @@ def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     assert "another conversation" not in again.reason, "it has been read after this text now"
 
 
+def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
+    loaded: Driver,
+) -> None:
+    """As files that begin with the same licence."""
+    licence, rest = TEXT[:200], TEXT[200:]
+    names = ("one.txt", "two.txt", "three.txt")
+    texts = [licence + rest[:400], licence + rest[400:], licence + rest[::-1][:400]]
+    documents = [Document(*each) for each in zip(names, texts, strict=True)]
+    question = ask(1, FIRST, name="a", mode=Mode.FULL)
+
+    def about(turn: int, name: str, *chosen: Document) -> str:
+        message = Message(Role.USER, FIRST, chosen)
+        asked = replace(question, turn=turn, conversation=name, messages=(message,))
+        reason: str = figures(loaded, asked).reason
+        return reason
+
+    about(1, "a", *documents[:2])
+    assert "another conversation" not in about(2, "b", documents[2])
+    assert " two.txt was read in another conversation" in about(3, "c", documents[1])
+
+
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(ask(0, FIRST, name="0", mode=Mode.FULL))
