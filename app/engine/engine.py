@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine import blas
+from app.engine.scored_turns import ScoredTurns
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -49,7 +50,6 @@ from app.protocol.stats import FinishReason
 if TYPE_CHECKING:
     from app.engine.backend import Backend
     from app.engine.cache_pool import CachePool
-    from app.engine.conversation_cache import ScoredPrompt
     from app.engine.loader import Connect, ModelPair
     from app.engine.memory_manager import MemoryManager
     from app.engine.memory_monitor import MemoryMonitor
@@ -114,7 +114,7 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: ModelPair | None = None
         self._loaded_by: Load | None = None
-        self._scored: ScoredPrompt | None = None
+        self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
         self._caches: CachePool | None = None
         self._monitor: MemoryMonitor | None = None
@@ -278,8 +278,10 @@ class MlxEngine:
                     self._costs.report()
             elif isinstance(command, CalibrateCosts):
                 self._calibrate_now()
-            elif isinstance(command, DropConversation) and self._caches is not None:
-                self._caches.drop(command.conversation, on_disk=True)
+            elif isinstance(command, DropConversation):
+                self._scored.drop(command.conversation)
+                if self._caches is not None:
+                    self._caches.drop(command.conversation, on_disk=True)
             elif isinstance(command, _CheckHosts):
                 self._check_hosts()
             elif isinstance(command, _CheckMemory) and self._pressure is not None:
@@ -390,7 +392,7 @@ class MlxEngine:
             self._caches.drop(command.conversation)
             raise
         finally:
-            self._scored = remembered.scored
+            self._scored.set(command.conversation, remembered.scored)
             self._caches.enforce_budget()
             self._pressure.after_turn()
             self._report_memory()
@@ -441,8 +443,8 @@ class MlxEngine:
         return not self._commands.empty()
 
     def _reselect(self, command: Reselect) -> None:
-        if self._scored is not None and self._scored.turn == command.turn:
-            self._emit(self._scored.select(command.keep_ratio)[1])
+        if (scored := self._scored.find(command.turn)) is not None:
+            self._emit(scored.select(command.keep_ratio)[1])
 
     def _reset_pair_state(self) -> None:
         from app.engine.cache_pool import CachePool
@@ -482,6 +484,6 @@ class MlxEngine:
             self._caches.close()
         if self._pair is not None and self._pair.target.shards is not None:
             self._pair.target.shards.close()
-        self._pair = self._scored = self._caches = self._memory_manager = self._pressure = None
-        self._costs = None
+        self._pair = self._caches = self._memory_manager = self._pressure = self._costs = None
+        self._scored.clear()
         gc.collect()
