@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from app.engine import blas
 from app.engine.scored_turns import ScoredTurns
+from app.engine.snapshot_folder import remove_other_snapshots, remove_snapshot
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -29,6 +30,7 @@ from app.protocol.commands import (
     Command,
     DropConversation,
     Load,
+    PruneSnapshots,
     Reselect,
 )
 from app.protocol.events import (
@@ -248,6 +250,9 @@ class MlxEngine:
         return True
 
     def _fail_without_mlx(self, command: _Queued) -> None:
+        if isinstance(command, DropConversation | PruneSnapshots):
+            self._delete(command)
+            return
         turn = command.turn if isinstance(command, Ask) else None
         problem = f"MLX cannot be loaded ({self._import_error})"
         self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
@@ -278,10 +283,8 @@ class MlxEngine:
                     self._costs.report()
             elif isinstance(command, CalibrateCosts):
                 self._calibrate_now()
-            elif isinstance(command, DropConversation):
-                self._scored.drop(command.conversation)
-                if self._caches is not None:
-                    self._caches.drop(command.conversation, on_disk=True)
+            elif isinstance(command, DropConversation | PruneSnapshots):
+                self._delete(command)
             elif isinstance(command, _CheckHosts):
                 self._check_hosts()
             elif isinstance(command, _CheckMemory) and self._pressure is not None:
@@ -441,6 +444,18 @@ class MlxEngine:
     def _has_pending(self) -> bool:
         """Whether a command is waiting."""
         return not self._commands.empty()
+
+    def _delete(self, command: DropConversation | PruneSnapshots) -> None:
+        """From the disk, too, whether a pair is loaded or not."""
+        if isinstance(command, PruneSnapshots):
+            remove_other_snapshots(Path(command.snapshot_folder), command.conversations)
+            return
+        self._scored.drop(command.conversation)
+        if self._caches is not None:
+            self._caches.drop(command.conversation, on_disk=True)
+        for folder in {command.snapshot_folder, self._cache_policy.snapshot_folder}:
+            if folder is not None:
+                remove_snapshot(Path(folder), command.conversation)
 
     def _reselect(self, command: Reselect) -> None:
         if (scored := self._scored.find(command.turn)) is not None:
